@@ -6,7 +6,10 @@ mod support;
 use adit::{OpenOptions, Volume, VolumeOptions};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use support::{LoopDevice, Place, USER, is_root, kill, noise, owner_command, start};
+use support::{
+    LoopDevice, Place, USER, free_descriptor, is_root, kill, limit_descriptors, noise,
+    owner_command, start,
+};
 
 /// Opens `v.adit` in this process.
 fn open(place: &Place) -> Volume {
@@ -258,6 +261,24 @@ fn an_owner_that_is_stopped_is_named_and_not_waited_for_long() {
         errors.contains("EBUSY") && errors.contains("doesn't answer"),
         "{errors}"
     );
+}
+
+/// The onlooker waited for ten seconds, and was told that the owner doesn't answer.
+#[test]
+fn an_owner_without_descriptors_refuses_with_words_and_goes_on() {
+    let place = Place::with_volume();
+    let child = start(owner_command(&place.path("v.adit")));
+    limit_descriptors(child.id(), free_descriptor(child.id()));
+    for _ in 0..3 {
+        let errors = place.fails(1, &["ls", "v.adit"]);
+        assert!(
+            errors.contains("EBUSY") && errors.contains("too many open"),
+            "{errors}"
+        );
+    }
+    limit_descriptors(child.id(), 256);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "from-owner\n");
+    kill(child);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::Place;
 use support::servers::*;
+use support::{Place, descriptors_end, limit_descriptors};
 
 /// A record: its number, and bytes made of it.
 const RECORD_BYTES: usize = 100;
@@ -466,17 +466,6 @@ fn without_room_for_what_survives_a_server_says_so() {
     assert!(status.success() && !errors.is_empty(), "{errors}");
 }
 
-/// The first number that is higher than those of all descriptors of a process.
-fn descriptors_end(pid: u32) -> u64 {
-    let listed = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("listed");
-    let numbers = listed.map(|entry| entry.expect("read").file_name());
-    let numbers = numbers.map(|name| name.to_str().expect("text").parse::<u64>());
-    numbers
-        .map(|number| number.expect("a number") + 1)
-        .max()
-        .expect("some")
-}
-
 fn silent_connection(path: &Path) -> std::os::fd::OwnedFd {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC;
@@ -485,15 +474,6 @@ fn silent_connection(path: &Path) -> std::os::fd::OwnedFd {
     let address = SocketAddrUnix::new(path).expect("short");
     rustix::net::connect(&socket, &address).expect("connected");
     socket
-}
-
-fn limit_descriptors(pid: u32, limit: u64) {
-    let limit = rustix::process::Rlimit {
-        current: Some(limit),
-        maximum: Some(4096),
-    };
-    let pid = rustix::process::Pid::from_raw(pid as i32);
-    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).expect("limited");
 }
 
 /// A server that has no descriptors left tells clients so, at once, and goes on.

@@ -89,9 +89,6 @@ mod connection;
 mod cursor;
 mod directory;
 mod file;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod inspect;
 pub mod log;
 mod metadata;

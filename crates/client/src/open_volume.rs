@@ -11,7 +11,7 @@
 //! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
 
 use crate::connection::{ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteFile, connect};
-use crate::inspect::Server;
+use crate::inspect;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
@@ -22,6 +22,7 @@ use adit_block::{
 };
 use adit_fs::{Access, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, SharedNames, Stat};
 use adit_reactor::{Engine, EngineOptions};
+use adit_server::Looks;
 use adit_server::perform::{PerformFile, PerformVolume};
 use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, StoreOptions, Survive, foreign_signature};
@@ -59,8 +60,8 @@ struct Embedded {
     engine: Option<Arc<Engine<Fs>>>,
     /// What any thread may read without the worker.
     names: SharedNames,
-    /// Answers those who only look.
-    server: Option<Server>,
+    /// Answers processes that only look.
+    looks: Option<Looks>,
     /// Serves other processes.
     shared: Option<adit_server::Server>,
 }
@@ -284,8 +285,9 @@ impl OpenVolume {
             }
             started => started?,
         };
-        let server = match options.inspectable && !options.read_only && !fresh {
-            true => Server::start(address, engine.clone())
+        let looks = match options.inspectable && !options.read_only && !fresh {
+            true => inspect::listen(address)
+                .and_then(|socket| Looks::start(socket, engine.clone()))
                 .inspect_err(
                     |error| tracing::warn!(volume = %address, %error, "nobody can look at the open volume"),
                 )
@@ -297,7 +299,7 @@ impl OpenVolume {
             Some(socket) if !options.read_only && !fresh => {
                 share(address, &engine, socket).map(Some).inspect_err(|_| {
                     // The error of sharing is the one to tell.
-                    server.iter().for_each(Server::stop);
+                    looks.iter().for_each(Looks::stop);
                     let _ = engine.shutdown(|fs| fs.close_volume());
                 })?
             }
@@ -306,7 +308,7 @@ impl OpenVolume {
         let embedded = Embedded {
             engine: Some(engine),
             names,
-            server,
+            looks,
             shared,
         };
         Ok(OpenVolume::new(Placement::Embedded(embedded), address))
@@ -516,7 +518,7 @@ impl OpenVolume {
         }
         hand_over(embedded.shared.take());
         match embedded.engine.take() {
-            Some(engine) => end(&engine, embedded.server.take()),
+            Some(engine) => end(&engine, embedded.looks.take()),
             None => Ok(()),
         }
     }
@@ -671,9 +673,9 @@ impl Drop for OpenVolume {
         let Some(engine) = embedded.engine.take() else {
             return;
         };
-        let (server, shared) = (embedded.server.take(), embedded.shared.take());
+        let (looks, shared) = (embedded.looks.take(), embedded.shared.take());
         if self.is_inherited() {
-            std::mem::forget((engine, server, shared));
+            std::mem::forget((engine, looks, shared));
             return;
         }
         let address = std::mem::take(&mut self.address);
@@ -686,19 +688,19 @@ impl Drop for OpenVolume {
         if shared.is_some() && is_inside(&engine) {
             return elsewhere(move || {
                 hand_over(shared);
-                report(end(&engine, server));
+                report(end(&engine, looks));
             });
         }
         hand_over(shared);
-        server.iter().for_each(Server::stop);
+        looks.iter().for_each(Looks::stop);
         match engine.shutdown(|fs| fs.close_volume()) {
             // The last handle went inside an operation: it can't wait for itself.
             Err(error) if error.errno() == Errno::DEADLK => {
-                elsewhere(move || report(end(&engine, server)));
+                elsewhere(move || report(end(&engine, looks)));
             }
             done => {
-                if let Some(server) = server {
-                    server.join();
+                if let Some(looks) = looks {
+                    looks.join();
                 }
                 report(done);
             }
@@ -783,12 +785,12 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
 }
 
 /// Sends onlookers away, makes everything durable and ends the engine.
-fn end(engine: &Engine<Fs>, server: Option<Server>) -> Result<()> {
-    server.iter().for_each(Server::stop);
+fn end(engine: &Engine<Fs>, looks: Option<Looks>) -> Result<()> {
+    looks.iter().for_each(Looks::stop);
     let ended = engine.shutdown(|fs| fs.close_volume());
     // Only now: what it was doing may have waited for the thread that we are on.
-    if let Some(server) = server {
-        server.join();
+    if let Some(looks) = looks {
+        looks.join();
     }
     ended
 }

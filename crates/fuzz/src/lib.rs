@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`blocks`] | decoders of single blocks: superblocks, journal pages, records, slots, extended attributes |
 //! | [`image`] | a whole volume: mutations of a valid one, every checksum right, is opened, read, checked, changed |
-//! | [`inspect`] | messages of the live inspection |
+//! | [`look`] | messages over a socket, and an owner whose volume is looked at |
 //! | [`operations`] | nothing decodes them: they are operations, done on a file system and on a model |
 //! | [`session`] | a server: a hostile session with it, its words, areas and messages |
 //! | [`salvage`] | what a dead process left in shared memory, and the recovery that uses it |
@@ -18,7 +18,7 @@
 mod blocks;
 mod image;
 mod input;
-mod inspect;
+mod look;
 mod mutate;
 mod operations;
 mod salvage;
@@ -35,7 +35,7 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("blocks", blocks),
     ("image", image),
-    ("inspect", inspect),
+    ("look", look),
     ("operations", operations),
     ("salvage", salvage),
     ("session", session),
@@ -52,9 +52,9 @@ pub fn image(data: &[u8]) {
     image::target(data);
 }
 
-/// Messages of the live inspection.
-pub fn inspect(data: &[u8]) {
-    inspect::target(data);
+/// Messages over a socket.
+pub fn look(data: &[u8]) {
+    look::target(data);
 }
 
 /// Operations on a file system and on a model.

@@ -65,7 +65,7 @@ pub(crate) fn target(data: &[u8]) {
 }
 
 /// A small one, with a keeper: the server's threads sleep.
-fn fresh_volume() -> Result<Arc<Engine<Fs>>> {
+pub(crate) fn fresh_volume() -> Result<Arc<Engine<Fs>>> {
     let device = volume::device(image::VOLUME_BYTES);
     image::fresh(&device, 1, false)?;
     let options = EngineOptions {

@@ -146,7 +146,7 @@ fn a_volume_with_any_content_is_used_or_refused() {
 
 #[test]
 fn a_message_is_refused_or_means_what_it_says() {
-    survives("inspect", 50_000);
+    survives("look", 50_000);
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Serving volumes to other processes: sessions over shared memory.
 //!
 //! ```text
-//! connection ─► listener: handshake ─► Session ─► a poller's turn ─► serve: message → operation
+//! connection ─► door ─► listener ─► Session ─► a poller's turn ─► serve: message → operation
 //!                                                                     └► perform (of Fs) ─► reply
 //! ```
 //!
 //! | module | content |
 //! |---|---|
 //! | [`Server`] | volumes, a socket, pollers: how they begin and end |
-//! | `listener` | connections and handshakes |
+//! | [`Looks`] | sessions without memory, which only look: of any process that has a volume open |
+//! | `door` | connections, and what they ask for |
+//! | `listener` | a server's socket, and its answers |
 //! | `notices` | which messages about peers go to the log |
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
@@ -25,9 +27,14 @@
 
 mod balance;
 mod collected;
+mod door;
 mod files;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inheritance;
 mod listener;
+mod looks;
 mod mappings;
 mod notices;
 pub mod perform;
@@ -41,6 +48,7 @@ mod session;
 mod stepped;
 mod volume;
 
+pub use looks::Looks;
 pub use server::{ServeOptions, Server};
 #[cfg(feature = "internal")]
 #[doc(hidden)]

@@ -1,10 +1,9 @@
-//! The thread that accepts connections: handshakes, and sessions for the pollers.
+//! The server's socket, and the thread that answers those who ask there: sessions for the pollers.
 //!
-//! Invariants: it waits for no peer: what can't be sent at once ends the connection, and of those
-//! that have not asked yet the oldest of the user with the most makes room. It sleeps without a
-//! deadline while nobody comes. A peer that is refused hears why, also when no descriptor is left.
+//! Invariants: it waits for no peer, and sleeps without a deadline while nobody comes (`door`).
 
 use crate::balance::Balance;
+use crate::door::{Door, Greeted, Policy, Spare};
 use crate::inheritance::Inheritance;
 use crate::notices;
 use crate::poller::Poller;
@@ -14,18 +13,12 @@ use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result, from_rustix};
-use adit_wire::handshake::{
-    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, MappedFile, Request, Resumed, VERSION,
-};
+use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed};
 use adit_wire::memory::SessionMemory;
-use adit_wire::socket::{
-    Peer, receive_message, refuse_descriptors, send_message, send_message_with, unconnected,
-};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use adit_wire::socket::{Peer, refuse_descriptors, send_message, send_message_with, unconnected};
+use rustix::event::Timespec;
 use rustix::fs::{FlockOperation, Mode, OFlags, chmod, flock};
-use rustix::net::{
-    Shutdown, SocketAddrUnix, SocketFlags, accept_with, bind, connect, listen, shutdown,
-};
+use rustix::net::{Shutdown, SocketAddrUnix, SocketFlags, bind, connect, listen, shutdown};
 use std::fs::Metadata;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -38,6 +31,12 @@ use std::time::{Duration, Instant};
 const BACKLOG: i32 = 128;
 /// Connections that have not asked for a session yet.
 const GREETED_MAX: usize = 64;
+/// The mode of the socket says who can connect.
+static POLICY: Policy = Policy {
+    greeted_max: GREETED_MAX,
+    admits: |_| Ok(()),
+    notes_refusal: say_refused,
+};
 /// Servers that begin at one path do so one after the other, and wait for each other no longer.
 const BIND_WAIT: Duration = Duration::from_secs(2);
 /// How often the time of grace is looked at.
@@ -45,8 +44,6 @@ const GRACE_LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,
 };
-/// Until the next attempt when no descriptor or memory is left.
-const SHORTAGE_NS: i64 = 100_000_000;
 
 /// The server's socket in the file system.
 #[derive(Debug)]
@@ -165,17 +162,9 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     }
 }
 
-/// A connection whose peer has not asked for a session yet.
-struct Greeted {
-    /// Before the socket: unregistered before it is closed.
-    _guard: ChildGuard,
-    socket: OwnedFd,
-    peer: Peer,
-}
-
 impl Hall {
-    /// Serves the socket until it is shut down. `spare` is of `spare_descriptor`.
-    pub(crate) fn serve(&self, spare: OwnedFd) {
+    /// Serves the socket until it is shut down.
+    pub(crate) fn serve(&self, spare: Spare) {
         let mut inheritances = Vec::new();
         self.serve_with(spare, &mut inheritances);
         for left in &mut inheritances {
@@ -183,89 +172,37 @@ impl Hall {
         }
     }
 
-    fn serve_with(&self, spare: OwnedFd, inheritances: &mut Vec<Inheritance>) {
-        let listener = &self.listener.fd;
-        let mut greeted: Vec<Greeted> = Vec::new();
+    fn serve_with(&self, spare: Spare, inheritances: &mut Vec<Inheritance>) {
+        let mut door = Door::new(&self.listener.fd, &POLICY, spare);
         // They wait for the sessions of the last server.
         let mut held: Vec<(Greeted, Request)> = Vec::new();
         for volume in &self.volumes {
             volume.resumption.begin(self.grace);
         }
-        let mut spare = Some(spare);
         loop {
             let any_grace = self.end_graces();
             if !any_grace {
                 for (of, request) in held.drain(..) {
-                    self.answer(of, &request, inheritances);
+                    self.answer(&door, &of, &request, inheritances);
                 }
             }
-            let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
-            let asking = greeted.iter().map(|of| &of.socket);
             let kept = inheritances.iter().map(|of| &of.socket);
-            waiting.extend(
-                asking
-                    .chain(kept)
-                    .map(|socket| PollFd::new(socket, PollFlags::IN)),
-            );
-            match poll(&mut waiting, any_grace.then_some(&GRACE_LOOK)) {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(_) if pause(listener) => return,
-                Err(_) => continue,
-            }
-            let (new, ready) = waiting.split_first().expect("the listener is there");
-            if is_shut(new) {
+            let Some(arrivals) = door.wait(kept, any_grace.then_some(&GRACE_LOOK)) else {
                 return;
-            }
-            let connecting = !new.revents().is_empty();
-            let ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let (ready, ended) = ready.split_at(greeted.len());
-            let mut ended = ended.iter();
+            };
+            let mut ended = arrivals.ready.iter();
             inheritances.retain(|_| ended.next() == Some(&false));
-            let mut silent = Vec::with_capacity(greeted.len());
-            for (of, ready) in greeted.into_iter().zip(ready) {
-                if !ready {
-                    silent.push(of);
-                } else if let Some(request) = ask(&of) {
-                    match () {
-                        () if !any_grace || request.resumes().is_some() => {
-                            self.answer(of, &request, inheritances);
-                        }
-                        () if self.has_room_to_hold(&of.peer, &held) => held.push((of, request)),
-                        () => {
-                            let what = "begin a session while those of the last server come back: \
-                                        as many as the server takes wait already";
-                            refuse(&of, Error::with(Errno::AGAIN, what));
-                        }
+            for (of, request) in arrivals.asked {
+                match () {
+                    () if !any_grace || request.resumes().is_some() => {
+                        self.answer(&door, &of, &request, inheritances);
                     }
-                }
-            }
-            greeted = silent;
-            if connecting {
-                match accept(listener) {
-                    Ok(socket) => {
-                        if greeted.len() == GREETED_MAX {
-                            make_room(&mut greeted);
-                        }
-                        greeted.extend(greet(socket));
+                    () if self.has_room_to_hold(&of.peer, &held) => held.push((of, request)),
+                    () => {
+                        let what = "begin a session while those of the last server come back: as \
+                                    many as the server takes wait already";
+                        door.refuse(&of, Error::with(Errno::AGAIN, what));
                     }
-                    // It went away before we came.
-                    Err(
-                        rustix::io::Errno::AGAIN
-                        | rustix::io::Errno::INTR
-                        | rustix::io::Errno::CONNABORTED,
-                    ) => {}
-                    Err(error) => {
-                        let had_one = spare.take().is_some();
-                        if had_one && let Ok(socket) = accept(listener) {
-                            refuse_for_shortage(socket, error);
-                        } else if pause(listener) {
-                            return;
-                        }
-                    }
-                }
-                if spare.is_none() {
-                    spare = spare_descriptor().ok();
                 }
             }
         }
@@ -294,25 +231,32 @@ impl Hall {
     }
 
     /// Begins the session that a peer asks for, or says why not.
-    fn answer(&self, greeted: Greeted, request: &Request, inheritances: &mut Vec<Inheritance>) {
-        let hello = request.hello;
-        if !hello.is_adit() || hello.version != VERSION {
-            let what = format!(
-                "begin a session in version {}: the server speaks {VERSION}",
-                hello.version
-            );
-            return refuse(&greeted, Error::with(Errno::PROTO, what));
-        }
-        match request.aim {
-            Aim::Leave(key) => return self.leave(greeted, key, inheritances),
-            Aim::Mapped(of) => return self.give_mapped(&greeted, of),
-            _ => {}
-        }
-        let begun = self.begin(&greeted, request, inheritances);
-        let (session, memory, resumed) = match begun {
-            Ok(begun) => begun,
-            Err(error) => return refuse(&greeted, error),
+    fn answer(
+        &self,
+        door: &Door<'_>,
+        greeted: &Greeted,
+        request: &Request,
+        inheritances: &mut Vec<Inheritance>,
+    ) {
+        let answered = match request.aim {
+            Aim::Leave(key) => self.leave(greeted, key, inheritances),
+            Aim::Mapped(of) => self.give_mapped(greeted, of),
+            Aim::Look => {
+                let what = "look at a served volume: begin a session that only reads";
+                Err(Error::with(Errno::OPNOTSUPP, what))
+            }
+            Aim::Begin | Aim::Resume(_) | Aim::Inherit(_) => {
+                let begun = self.begin(greeted, request, inheritances);
+                begun.map(|begun| self.place(begun))
+            }
         };
+        if let Err(error) = answered {
+            door.refuse(greeted, error);
+        }
+    }
+
+    /// Tells a session that it has begun, and gives it to a poller.
+    fn place(&self, (session, memory, resumed): (Arc<Session>, OwnedFd, Option<Resumed>)) {
         let published = session.published();
         let answer = Answer::Begun(Begun {
             privileged: session.privileged,
@@ -347,42 +291,34 @@ impl Hall {
     }
 
     /// Keeps what the session with this key has open, as long as the connection lives.
-    fn leave(&self, greeted: Greeted, key: Key, inheritances: &mut Vec<Inheritance>) {
+    fn leave(
+        &self,
+        greeted: &Greeted,
+        key: Key,
+        inheritances: &mut Vec<Inheritance>,
+    ) -> Result<()> {
         let sessions = self.sessions();
-        let left = || {
-            self.check_room(&greeted.peer, &sessions, inheritances)?;
-            let session = sessions.iter().find(|session| session.key() == key);
-            let session = session.ok_or_else(|| no_inheritance("a session"))?;
-            let socket = greeted.socket.try_clone()?;
-            Inheritance::of(session, socket, greeted.peer.uid)
-        };
-        match left() {
-            Err(error) => refuse(&greeted, error),
-            Ok(left) => {
-                // If it went away, its connection says so.
-                let _ = send_message(&greeted.socket, &Answer::Left(left.key()));
-                inheritances.push(left);
-            }
-        }
+        self.check_room(&greeted.peer, &sessions, inheritances)?;
+        let session = sessions.iter().find(|session| session.key() == key);
+        let session = session.ok_or_else(|| no_inheritance("a session"))?;
+        let socket = greeted.socket.try_clone()?;
+        let left = Inheritance::of(session, socket, greeted.peer.uid)?;
+        // If it went away, its connection says so.
+        let _ = send_message(&greeted.socket, &Answer::Left(left.key()));
+        inheritances.push(left);
+        Ok(())
     }
 
     /// Gives a session the memory of a file's mappings, which it holds.
-    fn give_mapped(&self, greeted: &Greeted, of: MappedFile) {
-        let memory = || {
-            let sessions = self.sessions();
-            let session = sessions.iter().find(|session| session.key() == of.key);
-            let open = session.ok_or_else(no_session)?.file(of.file)?;
-            let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
-            let memory = open.mapped_memory().ok_or_else(none)?;
-            memory.descriptor(open.flags().writable())
-        };
-        match memory() {
-            Err(error) => refuse(greeted, error),
-            Ok(memory) => {
-                let descriptors = [memory.as_fd()];
-                let _ = send_message_with(&greeted.socket, &Answer::Mapped, &descriptors);
-            }
-        }
+    fn give_mapped(&self, greeted: &Greeted, of: MappedFile) -> Result<()> {
+        let sessions = self.sessions();
+        let session = sessions.iter().find(|session| session.key() == of.key);
+        let open = session.ok_or_else(no_session)?.file(of.file)?;
+        let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
+        let memory = open.mapped_memory().ok_or_else(none)?;
+        let memory = memory.descriptor(open.flags().writable())?;
+        let _ = send_message_with(&greeted.socket, &Answer::Mapped, &[memory.as_fd()]);
+        Ok(())
     }
 
     fn begin(
@@ -483,92 +419,9 @@ fn no_inheritance(what: &str) -> Error {
     Error::with(Errno::STALE, what)
 }
 
-/// What a peer asks for. None: it went away, or asks for nothing that can be understood.
-fn ask(greeted: &Greeted) -> Option<Request> {
-    let mut buffer = [0; BYTES_MAX];
-    let request = receive_message(&greeted.socket, &mut buffer);
-    let complain = |error: Error| {
-        // Not if it just went away.
-        if error.errno() == Errno::PROTO {
-            say_refused(&greeted.peer, &error.context("understand its request"));
-        }
-    };
-    request.map_err(complain).ok()
-}
-
-/// Makes room for another connection: of the user with the most that have not asked yet, the oldest
-/// goes. So nobody can push out those of others.
-fn make_room(greeted: &mut Vec<Greeted>) {
-    let number_of = |uid| greeted.iter().filter(|of| of.peer.uid == uid).count();
-    let busiest = greeted
-        .iter()
-        .map(|of| of.peer.uid)
-        .max_by_key(|uid| number_of(*uid));
-    let oldest = greeted.iter().position(|of| Some(of.peer.uid) == busiest);
-    if let Some(oldest) = oldest {
-        let gone = greeted.remove(oldest);
-        let what = "keep a connection that asks for nothing: its user has many of them";
-        say_refused(&gone.peer, &Error::with(Errno::AGAIN, what));
-    }
-}
-
-/// Says why there is no session.
-fn refuse(greeted: &Greeted, error: Error) {
-    say_refused(&greeted.peer, &error);
-    let _ = send_message(&greeted.socket, &Answer::Refused(error));
-}
-
 fn say_refused(peer: &Peer, error: &Error) {
     if let Some(omitted) = notices::REFUSALS.next() {
         let (pid, uid) = (peer.pid, peer.uid);
         tracing::warn!(?pid, uid, omitted, %error, "a connection is refused");
     }
-}
-
-/// Says so to a peer for which nothing but this last descriptor is left.
-fn refuse_for_shortage(socket: OwnedFd, errno: rustix::io::Errno) {
-    let error =
-        Error::new(from_rustix(errno)).context("take a connection: the server has too many open");
-    if let Ok(peer) = Peer::of(socket.as_fd()) {
-        say_refused(&peer, &error);
-    }
-    let _ = send_message(&socket, &Greeting::Refused(error));
-}
-
-fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-    accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-}
-
-/// A descriptor that is given up when there are no others, to tell a peer so.
-pub(crate) fn spare_descriptor() -> Result<OwnedFd> {
-    let made = eventfd(0, EventfdFlags::CLOEXEC);
-    made.map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))
-}
-
-/// Speaks first. None: the peer went away, or the kernel doesn't say who it is.
-fn greet(socket: OwnedFd) -> Option<Greeted> {
-    let peer = Peer::of(socket.as_fd()).ok()?;
-    send_message(&socket, &Greeting::Hello(Hello::ours())).ok()?;
-    Some(Greeted {
-        _guard: fork::close_in_child(socket.as_fd()),
-        socket,
-        peer,
-    })
-}
-
-/// Was the listener shut down?
-fn is_shut(listener: &PollFd<'_>) -> bool {
-    let ended = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
-    listener.revents().intersects(ended)
-}
-
-/// Waits for memory or descriptors, but not beyond the end; says whether that has come.
-fn pause(listener: &OwnedFd) -> bool {
-    let mut waiting = [PollFd::new(listener, PollFlags::empty())];
-    let timeout = Timespec {
-        tv_sec: 0,
-        tv_nsec: SHORTAGE_NS,
-    };
-    let _ = poll(&mut waiting, Some(&timeout));
-    is_shut(&waiting[0])
 }

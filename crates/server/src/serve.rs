@@ -358,7 +358,7 @@ async fn put(
 }
 
 /// The arguments are none of this call.
-fn garbled(number: u16) -> Error {
+pub(crate) fn garbled(number: u16) -> Error {
     let what = format!("the arguments of call {number} are none");
     Error::with(Errno::PROTO, what)
 }

@@ -1,7 +1,8 @@
 //! A server: volumes at a socket, served by pollers.
 
 use crate::balance::Balance;
-use crate::listener::{Hall, Listener, spare_descriptor};
+use crate::door::Spare;
+use crate::listener::{Hall, Listener};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
 use crate::volume::ServedVolume;
@@ -114,7 +115,7 @@ impl Server {
             grace: options.grace,
         });
         let serving = hall.clone();
-        let spare = spare_descriptor()?;
+        let spare = Spare::new()?;
         let thread = spawn_without_signals("adit-server", move || serving.serve(spare))?;
         Ok(Server {
             hall,

@@ -25,7 +25,7 @@ use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
 use adit_wire::value::Value;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -102,10 +102,8 @@ impl Session {
         resumed: Option<Resumed>,
         inherits_read_only: bool,
     ) -> Result<Session> {
-        let privileged = is_privileged(&peer);
-        let groups = Peer::groups(socket.as_fd())?;
-        let mut who = Credentials::user(peer.uid, peer.gid, &groups);
-        who.privileged = privileged;
+        let who = credentials(socket.as_fd(), &peer)?;
+        let privileged = who.privileged;
         if request.comes_back {
             let resumes = request.resumes().is_some();
             volume
@@ -357,6 +355,14 @@ impl Receipt for SlotReceipt {
         self.memory.notes(self.slot).note_appends(offset);
         simulation::pause();
     }
+}
+
+/// The user at the other end of a socket.
+pub(crate) fn credentials(socket: BorrowedFd<'_>, peer: &Peer) -> Result<Credentials> {
+    let groups = Peer::groups(socket)?;
+    let mut who = Credentials::user(peer.uid, peer.gid, &groups);
+    who.privileged = is_privileged(peer);
+    Ok(who)
 }
 
 /// Root's and the server's own user's sessions are bound by no permission bits.

@@ -8,6 +8,7 @@ use crate::handshake::{
     Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, MappedFile, Opening, Request, Resumed,
     VERSION,
 };
+use crate::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use crate::memory::{
     AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
     MEMORY_BYTES, NOTES_OFFSET, SLOTS_OFFSET,
@@ -148,7 +149,7 @@ fn structs() -> Rows {
         };
     }
     all!(
-        Hello Request Key MappedFile Opening Resumed Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
+        Hello Request Key MappedFile Opening Resumed Question Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
         ListedEntry OpenDescriptor CheckReport
     )
 }
@@ -168,7 +169,7 @@ fn enums() -> Rows {
             }
         )* };
     }
-    all!(Greeting Answer Aim Follow LockMode LockOwner FlockOperation SetTime XattrMode);
+    all!(Greeting Answer Aim Reply Follow LockMode LockOwner FlockOperation SetTime XattrMode);
     for (number, kind) in (0..=u8::MAX).filter_map(|of| Some((of, FileKind::from_u8(of)?))) {
         rows.push(row(&[&"`FileKind`", &number, &format!("`{kind:?}`"), &""]));
     }
@@ -229,6 +230,8 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 row(&[&AREA_BYTES, &"`AREA_BYTES`"]),
                 row(&[&MEMORY_BYTES, &"`MEMORY_BYTES`"]),
                 row(&[&WORDS_BYTES_MAX, &"`WORDS_BYTES_MAX`"]),
+                row(&[&QUESTION_BYTES_MAX, &"`QUESTION_BYTES_MAX`"]),
+                row(&[&REPLY_BYTES_MAX, &"`REPLY_BYTES_MAX`"]),
             ],
         ),
         (

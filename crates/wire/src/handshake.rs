@@ -6,7 +6,8 @@
 //!         ── Answer: the session and its memory, or why not ──►
 //! ```
 //! The server speaks first, so that a refusal is heard. After that nothing but single bytes goes
-//! over the socket, each to wake the server; its end is the end of the session.
+//! over the socket, each to wake the server; its end is the end of the session. Only a session that
+//! looks has no memory: its calls go over the socket ([`look`](crate::look)).
 //!
 //! A process that forks leaves its open files to the child over a connection of its own, which the
 //! child keeps until it has begun a session with them.
@@ -15,7 +16,7 @@ use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -66,6 +67,8 @@ pub enum Aim {
     Inherit(Key),
     /// The memory of a file's shared mappings, which the session holds.
     Mapped(MappedFile),
+    /// A session without memory, which only looks.
+    Look,
 }
 
 /// Proves that a process may speak for a session, or have what was kept for it.
@@ -116,6 +119,8 @@ pub enum Answer {
     Left(Key),
     /// The memory comes with the message.
     Mapped,
+    /// The session that only looks.
+    Looking,
 }
 
 /// What a session knows of itself.
@@ -173,5 +178,5 @@ structs! {
     Begun { privileged, volume, cache, opening, resumed, key }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
-variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped });
-variants!(Aim { 0 = Begin, 1 = Resume(opening), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of) });
+variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking });
+variants!(Aim { 0 = Begin, 1 = Resume(opening), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look });

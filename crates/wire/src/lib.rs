@@ -9,6 +9,7 @@
 //! | [`slot`] | submission and completion of a message, and sleeping on both sides |
 //! | [`memory`] | the layout of a session's shared memory, and mapping it |
 //! | [`handshake`] | the messages that begin a session |
+//! | [`look`] | calls and replies of a session without memory |
 //! | [`socket`] | sockets: names, peers, whole messages with descriptors |
 //!
 //! Nothing here interprets an operation, and nothing of a peer's is trusted: a message is copied
@@ -20,6 +21,7 @@ mod document;
 #[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
 pub mod handshake;
+pub mod look;
 pub mod memory;
 pub mod message;
 #[cfg(all(test, loom))]

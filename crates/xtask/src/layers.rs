@@ -86,7 +86,6 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
             "adit-operations",
             "adit-wire",
             "adit-server",
-            "adit",
         ],
     ),
     ("xtask", &[]),

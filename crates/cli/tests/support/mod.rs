@@ -266,3 +266,32 @@ impl Drop for SmallMemory {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
+
+/// The first number that is higher than those of all descriptors of a process.
+pub fn descriptors_end(pid: u32) -> u64 {
+    descriptors(pid).iter().max().expect("some") + 1
+}
+
+/// The number that the next descriptor of a process gets.
+pub fn free_descriptor(pid: u32) -> u64 {
+    let taken = descriptors(pid);
+    let mut numbers = 0..;
+    numbers.find(|number| !taken.contains(number)).expect("one")
+}
+
+fn descriptors(pid: u32) -> Vec<u64> {
+    let listed = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("listed");
+    let numbers = listed.map(|entry| entry.expect("read").file_name());
+    let numbers = numbers.map(|name| name.to_str().expect("text").parse::<u64>());
+    numbers.map(|number| number.expect("a number")).collect()
+}
+
+/// From now on a process has no descriptor with this number or a higher one.
+pub fn limit_descriptors(pid: u32, limit: u64) {
+    let limit = rustix::process::Rlimit {
+        current: Some(limit),
+        maximum: Some(4096),
+    };
+    let pid = rustix::process::Pid::from_raw(pid as i32);
+    rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limit).expect("limited");
+}

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 /// How the address of a served volume begins.
 pub(crate) const ADDRESS_PREFIX: &str = "unix:";
-/// A server that doesn't answer for so long won't.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// A process that doesn't answer for so long won't.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// No process has this fork generation.
 pub(crate) const NO_GENERATION: u32 = u32::MAX;
@@ -121,7 +121,7 @@ pub(super) fn connect_link(
     let begun = match answer {
         Answer::Refused(error) => return Err(error),
         Answer::Begun(begun) => begun,
-        Answer::Left(_) | Answer::Mapped => return Err(super::foreign()),
+        Answer::Left(_) | Answer::Mapped | Answer::Looking => return Err(super::foreign()),
     };
     let mut descriptors = descriptors.into_iter();
     let memory = descriptors.next();
@@ -143,7 +143,7 @@ pub(super) fn leave(address: &str, key: Key) -> Result<(OwnedFd, Key)> {
     match ask(address, false, false, Aim::Leave(key))? {
         (_, Answer::Refused(error), _) => Err(error),
         (socket, Answer::Left(key), _) => Ok((socket, key)),
-        (_, Answer::Begun(_) | Answer::Mapped, _) => Err(super::foreign()),
+        _ => Err(super::foreign()),
     }
 }
 
@@ -181,11 +181,8 @@ fn ask(
         let what = "connect to a server: the address is unix:SOCKET or unix:SOCKET,VOLUME";
         return Err(Error::with(Errno::INVAL, what));
     }
-    let socket = with_high_number(unconnected(SocketFlags::empty()).map_err(from_rustix)?);
-    set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_MAX)).map_err(from_rustix)?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX)).map_err(from_rustix)?;
     let name = SocketAddrUnix::new(path).map_err(from_rustix)?;
-    rustix::io::retry_on_intr(|| connect_socket(&socket, &name)).map_err(|error| {
+    let socket = connected(&name, ANSWER_MAX).map_err(|error| {
         let what = match error {
             rustix::io::Errno::CONNREFUSED => "no server answers there",
             rustix::io::Errno::NOENT => "there is no socket",
@@ -194,15 +191,41 @@ fn ask(
         };
         Error::with(from_rustix(error), what)
     })?;
+    let socket = with_high_number(socket);
+    let (answer, descriptors) = handshake(&socket, volume, read_only, comes_back, aim)?;
+    Ok((socket, answer, descriptors))
+}
+
+/// A connected socket, on which nothing takes longer than that.
+pub(crate) fn connected(
+    name: &SocketAddrUnix,
+    answer_max: Duration,
+) -> rustix::io::Result<OwnedFd> {
+    let socket = unconnected(SocketFlags::empty())?;
+    set_socket_timeout(&socket, Timeout::Send, Some(answer_max))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(answer_max))?;
+    // With a timeout, a signal interrupts it even where handlers restart calls.
+    rustix::io::retry_on_intr(|| connect_socket(&socket, name))?;
+    Ok(socket)
+}
+
+/// Asks the process at the other end for something: its answer, and what came with it.
+pub(crate) fn handshake(
+    socket: &OwnedFd,
+    volume: &str,
+    read_only: bool,
+    comes_back: bool,
+    aim: Aim,
+) -> Result<(Answer, Vec<OwnedFd>)> {
     let mut buffer = [0; BYTES_MAX];
-    match receive_message(&socket, &mut buffer).map_err(unanswered)? {
+    match receive_message(socket, &mut buffer).map_err(unanswered)? {
         Greeting::Refused(error) => return Err(error),
         Greeting::Hello(hello) if !hello.is_adit() => {
-            return Err(Error::with(Errno::PROTO, "it is no server of Adit's"));
+            return Err(Error::with(Errno::PROTO, "it is no process of Adit's"));
         }
         Greeting::Hello(hello) if hello.version != VERSION => {
             let what = format!(
-                "the server speaks version {}, this program {VERSION}",
+                "the process speaks version {}, this program {VERSION}",
                 hello.version
             );
             return Err(Error::with(Errno::PROTO, what));
@@ -216,9 +239,8 @@ fn ask(
         comes_back,
         aim,
     };
-    send_message(&socket, &request)?;
-    let (answer, descriptors) = receive_message_with(&socket, &mut buffer).map_err(unanswered)?;
-    Ok((socket, answer, descriptors))
+    send_message(socket, &request)?;
+    receive_message_with(socket, &mut buffer).map_err(unanswered)
 }
 
 /// Programs have plans for low numbers, so it gets a higher one, if the process may have that.
@@ -248,7 +270,8 @@ impl Connection {
     }
 }
 
-fn unanswered(error: Error) -> Error {
+/// Why there is no answer.
+pub(crate) fn unanswered(error: Error) -> Error {
     match error.errno() {
         Errno::AGAIN => {
             let what = format!("it doesn't answer for {} seconds", ANSWER_MAX.as_secs());

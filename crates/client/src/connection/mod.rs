@@ -19,7 +19,9 @@ mod resume;
 #[cfg(feature = "internal")]
 pub mod simulated;
 
-pub(crate) use connect::{ADDRESS_PREFIX, NO_GENERATION, connect};
+pub(crate) use connect::{
+    ADDRESS_PREFIX, ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered,
+};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
 

@@ -2,58 +2,66 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `message.rs` | requests and answers, and their bytes |
-//! | `answer.rs` | what a request is answered with: one function for both ways |
-//! | `session.rs` | the way through the process that has the volume open |
-//! | `server.rs` | that process's side of it |
-//! | `socket.rs` | names of sockets, who is at the other end |
+//! | `look.rs` | the way through the process that has the volume open, whose side is `adit_server::Looks` |
+//! | `socket.rs` | names of its sockets |
 //!
-//! docs/decisions/0010 has the reasons.
+//! docs/decisions/0010 and 0033 have the reasons.
 
-mod answer;
-mod message;
-mod server;
-mod session;
+mod look;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use server::Server;
-pub use session::Owner;
+pub use look::Owner;
 
 use crate::directory::is_name;
 use crate::metadata::Metadata;
 use crate::names::{bytes, naming};
 use crate::options::VolumeOptions;
 use crate::volume::Volume;
-use adit_base::{Errno, Error, Result};
-use adit_fs::{FileKind, ListedEntry, OpenDescriptor, StatFs};
+use adit_base::{Errno, Error, Result, from_rustix};
+use adit_fs::{Credentials, FileKind, Follow, ListedEntry, OpenDescriptor, StatFs};
+use adit_server::perform::PerformVolume;
 use adit_store::VolumeInfo;
-use message::{Answer, Request};
-use session::{Lost, Session};
+use adit_wire::calls::{self, Info, List, OpenDescriptors, ReadLink, Space, Stat};
+use adit_wire::look::LOOKED_MAX;
+use look::{Look, Lost};
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An owner that said goodbye has given its lock back within this time.
 const CLOSING_MAX: Duration = Duration::from_secs(5);
-/// Sessions that end without an answer, until we believe that none will come.
-const SESSIONS_MAX: u32 = 20;
+/// Looks that end without an answer, until we believe that none will come.
+const LOOKS_MAX: u32 = 20;
+/// Until the next look.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A volume opened for inspection: for reading only, or, while another process has it open, through
 /// that process. Nothing here changes it.
 pub struct Inspector {
     address: String,
     options: VolumeOptions,
-    place: Mutex<Place>,
+    who: Credentials,
+    /// Open here: it stays.
+    ours: OnceLock<Volume>,
+    /// Until then.
+    look: Mutex<Option<Look>>,
 }
 
 /// Where answers come from.
 enum Place {
     Ours(Volume),
-    Theirs(Session),
+    Theirs(Look),
+}
+
+/// A socket at which processes find who has the volume open.
+pub(crate) fn listen(address: &str) -> Result<OwnedFd> {
+    let socket = socket::Identity::of(address)?.listen();
+    Ok(socket.map_err(from_rustix)?)
 }
 
 /// An entry of a directory, from [`Inspector::read_dir`].
@@ -74,17 +82,27 @@ impl Place {
     fn find(address: &str, options: &VolumeOptions) -> Result<Place> {
         let mut read_only = options.clone();
         read_only.read_only(true);
-        match Volume::open_with(address, &read_only) {
-            Ok(volume) => Ok(Place::Ours(volume)),
-            Err(busy) if busy.errno() == Errno::BUSY => match Session::begin(address) {
-                Ok(Some(session)) => Ok(Place::Theirs(session)),
-                Ok(None) => Err(busy),
-                Err(error) => {
-                    let what = format!("{}, which can't be asked: {error}", busy.what());
-                    Err(Error::with(Errno::BUSY, what))
+        let mut ended = 0;
+        loop {
+            let busy = match Volume::open_with(address, &read_only) {
+                Ok(volume) => return Ok(Place::Ours(volume)),
+                Err(busy) if busy.errno() == Errno::BUSY => busy,
+                Err(error) => return Err(error),
+            };
+            let why_not = match Look::begin(address) {
+                Ok(Some(look)) => return Ok(Place::Theirs(look)),
+                Ok(None) => return Err(busy),
+                Err(Lost::Failed(error)) => error,
+                Err(Lost::Ended) if ended == LOOKS_MAX => ends_each_look(),
+                // It is closing the volume, has ended, or had too many visitors.
+                Err(Lost::Ended) => {
+                    ended += 1;
+                    std::thread::sleep(PAUSE);
+                    continue;
                 }
-            },
-            Err(error) => Err(error),
+            };
+            let what = format!("{}, which can't be asked: {why_not}", busy.what());
+            return Err(Error::with(Errno::BUSY, what));
         }
     }
 
@@ -94,7 +112,7 @@ impl Place {
         loop {
             match Place::find(address, options) {
                 Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < CLOSING_MAX => {
-                    std::thread::sleep(Duration::from_millis(10));
+                    std::thread::sleep(PAUSE);
                 }
                 found => return found,
             }
@@ -110,11 +128,31 @@ impl Inspector {
     /// Errors: those of [`Volume::open`]; `EBUSY` if the process that has it open doesn't answer:
     /// it belongs to another user, is stopped, or was told not to ([`VolumeOptions::inspectable`]).
     pub fn open(address: &str, options: &VolumeOptions) -> Result<Inspector> {
-        Ok(Inspector {
+        let inspector = Inspector {
             address: address.to_owned(),
             options: options.clone(),
-            place: Mutex::new(Place::find(address, options)?),
-        })
+            who: Credentials::process(),
+            ours: OnceLock::new(),
+            look: Mutex::new(None),
+        };
+        inspector.go_on(&mut inspector.look(), Place::find(address, options)?);
+        Ok(inspector)
+    }
+
+    fn look(&self) -> MutexGuard<'_, Option<Look>> {
+        self.look.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on answers come from there.
+    fn go_on(&self, look: &mut Option<Look>, place: Place) {
+        *look = match place {
+            Place::Theirs(look) => Some(look),
+            Place::Ours(volume) => {
+                let was_set = self.ours.set(volume).is_err();
+                debug_assert!(!was_set, "a volume that is open here stays");
+                None
+            }
+        };
     }
 
     /// The address it was opened with.
@@ -125,64 +163,63 @@ impl Inspector {
     /// The process that has the volume open, a server for instance; `None` if it is open here, for
     /// reading only.
     pub fn owner(&self) -> Option<Owner> {
-        match &*self.place.lock().unwrap_or_else(PoisonError::into_inner) {
-            Place::Ours(volume) => {
+        match self.ours.get() {
+            Some(volume) => {
                 let server = volume.opened.connection()?.server();
                 Some(server.ok()?.into())
             }
-            Place::Theirs(session) => Some(session.owner().clone()),
+            None => self.look().as_ref().map(|look| look.owner().clone()),
         }
     }
 
     /// Closes the volume, if it is open here.
     pub fn close(self) -> Result<()> {
-        match self
-            .place
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-        {
-            Place::Ours(volume) => volume.close(),
-            Place::Theirs(_) => Ok(()),
+        match self.ours.into_inner() {
+            Some(volume) => volume.close(),
+            None => Ok(()),
         }
     }
 
-    /// Sends a request. If the owner closes the volume meanwhile, looks for the volume again: no
-    /// request refers to an earlier one.
-    fn ask(&self, request: &Request) -> Result<Answer> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..SESSIONS_MAX {
-            match &mut *place {
-                Place::Ours(volume) => return answer::answer(&*volume.opened, request),
-                Place::Theirs(session) => match session.ask(request) {
-                    Ok(Answer::Failed(error)) => return Err(error),
-                    Ok(answer) => return Ok(answer),
-                    Err(Lost::Ended) => *place = Place::find_again(&self.address, &self.options)?,
-                    Err(Lost::Failed(error)) => return Err(error),
-                },
+    /// Does a call that only looks. If the owner closes the volume meanwhile, looks for the volume
+    /// again: no call refers to an earlier one.
+    fn call<'a, C>(&'a self, call: C) -> Result<C::Reply>
+    where
+        C: PerformVolume<'a> + Send,
+    {
+        for _ in 0..LOOKS_MAX {
+            if let Some(volume) = self.ours.get() {
+                return volume.opened.call(&self.who, call);
+            }
+            let mut look = self.look();
+            let Some(of) = &mut *look else {
+                continue; // another thread has just opened the volume here
+            };
+            match of.ask(&call) {
+                Ok(reply) => return Ok(reply),
+                Err(Lost::Ended) => {
+                    let place = Place::find_again(&self.address, &self.options)?;
+                    self.go_on(&mut look, place);
+                }
+                Err(Lost::Failed(error)) => return Err(error),
             }
         }
-        let what = "ask the process that has the volume open: it ends each session";
-        Err(Error::with(Errno::PIPE, what))
+        Err(ends_each_look())
     }
 
     /// Attributes of what the path leads to.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.stat(path.as_ref(), true)
+        self.stat(path.as_ref(), Follow::Yes)
     }
 
     /// As [`metadata`](Self::metadata), but of a symbolic link itself.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        self.stat(path.as_ref(), false)
+        self.stat(path.as_ref(), Follow::No)
     }
 
-    fn stat(&self, path: &Path, follow: bool) -> Result<Metadata> {
-        let path_bytes = bytes(path).to_vec();
-        match self.ask(&Request::Stat {
-            path: path_bytes,
-            follow,
-        }) {
-            Ok(Answer::Stat(stat)) => Ok(Metadata::new(stat)),
-            Ok(_) => Err(unexpected()),
+    fn stat(&self, path: &Path, follow: Follow) -> Result<Metadata> {
+        let place = calls::Place::root(bytes(path));
+        match self.call(Stat { place, follow }) {
+            Ok(stat) => Ok(Metadata::new(stat)),
             Err(error) => Err(naming(error, "stat", path)),
         }
     }
@@ -190,12 +227,9 @@ impl Inspector {
     /// What a symbolic link says.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
-        let request = Request::ReadLink {
-            path: bytes(path).to_vec(),
-        };
-        match self.ask(&request) {
-            Ok(Answer::ReadLink(target)) => Ok(PathBuf::from(OsString::from_vec(target))),
-            Ok(_) => Err(unexpected()),
+        let place = calls::Place::root(bytes(path));
+        match self.call(ReadLink { place }) {
+            Ok(target) => Ok(PathBuf::from(OsString::from_vec(target))),
             Err(error) => Err(naming(error, "read symbolic link", path)),
         }
     }
@@ -215,18 +249,12 @@ impl Inspector {
 
     /// Sizes, counters and parameters.
     pub fn info(&self) -> Result<VolumeInfo> {
-        match self.ask(&Request::Info)? {
-            Answer::Info(info) => Ok(info),
-            _ => Err(unexpected()),
-        }
+        self.call(Info {})
     }
 
     /// Space.
     pub fn statfs(&self) -> Result<StatFs> {
-        match self.ask(&Request::StatFs)? {
-            Answer::StatFs(statfs) => Ok(statfs),
-            _ => Err(unexpected()),
-        }
+        self.call(Space {})
     }
 
     /// The open files of the owner; empty without an owner. Descriptors opened or closed meanwhile
@@ -235,14 +263,13 @@ impl Inspector {
         let mut all: Vec<OpenDescriptor> = Vec::new();
         loop {
             let cookie = all.last().map_or(0, |last| last.cookie);
-            match self.ask(&Request::Open { cookie })? {
-                Answer::Open(more) if more.is_empty() => return Ok(all),
-                Answer::Open(more) => {
-                    ascending(cookie, more.iter().map(|descriptor| descriptor.cookie))?;
-                    all.extend(more);
-                }
-                _ => return Err(unexpected()),
+            let max = LOOKED_MAX;
+            let more = self.call(OpenDescriptors { cookie, max })?;
+            if more.is_empty() {
+                return Ok(all);
             }
+            ascending(cookie, more.iter().map(|descriptor| descriptor.cookie))?;
+            all.extend(more);
         }
     }
 }
@@ -254,6 +281,12 @@ impl std::fmt::Debug for Inspector {
             .field("owner", &self.owner())
             .finish_non_exhaustive()
     }
+}
+
+#[cold]
+fn ends_each_look() -> Error {
+    let what = "ask the process that has the volume open: it ends each look";
+    Error::with(Errno::PIPE, what)
 }
 
 #[cold]
@@ -288,16 +321,14 @@ pub struct InspectedDir<'a> {
 
 impl InspectedDir<'_> {
     fn fetch(&self) -> Result<Vec<ListedEntry>> {
-        let request = Request::List {
-            path: bytes(&self.path).to_vec(),
+        let list = List {
+            place: calls::Place::root(bytes(&self.path)),
             cookie: self.cookie,
+            entries_max: LOOKED_MAX,
             attributes: self.attributes,
         };
-        let entries = match self.inspector.ask(&request) {
-            Ok(Answer::List(entries)) => entries,
-            Ok(_) => return Err(unexpected()),
-            Err(error) => return Err(naming(error, "read directory", &self.path)),
-        };
+        let listed = self.inspector.call(list);
+        let entries = listed.map_err(|error| naming(error, "read directory", &self.path))?;
         ascending(
             self.cookie,
             entries.iter().map(|listed| listed.entry.cookie),
@@ -342,19 +373,4 @@ impl Iterator for InspectedDir<'_> {
             }
         }
     }
-}
-
-/// The bytes as each kind of message that they can be, encoded again.
-#[cfg(feature = "fuzzing")]
-pub fn decode_and_encode(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
-    use adit_wire::value::OwnedValue;
-    use message::Greeting;
-    fn again<M: OwnedValue>(bytes: &[u8]) -> Option<Vec<u8>> {
-        M::decode(bytes).map(|message| message.encode())
-    }
-    [
-        again::<Greeting>(bytes),
-        again::<Request>(bytes),
-        again::<Answer>(bytes),
-    ]
 }

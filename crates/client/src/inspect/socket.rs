@@ -1,10 +1,11 @@
 //! Sockets of volumes: their names. The process at the other end, and whole messages:
 //! `adit_wire::socket`.
 
+use crate::connection::connected;
 use adit_base::{Result, random};
 use adit_wire::socket::unconnected;
 use rustix::fs::{major, minor};
-use rustix::net::{SocketAddrUnix, SocketFlags, bind, connect, listen};
+use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
@@ -66,12 +67,6 @@ impl Identity {
 
 /// Connects to a name. Blocks for a while when many wait to be accepted.
 pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<OwnedFd> {
-    use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    let socket = unconnected(SocketFlags::empty())?;
-    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    // With a timeout, a signal interrupts it even where handlers restart calls.
-    rustix::io::retry_on_intr(|| connect(&socket, &address))?;
-    Ok(socket)
+    connected(&address, timeout)
 }

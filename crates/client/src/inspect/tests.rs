@@ -1,15 +1,18 @@
 //! Onlookers that behave and others. What a socket can be made to do needs its name, so these are
 //! inside.
 
-use super::message::*;
 use super::socket::*;
 use super::*;
+use crate::connection::{connected, handshake};
 use crate::{MkfsOptions, OpenOptions};
-use adit_base::clock::Timestamp;
 use adit_base::random::Prng;
-use adit_fs::{DirEntry, OpenFlags, Stat};
+use adit_wire::calls::{Blobs, Check, DeleteBlob, SyncAll, Unlink, VolumeCall};
+use adit_wire::handshake::{Aim, Answer, Greeting, Hello, Key, Opening, Request, VERSION};
+use adit_wire::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use adit_wire::socket::*;
 use adit_wire::value::Value;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SocketAddrUnix, SocketFlags, accept_with};
 use std::os::fd::OwnedFd;
 
 const SOON: Duration = Duration::from_secs(240);
@@ -53,12 +56,40 @@ fn greeting(socket: &OwnedFd) -> Greeting {
     receive_message(socket, &mut [0; 4096]).expect("a greeting")
 }
 
-/// A session in which the next message is a request.
-fn greeted(image: &Image) -> OwnedFd {
+fn is_greeted(socket: &OwnedFd) -> bool {
+    matches!(greeting(socket), Greeting::Hello(hello) if hello == Hello::ours())
+}
+
+fn ask_for(aim: Aim) -> Request {
+    Request {
+        hello: Hello::ours(),
+        volume: String::new(),
+        read_only: true,
+        comes_back: false,
+        aim,
+    }
+}
+
+/// A look in which the next message is a question.
+fn look_at(image: &Image) -> OwnedFd {
     let socket = image.connect();
-    assert_eq!(greeting(&socket), Greeting::Hello(Hello::ours()));
-    send_message(&socket, &Hello::ours()).expect("sent");
+    let (answer, descriptors) = handshake(&socket, "", true, false, Aim::Look).expect("answered");
+    assert!(matches!(answer, Answer::Looking), "{answer:?}");
+    assert!(descriptors.is_empty());
     socket
+}
+
+fn reply(socket: &OwnedFd) -> Reply {
+    receive_message(socket, &mut vec![0; REPLY_BYTES_MAX]).expect("a reply")
+}
+
+/// Asks; the error that is the answer, if one is.
+fn ask<'a, C: VolumeCall<'a>>(socket: &OwnedFd, call: &C) -> Result<C::Reply> {
+    send_message(socket, &Question::new(call)).expect("sent");
+    match reply(socket) {
+        Reply::Failed(error) => Err(error),
+        Reply::Done(result) => Ok(C::Reply::decode(&result).expect("its result")),
+    }
 }
 
 fn send_bytes(socket: &OwnedFd, bytes: &[u8]) {
@@ -67,7 +98,7 @@ fn send_bytes(socket: &OwnedFd, bytes: &[u8]) {
 
 /// Is the session over?
 fn is_ended(socket: &OwnedFd) -> bool {
-    let received = receive_message::<Answer>(socket, &mut vec![0; ANSWER_BYTES_MAX]);
+    let received = receive_message::<Reply>(socket, &mut vec![0; REPLY_BYTES_MAX]);
     matches!(
         received.map_err(|error| error.errno()),
         Err(Errno::PIPE | Errno::CONNRESET)
@@ -96,21 +127,25 @@ fn a_volume_has_one_socket_while_it_is_open_for_writing() {
 }
 
 #[test]
-fn garbage_ends_the_session_that_it_comes_from_and_nothing_else() {
+fn garbage_ends_the_look_that_it_comes_from_and_nothing_else() {
     let image = Image::new();
     let volume = image.open();
-    let quiet = greeted(&image);
+    let quiet = look_at(&image);
     let mut random = Prng::new(7);
     for round in 0..60 {
-        let mut bytes = vec![0; 1 + random.index(2 * REQUEST_BYTES_MAX)];
+        let mut bytes = vec![0; 1 + random.index(2 * QUESTION_BYTES_MAX)];
         random.fill(&mut bytes);
         if round % 3 == 1 {
-            // A kind of request that there is, with anything in it.
-            bytes[0] = 1 + random.below(2) as u8;
+            // A call that there is, with anything in it.
+            let question = Question {
+                number: [Stat::NUMBER, List::NUMBER][random.index(2)],
+                call: bytes.into(),
+            };
+            bytes = question.encode();
         }
         let socket = match round % 2 {
             0 => image.connect(),
-            _ => greeted(&image),
+            _ => look_at(&image),
         };
         if round % 2 == 0 {
             greeting(&socket);
@@ -118,9 +153,7 @@ fn garbage_ends_the_session_that_it_comes_from_and_nothing_else() {
         send_bytes(&socket, &bytes);
         assert!(is_ended(&socket), "round {round}");
     }
-    send_message(&quiet, &Request::StatFs).expect("sent");
-    let answer: Answer = receive_message(&quiet, &mut vec![0; ANSWER_BYTES_MAX]).expect("answered");
-    assert!(matches!(answer, Answer::StatFs(_)));
+    ask(&quiet, &Space {}).expect("answered");
     volume.write("/f", "content").expect("written");
     volume.close().expect("closed");
 }
@@ -129,12 +162,174 @@ fn garbage_ends_the_session_that_it_comes_from_and_nothing_else() {
 fn a_wrong_version_is_told_ours() {
     let image = Image::new();
     let volume = image.open();
+    for other in [VERSION - 1, VERSION + 1] {
+        let socket = image.connect();
+        assert!(is_greeted(&socket));
+        let mut request = ask_for(Aim::Look);
+        request.hello.version = other;
+        send_message(&socket, &request).expect("sent");
+        let answer = receive_message(&socket, &mut [0; 4096]).expect("an answer");
+        let Answer::Refused(error) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(error.errno(), Errno::PROTO);
+        for version in [other, VERSION] {
+            let version = version.to_string();
+            assert!(error.what().contains(&version), "{error}");
+        }
+        assert!(is_ended(&socket));
+    }
+    volume.close().expect("closed");
+}
+
+/// Versions 1 to 4 of looks had a protocol of their own: "adit" and a number, from either side.
+fn old_hello() -> Vec<u8> {
+    [&b"adit"[..], &4u32.to_le_bytes()].concat()
+}
+
+#[test]
+fn an_onlooker_of_the_old_protocol_is_sent_away() {
+    let image = Image::new();
+    let volume = image.open();
     let socket = image.connect();
-    assert_eq!(greeting(&socket), Greeting::Hello(Hello::ours()));
-    let mut other = Hello::ours();
-    other.version += 1;
-    send_message(&socket, &other).expect("sent");
+    let mut buffer = [0; 4096];
+    let (_, len) = rustix::net::recv(&socket, &mut buffer, rustix::net::RecvFlags::empty())
+        .expect("a greeting");
+    // It decodes none of another length, and says that both need the same version.
+    assert_ne!(len, 1 + old_hello().len());
+    send_bytes(&socket, &old_hello());
     assert!(is_ended(&socket));
+    volume.close().expect("closed");
+}
+
+/// An onlooker, and its connection, which is accepted here. This process has the image's lock, so it
+/// is believed.
+fn with_a_visitor(image: &Image, visited: impl FnOnce(OwnedFd)) -> Result<Inspector> {
+    let listener = Identity::of(&image.address).expect("there").listen();
+    let listener = listener.expect("listens");
+    std::thread::scope(|scope| {
+        let look = scope.spawn(|| Inspector::open(&image.address, &VolumeOptions::default()));
+        let mut waiting = [PollFd::new(&listener, PollFlags::IN)];
+        poll(&mut waiting, None).expect("somebody comes");
+        visited(accept_with(&listener, SocketFlags::CLOEXEC).expect("accepted"));
+        look.join().expect("no panic")
+    })
+}
+
+#[test]
+fn an_owner_of_another_version_is_told_apart_and_not_waited_for() {
+    let image = Image::new();
+    let mut options = VolumeOptions::new();
+    let volume = Volume::open_with(&image.address, options.inspectable(false)).expect("opened");
+    let old = [&[1][..], &old_hello()].concat();
+    let mut hello = Hello::ours();
+    hello.version = VERSION + 1;
+    let newer = Greeting::Hello(hello).encode();
+    let numbers = [format!("version {}", VERSION + 1), VERSION.to_string()];
+    let same = ["the same version of Adit".to_owned()];
+    for (greeting, words) in [(&old, &same[..]), (&newer, &numbers[..])] {
+        // It ends the connection itself: the socket stays open here.
+        let mut stays = None;
+        let look = with_a_visitor(&image, |socket| {
+            send_bytes(&socket, greeting);
+            stays = Some(socket);
+        });
+        let error = look.expect_err("another version");
+        assert_eq!(error.errno(), Errno::BUSY, "{error}");
+        for word in words {
+            assert!(error.what().contains(word), "{error}");
+        }
+    }
+    volume.close().expect("closed");
+}
+
+#[test]
+fn an_owner_gives_nothing_but_looks_and_a_server_none() {
+    let image = Image::new();
+    let socket = Path::new(&image.address).with_file_name("socket");
+    let mut options = VolumeOptions::new();
+    let volume = Volume::open_with(&image.address, options.share(&socket)).expect("opened");
+    let (number, secret) = (1, (2, 3));
+    let opening = Opening {
+        volume_id: (1, 2),
+        epoch: 3,
+    };
+    let key = Key { number, secret };
+    let aims = [
+        Aim::Begin,
+        Aim::Resume(opening),
+        Aim::Leave(key),
+        Aim::Inherit(key),
+    ];
+    for aim in aims {
+        let (answer, descriptors) =
+            handshake(&image.connect(), "", true, false, aim).expect("answered");
+        assert!(descriptors.is_empty());
+        let Answer::Refused(error) = answer else {
+            panic!("{aim:?}: {answer:?}");
+        };
+        assert_eq!(error.errno(), Errno::OPNOTSUPP, "{aim:?}: {error}");
+        assert!(error.what().contains("adit serve"), "{error}");
+    }
+    let path = SocketAddrUnix::new(&socket).expect("short");
+    let server = connected(&path, SOON).expect("connected");
+    let (answer, _) = handshake(&server, "", true, false, Aim::Look).expect("answered");
+    let Answer::Refused(error) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
+    image.look().statfs().expect("looked at");
+    volume.close().expect("closed");
+}
+
+#[test]
+fn a_look_does_what_it_may_and_goes_on() {
+    let image = Image::new();
+    let volume = image.open();
+    volume.write("/f", "content").expect("written");
+    for number in 0..1000 {
+        let name = format!("/{number:0200}");
+        volume.write(name, "x").expect("written");
+    }
+    let socket = look_at(&image);
+    let place = calls::Place::root(b"/f");
+    let refused = [
+        ask(&socket, &Unlink { place }).map(drop),
+        ask(&socket, &SyncAll {}),
+        ask(&socket, &Check {}).map(drop),
+        ask(
+            &socket,
+            &DeleteBlob {
+                id: adit_fs::BlobId {
+                    slot: 1,
+                    generation: 1,
+                },
+            },
+        ),
+        ask(
+            &socket,
+            &Blobs {
+                from_slot: 0,
+                max: 1,
+            },
+        )
+        .map(drop),
+    ];
+    for refused in refused {
+        assert_eq!(refused.expect_err("refused").errno(), Errno::OPNOTSUPP);
+    }
+    let list = |entries_max| List {
+        place: calls::Place::root(b"/"),
+        cookie: 0,
+        entries_max,
+        attributes: true,
+    };
+    let error = ask(&socket, &list(1000)).expect_err("too large");
+    assert_eq!(error.errno(), Errno::MSGSIZE, "{error}");
+    assert_eq!(ask(&socket, &list(LOOKED_MAX)).expect("listed").len(), 64);
+    let follow = Follow::No;
+    let stat = ask(&socket, &Stat { place, follow }).expect("looked at");
+    assert_eq!(stat.size_bytes, 7);
     volume.close().expect("closed");
 }
 
@@ -152,10 +347,7 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
     }
     assert_eq!(image.look().metadata("/f").expect("looked at").len(), 7);
     // The others have made room for it.
-    assert!(
-        idle.iter()
-            .all(|socket| matches!(greeting(socket), Greeting::Hello(_)))
-    );
+    assert!(idle.iter().all(is_greeted));
     assert!(is_ended(&idle[0]));
     volume.close().expect("closed");
     assert!(idle.iter().all(is_ended));
@@ -165,8 +357,9 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
 fn a_client_that_fetches_no_answers_is_dropped() {
     let image = Image::new();
     let volume = image.open();
-    let greedy = greeted(&image);
-    let asked = (0..1_000_000).take_while(|_| send_message(&greedy, &Request::Info).is_ok());
+    let greedy = look_at(&image);
+    let question = Question::new(&Info {});
+    let asked = (0..1_000_000).take_while(|_| send_message(&greedy, &question).is_ok());
     assert!(asked.count() < 1_000_000);
     assert_eq!(
         image.look().info().expect("answered").volume_bytes,
@@ -191,8 +384,10 @@ fn another_user_is_refused_and_root_is_not() {
         assert_eq!(changed, 0);
         for _ in 0..50 {
             let socket = connect_to(&name, SOON).expect("connected");
-            let refused = Greeting::Refused(Errno::ACCESS.into());
-            assert_eq!(greeting(&socket), refused);
+            let greeting = greeting(&socket);
+            let refused =
+                matches!(&greeting, Greeting::Refused(error) if error.errno() == Errno::ACCESS);
+            assert!(refused, "{greeting:?}");
             assert!(is_ended(&socket));
         }
     });
@@ -244,23 +439,37 @@ fn an_onlooker_goes_on_by_itself_when_the_owner_closes() {
     }
     let look = image.look();
     let mut entries = look.read_dir("/", true);
-    for _ in 0..ENTRIES_MAX {
+    for _ in 0..LOOKED_MAX {
         entries.next().expect("more").expect("read");
     }
     assert!(look.owner().is_some());
     volume.close().expect("closed, whoever looks");
     let rest: Result<Vec<InspectedEntry>> = entries.collect();
-    assert_eq!(rest.expect("read").len(), 200 - ENTRIES_MAX);
+    assert_eq!(rest.expect("read").len(), 200 - LOOKED_MAX as usize);
     assert_eq!(look.owner(), None);
     look.close().expect("closed");
 }
 
 #[test]
-fn an_onlooker_that_has_asked_nothing_yet_does_not_delay_closing() {
+fn an_onlooker_that_comes_while_the_owner_closes_opens_the_volume_itself() {
+    let image = Image::new();
+    let mut options = VolumeOptions::new();
+    let volume = Volume::open_with(&image.address, options.inspectable(false)).expect("opened");
+    let look = with_a_visitor(&image, |socket| {
+        volume.close().expect("closed");
+        drop(socket);
+    });
+    assert_eq!(look.expect("opened").owner(), None);
+}
+
+#[test]
+fn an_onlooker_that_does_nothing_more_does_not_delay_closing() {
     let image = Image::new();
     let volume = image.open();
     let _half = image.connect();
-    let _whole = greeted(&image);
+    let _whole = look_at(&image);
+    let stopped = look_at(&image);
+    send_message(&stopped, &Question::new(&Info {})).expect("sent");
     let file = volume.open_file("/f", OpenOptions::new().write(true).create(true));
     drop(volume);
     // The last handle closes, with whatever is connected.
@@ -273,7 +482,7 @@ fn an_onlooker_that_has_asked_nothing_yet_does_not_delay_closing() {
 fn a_forked_child_keeps_no_socket() {
     let image = Image::new();
     let volume = image.open();
-    let session = greeted(&image);
+    let session = look_at(&image);
     // SAFETY: the child makes two system calls.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -317,124 +526,4 @@ fn names_that_lead_to_one_image_lead_to_one_socket() {
         assert_eq!(look.metadata("/f").expect("there").len(), 1);
     }
     volume.close().expect("closed");
-}
-
-fn everything() -> Vec<Vec<u8>> {
-    let time = Timestamp {
-        seconds: -5,
-        nanoseconds: 999_999_999,
-    };
-    let mut stat = Stat::default();
-    stat.inode = 1 << 60;
-    stat.generation = 7;
-    stat.mode = 0o100_644;
-    stat.links = 2;
-    stat.uid = 3;
-    stat.gid = 4;
-    stat.rdev = 5;
-    stat.size_bytes = 6;
-    stat.allocated_bytes = 4096;
-    stat.io_bytes = 4096;
-    stat.accessed = time;
-    stat.modified = time;
-    stat.changed = time;
-    stat.created = time;
-    let mut entry = DirEntry::default();
-    entry.inode = 9;
-    entry.kind = FileKind::Directory;
-    entry.cookie = 77;
-    entry.name = vec![0xff; 255].into();
-    let listed = |stat| ListedEntry {
-        entry: entry.clone(),
-        stat,
-    };
-    let mut open = OpenDescriptor::default();
-    open.cookie = 1;
-    open.inode = 2;
-    open.generation = 3;
-    open.kind = FileKind::Blob;
-    open.flags = OpenFlags::APPEND;
-    open.size_bytes = 4;
-    open.unlinked = true;
-    let path = b"/a/b".to_vec();
-    let requests = [
-        Request::Stat {
-            path: path.clone(),
-            follow: true,
-        },
-        Request::List {
-            path,
-            cookie: 8,
-            attributes: true,
-        },
-        Request::ReadLink {
-            path: b"/a".to_vec(),
-        },
-        Request::Open { cookie: 9 },
-    ];
-    let answers = [
-        Answer::Failed(Error::with(Errno::NOENT, "words")),
-        Answer::Stat(stat),
-        Answer::List(vec![listed(Some(stat)), listed(None)]),
-        Answer::ReadLink(b"b".to_vec()),
-        Answer::Open(vec![open.clone(), open]),
-    ];
-    let mut all: Vec<Vec<u8>> = requests.iter().map(Value::encode).collect();
-    all.extend(answers.iter().map(Value::encode));
-    all
-}
-
-/// As whichever it may be: its bytes again.
-fn decoded(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
-    [
-        Request::decode(bytes).map(|message| message.encode()),
-        Answer::decode(bytes).map(|message| message.encode()),
-        Greeting::decode(bytes).map(|message| message.encode()),
-    ]
-}
-
-#[test]
-fn a_message_is_decoded_to_what_was_encoded_and_a_part_of_it_to_nothing() {
-    for (number, bytes) in everything().iter().enumerate() {
-        let kind = usize::from(number >= 4);
-        assert_eq!(
-            decoded(bytes)[kind].as_ref(),
-            Some(bytes),
-            "message {number}"
-        );
-        for end in 0..bytes.len() {
-            assert_eq!(decoded(&bytes[..end])[kind], None, "{number}, {end} bytes");
-        }
-    }
-}
-
-#[test]
-fn damaged_messages_are_refused_or_mean_what_they_say() {
-    let mut random = Prng::new(3);
-    let originals = everything();
-    for _ in 0..50_000 {
-        let mut bytes = originals[random.index(originals.len())].clone();
-        let at = random.index(bytes.len());
-        bytes[at] = random.next_u64() as u8;
-        for same in decoded(&bytes).into_iter().flatten() {
-            assert_eq!(same, bytes);
-        }
-    }
-}
-
-#[test]
-fn the_largest_answers_and_requests_fit() {
-    let listed = everything().remove(6);
-    let entry = (listed.len() - 5) / 2;
-    // Two entries: one with, one without attributes; both are shorter than twice the longer one.
-    assert!(5 + ENTRIES_MAX * 2 * entry < ANSWER_BYTES_MAX);
-    let request = Request::List {
-        path: vec![b'a'; 4096],
-        cookie: u64::MAX,
-        attributes: true,
-    };
-    assert!(request.encode().len() <= REQUEST_BYTES_MAX);
-    let words = Answer::Failed(Error::with(Errno::IO, "\u{e4}".repeat(100_000)));
-    assert!(words.encode().len() < ANSWER_BYTES_MAX);
-    assert!(Answer::decode(&words.encode()).is_some());
 }

@@ -27,7 +27,7 @@ fn leave(rig: &Rig, key: Key) -> adit_base::Result<(OwnedFd, Key)> {
     match receive_message(&socket, &mut buffer)? {
         Answer::Refused(error) => Err(error),
         Answer::Left(key) => Ok((socket, key)),
-        Answer::Begun(_) | Answer::Mapped => panic!("no session was asked for"),
+        Answer::Begun(_) | Answer::Mapped | Answer::Looking => panic!("no session was asked for"),
     }
 }
 

@@ -421,7 +421,7 @@ impl Peer {
         let begun = match answer {
             Answer::Refused(error) => return Err(error),
             Answer::Begun(begun) => begun,
-            Answer::Left(_) | Answer::Mapped => panic!("a session was asked for"),
+            Answer::Left(_) | Answer::Mapped | Answer::Looking => panic!("a session was asked for"),
         };
         let mut descriptors = descriptors.into_iter();
         let descriptor = descriptors.next().expect("it comes with its memory");

@@ -525,7 +525,9 @@ impl Simulation {
         let said = match &answer {
             Answer::Begun(begun) => format!("begins, resumed {:?}", begun.resumed),
             Answer::Refused(error) => format!("is refused: {error}"),
-            Answer::Left(_) | Answer::Mapped => unreachable!("nobody asks for that"),
+            Answer::Left(_) | Answer::Mapped | Answer::Looking => {
+                unreachable!("nobody asks for that")
+            }
         };
         if let Answer::Begun(begun) = &answer {
             self.figures.resumed += u64::from(begun.resumed.is_some());

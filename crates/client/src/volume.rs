@@ -178,8 +178,8 @@ impl Volume {
         connection.is_some_and(|connection| connection.has_inherited())
     }
 
-    /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations are done when they
-    /// are started.
+    /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations on names and on the
+    /// whole volume are done when they are started; those on an open file wait beside the caller.
     pub fn is_connected(&self) -> bool {
         self.opened.connection().is_some()
     }
@@ -261,6 +261,7 @@ impl Volume {
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
+        self.opened.wait_for_writes(None)?;
         self.opened.call(&self.who, SyncAll {})
     }
 

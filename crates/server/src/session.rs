@@ -234,7 +234,7 @@ impl Session {
         let before = self.busy.fetch_and(!bit, Ordering::Release);
         debug_assert!(before & bit != 0, "a message has one reply");
         simulation::pause();
-        self.memory.slot(slot).finish(reply);
+        self.memory.slot(slot).finish(reply, self.memory.replies());
     }
 
     /// Replies with an error and its words.

@@ -10,10 +10,10 @@ use crate::handshake::{
 };
 use crate::memory::{
     AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
-    MEMORY_BYTES, NOTES_OFFSET, SLOTS_OFFSET,
+    MEMORY_BYTES, NOTES_OFFSET, REPLIES_OFFSET, SLOTS_OFFSET,
 };
 use crate::message::{Message, WORDS, WriteFlags};
-use crate::slot::{DONE, Doorbell, Notes, SLEEPING, SLOTS, Slot, WAITED};
+use crate::slot::{DONE, Doorbell, Notes, REPORTED, Replies, SLEEPING, SLOTS, Slot, WAITED};
 use crate::value::{Value, WORDS_BYTES_MAX};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error};
@@ -237,12 +237,14 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 (0, size_of::<[u64; 3]>(), "header"),
                 (DOORBELL_OFFSET, size_of::<Doorbell>(), "doorbell"),
                 (ENDING_OFFSET, size_of::<u32>(), "ending"),
+                (REPLIES_OFFSET, size_of::<Replies>(), "replies"),
                 (SLOTS_OFFSET, slots_bytes, "slots"),
                 (NOTES_OFFSET, SLOTS * size_of::<Notes>(), "notes"),
                 (AREAS_OFFSET, areas_bytes, "areas"),
             ]),
         ),
         ("Doorbell", layout(&Doorbell::FIELDS)),
+        ("Replies", layout(&Replies::FIELDS)),
         ("Slot", layout(&Slot::FIELDS)),
         ("Notes of a slot", layout(&Notes::FIELDS)),
         (
@@ -251,6 +253,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 row(&[&WAITED, &"`WAITED`"]),
                 row(&[&SLEEPING, &"`SLEEPING`"]),
                 row(&[&DONE, &"`DONE`"]),
+                row(&[&REPORTED, &"`REPORTED`"]),
             ],
         ),
         (

@@ -5,6 +5,7 @@
 //! | 0 | magic, version, slots, bytes of an area: written by the server before anybody else has it |
 //! | 4096 | [`Doorbell`] |
 //! | 6144 | [`Ending`]: how the server ended, four bytes |
+//! | 7168 | [`Replies`] |
 //! | 8192 | [`SLOTS`] slots of 128 bytes |
 //! | 16384 | [`SLOTS`] [`Notes`] of 64 bytes |
 //! | 65536 | [`SLOTS`] areas of [`AREA_BYTES`] |
@@ -16,7 +17,7 @@
 //! Invariant: what is in an area may change at any time. No reference to its bytes is made on the
 //! server's side but for copying whole ranges from or to it.
 
-use crate::slot::{Doorbell, Notes, SLOTS, Slot};
+use crate::slot::{Doorbell, Notes, Replies, SLOTS, Slot};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result, fork, from_rustix};
 use rustix::fs::{
@@ -42,9 +43,10 @@ pub const MEMORY_BYTES: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
 /// Changes with every change of this layout.
-pub(crate) const LAYOUT: u32 = 2;
+pub(crate) const LAYOUT: u32 = 3;
 pub(crate) const DOORBELL_OFFSET: usize = 4096;
 pub(crate) const ENDING_OFFSET: usize = 6144;
+pub(crate) const REPLIES_OFFSET: usize = 7168;
 pub(crate) const SLOTS_OFFSET: usize = 8192;
 pub(crate) const NOTES_OFFSET: usize = 16384;
 pub(crate) const AREAS_OFFSET: usize = 65536;
@@ -52,6 +54,8 @@ pub(crate) const AREAS_OFFSET: usize = 65536;
 const _: () = assert!(HINTS_OFFSET + 8 * HINTS_MAX <= AREA_BYTES && AREA_BYTES.is_multiple_of(8));
 const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= NOTES_OFFSET);
 const _: () = assert!(NOTES_OFFSET + SLOTS * size_of::<Notes>() <= AREAS_OFFSET);
+const _: () = assert!(ENDING_OFFSET + size_of::<AtomicU32>() <= REPLIES_OFFSET);
+const _: () = assert!(REPLIES_OFFSET + size_of::<Replies>() <= SLOTS_OFFSET);
 const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= ENDING_OFFSET);
 
 /// How a server ended a session.
@@ -187,6 +191,13 @@ impl SessionMemory {
         // are values of all that lies there.
         let mapped = unsafe { rustix::mm::mmap_anonymous(start, MEMORY_BYTES, protection, flags) };
         assert_eq!(mapped.ok(), Some(start), "memory of ours can be replaced");
+    }
+
+    /// How many replies have come that are counted.
+    #[inline]
+    pub fn replies(&self) -> &Replies {
+        // SAFETY: as for the doorbell.
+        unsafe { self.start.add(REPLIES_OFFSET).cast().as_ref() }
     }
 
     /// A slot.

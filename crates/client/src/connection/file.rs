@@ -122,8 +122,7 @@ impl Connection {
         let len: usize = data.iter().map(|piece| piece.len()).sum();
         let appends = flags.contains(WriteFlags::APPEND) || file.flags.contains(OpenFlags::APPEND);
         if appends && len > COLLECTED_BYTES_MAX {
-            let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
-            return Err(Error::with(Errno::TOOBIG, what));
+            return Err(append_too_large(len));
         }
         let mut rest = Rest { data, at: 0 };
         let mut done = 0;
@@ -141,14 +140,9 @@ impl Connection {
                 taken.note_append(if appends { len as u64 } else { 0 });
                 taken.write_whole(file, offset, whole, &mut rest, flags)
             };
-            let settle = |fate: &Fate| match fate.append {
-                append if fate.is_written => {
-                    let at = append.map_or(0, |(at, _)| at);
-                    Some(self.sync_written(file, flags).map(|()| at))
-                }
-                Some((at, Some(true))) => Some(self.sync_written(file, flags).map(|()| at)),
-                Some((_, None)) => Some(Err(self.unknown())),
-                Some((_, Some(false))) | None => None,
+            let settle = |fate: &Fate| match fate_of_write(fate)? {
+                Ok(at) => Some(self.sync_written(file, flags).map(|()| at)),
+                Err(Unknown) => Some(Err(self.unknown())),
             };
             let value = self.with_slot(write, settle)?;
             done += whole;
@@ -209,6 +203,26 @@ impl Connection {
     pub(crate) fn nothing(&self) -> Result<()> {
         self.with_slot(|taken| taken.send(Message::Nothing), |_| None)
             .map(drop)
+    }
+}
+
+#[cold]
+pub(super) fn append_too_large(len: usize) -> Error {
+    let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
+    Error::with(Errno::TOOBIG, what)
+}
+
+/// The next server can't say whether a write was done.
+pub(super) struct Unknown;
+
+/// What became of a write whose server has ended: the offset of an append, if all was written, but
+/// perhaps not synced. None: it is to be repeated.
+pub(super) fn fate_of_write(fate: &Fate) -> Option<Result<u64, Unknown>> {
+    match fate.append {
+        append if fate.is_written => Some(Ok(append.map_or(0, |(at, _)| at))),
+        Some((at, Some(true))) => Some(Ok(at)),
+        Some((_, None)) => Some(Err(Unknown)),
+        Some((_, Some(false))) | None => None,
     }
 }
 
@@ -303,7 +317,7 @@ impl Taken<'_> {
 
     /// The server has said where the pages of a read are in its cache.
     #[inline]
-    fn note_hints(&self, file: &RemoteFile, offset: u64, len: usize, first: u64) {
+    pub(super) fn note_hints(&self, file: &RemoteFile, offset: u64, len: usize, first: u64) {
         let Some(cache) = &self.link.cache else {
             return;
         };

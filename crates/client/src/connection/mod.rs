@@ -15,6 +15,7 @@ mod inherit;
 mod link;
 mod mapped;
 mod outcome;
+mod requests;
 mod resume;
 #[cfg(feature = "internal")]
 pub mod simulated;
@@ -22,6 +23,7 @@ pub mod simulated;
 pub(crate) use connect::{ADDRESS_PREFIX, NO_GENERATION, connect};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
+pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 
 use held::{Held, Released};
 use inherit::Inherited;
@@ -30,9 +32,8 @@ use link::{Failure, Fate, Link, Taken};
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use adit_base::{Errno, Error, Result, fork};
+use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Credentials, OpenFlags};
-use adit_reactor::Engine;
 use adit_store::cache::Hint;
 use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
@@ -64,8 +65,8 @@ pub(crate) struct Connection {
     is_resuming: AtomicBool,
     /// Files that are to be closed as soon as that has ended.
     closed_meanwhile: Mutex<Vec<u64>>,
-    /// Holds queues of completions, and nothing else.
-    queues: OnceLock<(Arc<Engine<()>>, u32)>,
+    /// A thread goes on with the next server when this one has ended.
+    is_watched: AtomicBool,
     /// What the parent of this process has left to it, until it is asked for.
     inherited: Mutex<Option<Inherited>>,
     /// Fork generation of the process whose link it is.
@@ -361,25 +362,6 @@ impl Connection {
             }
             return;
         }
-    }
-
-    /// An engine that only holds queues of completions.
-    pub(crate) fn queues(&self) -> Result<&Arc<Engine<()>>> {
-        if let Some(made) = self.queues.get() {
-            return match made {
-                (engine, generation) if *generation == fork::generation() => Ok(engine),
-                _ => Err(fork::refused()), // its thread is the parent's
-            };
-        }
-        let device = adit_block::open_device("mem:1M", &adit_block::DeviceOptions::default())?;
-        let options = adit_reactor::EngineOptions {
-            queue_depth: 1,
-            keeper: false,
-            name: self.address.clone(),
-        };
-        let engine = Engine::start(device, options, |_| async { Ok(()) })?;
-        let made = self.queues.get_or_init(|| (engine, fork::generation()));
-        Ok(&made.0)
     }
 }
 

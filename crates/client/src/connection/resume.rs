@@ -85,7 +85,7 @@ impl Connection {
     }
 
     #[cold]
-    fn ended(&self, why: &str) -> Error {
+    pub(super) fn ended(&self, why: &str) -> Error {
         let what = format!(
             "ask the server at {}: it has ended, or ended the session ({why}); open the volume again",
             self.address
@@ -167,6 +167,7 @@ impl Connection {
         }
         let (connection, socket) = (Arc::downgrade(self), self.link().socket());
         let spawned = spawn_without_signals("adit-session", move || watch(&connection, socket));
+        self.is_watched.store(spawned.is_ok(), Ordering::Release);
         if let Err(error) = spawned {
             tracing::warn!(volume = %self.address, %error, "no thread watches the server: what this process has locked is free if it does nothing while the next server begins");
         }

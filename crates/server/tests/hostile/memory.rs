@@ -8,7 +8,7 @@ use adit_wire::memory::{AREA_BYTES, MEMORY_BYTES};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A slot whose message is under way: the session ends.
@@ -120,6 +120,43 @@ pub(crate) fn scribbled(rig: &Rig) {
             stop.store(true, Ordering::Relaxed);
         });
     }
+}
+
+/// The word that counts replies, and says that a thread sleeps there, has any value.
+pub(crate) fn counted_replies(rig: &Rig) {
+    const REPLIES_OFFSET: usize = 7168;
+    let mut random = Prng::new(seed());
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/counted");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (memory, stop, seed) = (&peer.memory, &stop, random.next_u64());
+        scope.spawn(move || {
+            let mut random = Prng::new(seed);
+            // SAFETY: areas begin at 65536 of the mapping; the word is aligned.
+            let word = unsafe { memory.area(0).sub(65536 - REPLIES_OFFSET) };
+            // SAFETY: as above.
+            let word = unsafe { word.cast::<AtomicU32>().as_ref() };
+            while !stop.load(Ordering::Relaxed) {
+                word.store(random.next_u64() as u32, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..200 {
+            for slot in 0..SLOTS {
+                let message = match slot % 2 {
+                    0 => Message::Size { file },
+                    _ => Message::Sync { file, all: false },
+                };
+                peer.memory.slot(slot).submit_reported(message);
+                peer.ring(slot);
+            }
+            for slot in 0..SLOTS {
+                let reply = peer.wait(slot).expect("its messages are right");
+                assert_eq!(reply.errno, 0);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Reads that nobody waits for, in all slots.

@@ -721,6 +721,9 @@ impl OpenVolume {
         if len_bytes > POOLED_BYTES_MAX {
             return Buffer::try_zeroed(len_bytes);
         }
+        if let Some(buffer) = self.connection().and_then(|of| of.buffer(len_bytes)) {
+            return Ok(buffer);
+        }
         let (pool, generation) = match self.pool.get() {
             Some(pool) => pool,
             None => {

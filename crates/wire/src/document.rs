@@ -9,8 +9,8 @@ use crate::handshake::{
     VERSION,
 };
 use crate::memory::{
-    AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
-    MEMORY_BYTES, NOTES_OFFSET, REPLIES_OFFSET, SLOTS_OFFSET,
+    AREA_BYTES, AREAS_OFFSET, ARENA_BYTES, ARENA_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET,
+    ENDING_OFFSET, Ending, LAYOUT, MEMORY_BYTES, NOTES_OFFSET, REPLIES_OFFSET, SLOTS_OFFSET,
 };
 use crate::message::{Message, WORDS, WriteFlags};
 use crate::slot::{DONE, Doorbell, Notes, REPORTED, Replies, SLEEPING, SLOTS, Slot, WAITED};
@@ -85,6 +85,7 @@ fn operations() -> Rows {
         (0, 1 << 32, "`len`"),
         (1, 1, "`file`"),
         (2, 1, "`offset`"),
+        (3, 1, "`at`"),
     ];
     let all = (0..=u8::MAX).filter_map(|operation| {
         let mut words = [0; WORDS];
@@ -123,6 +124,12 @@ fn message_words() -> Rows {
         offset,
         hint: false,
     };
+    let read_arena = |at| Message::ReadArena {
+        file: 0,
+        len: 0,
+        offset: 0,
+        at,
+    };
     let write = |flags| Message::Write {
         file: 0,
         len: 0,
@@ -138,6 +145,7 @@ fn message_words() -> Rows {
         place("len", call(0, 0, u32::MAX), call(0, 0, 0)),
         place("file", call(0, u64::MAX, 0), call(0, 0, 0)),
         place("offset", read(u64::MAX), read(0)),
+        place("at", read_arena(u64::MAX), read_arena(0)),
     ]
 }
 
@@ -216,7 +224,8 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
             .collect()
     };
     let (slots_bytes, areas_bytes) = (SLOTS * size_of::<Slot>(), SLOTS * AREA_BYTES);
-    assert_eq!(AREAS_OFFSET + areas_bytes, MEMORY_BYTES);
+    assert_eq!(AREAS_OFFSET + areas_bytes, ARENA_OFFSET);
+    assert_eq!(ARENA_OFFSET + ARENA_BYTES, MEMORY_BYTES);
     BTreeMap::from([
         (
             "Constants",
@@ -227,6 +236,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 row(&[&SLOTS, &"`SLOTS`"]),
                 row(&[&DATA_BYTES_MAX, &"`DATA_BYTES_MAX`"]),
                 row(&[&AREA_BYTES, &"`AREA_BYTES`"]),
+                row(&[&ARENA_BYTES, &"`ARENA_BYTES`"]),
                 row(&[&MEMORY_BYTES, &"`MEMORY_BYTES`"]),
                 row(&[&WORDS_BYTES_MAX, &"`WORDS_BYTES_MAX`"]),
             ],
@@ -241,6 +251,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 (SLOTS_OFFSET, slots_bytes, "slots"),
                 (NOTES_OFFSET, SLOTS * size_of::<Notes>(), "notes"),
                 (AREAS_OFFSET, areas_bytes, "areas"),
+                (ARENA_OFFSET, ARENA_BYTES, "arena"),
             ]),
         ),
         ("Doorbell", layout(&Doorbell::FIELDS)),

@@ -233,6 +233,15 @@ fn read_pieces(
     offset: u64,
     buffers: &mut [IoSliceMut<'_>],
 ) -> Result<usize, Failure> {
+    if let [one] = buffers
+        && let Some(message) = taken.read_in_place(file, offset, (one.as_ptr(), one.len()))
+    {
+        let got = taken.send(message)?.value as usize;
+        return match got <= one.len() {
+            true => Ok(got),
+            false => Err(super::foreign().into()),
+        };
+    }
     let mut pieces = buffers
         .iter_mut()
         .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
@@ -337,6 +346,42 @@ impl Taken<'_> {
         }
     }
 
+    /// A direct read into a buffer of the session's memory.
+    pub(super) fn read_in_place(
+        &self,
+        file: &RemoteFile,
+        offset: u64,
+        (start, len): (*const u8, usize),
+    ) -> Option<Message> {
+        // Others say by their reply where the pages are in the cache.
+        if !file.flags.contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        Some(Message::ReadArena {
+            file: file.number,
+            len: len as u32,
+            offset,
+            at: self.link.place_in_arena(start, len)?,
+        })
+    }
+
+    /// A write from a buffer of the session's memory.
+    pub(super) fn write_in_place(
+        &self,
+        file: &RemoteFile,
+        offset: u64,
+        (start, len): (*const u8, usize),
+        flags: WriteFlags,
+    ) -> Option<Message> {
+        Some(Message::WriteArena {
+            file: file.number,
+            len: len as u32,
+            offset,
+            flags,
+            at: self.link.place_in_arena(start, len)?,
+        })
+    }
+
     /// Writes the next bytes in one operation of the server's; the offset of an append.
     fn write_whole(
         &mut self,
@@ -346,6 +391,12 @@ impl Taken<'_> {
         rest: &mut Rest<'_, '_>,
         flags: WriteFlags,
     ) -> Result<u64, Failure> {
+        if let Rest { data: [one], at: 0 } = *rest
+            && one.len() == len
+            && let Some(message) = self.write_in_place(file, offset, (one.as_ptr(), len), flags)
+        {
+            return Ok(self.send(message)?.value);
+        }
         let mut sent = 0;
         loop {
             let piece = (len - sent).min(DATA_BYTES_MAX);

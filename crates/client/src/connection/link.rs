@@ -5,6 +5,7 @@
 //! its message. If neither comes, it stays taken: the server may still write into its area. A link is
 //! never used again once it is lost.
 
+use super::arena::Arena;
 use super::mapped::Mapped;
 use super::{Connection, foreign};
 use adit_base::clock::monotonic_ns;
@@ -13,6 +14,7 @@ use adit_base::patience::Patience;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
 use adit_wire::calls::{FileCall, VolumeCall};
 use adit_wire::handshake::{Begun, Key, Opening, Resumed};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
@@ -41,7 +43,9 @@ const SPARED: u32 = 8;
 pub(super) struct Link {
     /// Tells links apart; a later one of a connection has a higher one.
     pub(super) number: u64,
-    pub(super) memory: SessionMemory,
+    pub(super) memory: Arc<SessionMemory>,
+    /// Its memory for buffers, once one was asked for.
+    arena: OnceLock<Arc<Arena>>,
     /// The server's cache, if the session may read it itself.
     pub(super) cache: Option<Mapped>,
     /// None: the server has gone, and the session goes on with another one.
@@ -132,7 +136,8 @@ impl Link {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Link {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            memory,
+            memory: Arc::new(memory),
+            arena: OnceLock::new(),
             cache,
             socket: Mutex::new(Some(Arc::new(Socket {
                 _guard: guard,
@@ -230,6 +235,27 @@ impl Link {
         }
     }
 
+    /// A buffer in the session's memory; None: the server has gone, or there is no room.
+    pub(super) fn buffer(&self, len_bytes: usize) -> Option<Buffer> {
+        if self.is_known_lost() {
+            return None;
+        }
+        let arena = || Arc::new(Arena::new(self.memory.clone()));
+        self.arena.get_or_init(arena).buffer(len_bytes)
+    }
+
+    /// Where the bytes lie in the arena of this session, if one message moves them; None: elsewhere.
+    #[inline]
+    pub(super) fn place_in_arena(&self, start: *const u8, len: usize) -> Option<u64> {
+        self.arena.get()?.offset_of(start, len)
+    }
+
+    /// The session goes on with another server, and no thread waits for this one: gives back memory.
+    pub(super) fn discard(&self) {
+        let has_buffers = self.arena.get().is_some_and(|arena| !arena.is_unused());
+        self.memory.discard(!has_buffers);
+    }
+
     /// Does no thread wait for the server?
     pub(super) fn is_unused(&self) -> bool {
         self.free.load(Ordering::Acquire) == (1 << SLOTS) - 1
@@ -305,7 +331,9 @@ impl Link {
             let offset = notes.appends()?;
             let len_bytes = self.own[number].append_bytes.load(Ordering::Relaxed);
             match Message::from_words(slot.words())? {
-                Message::Write { file, .. } => Some((number, file, offset, len_bytes)),
+                Message::Write { file, .. } | Message::WriteArena { file, .. } => {
+                    Some((number, file, offset, len_bytes))
+                }
                 _ => None,
             }
         });

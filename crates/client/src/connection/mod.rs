@@ -8,6 +8,7 @@
 //! (`outcome.rs`). A forked child has no link: the memory is not there in it, and its copy of the
 //! socket is closed. If its parent has left its files to it, it makes one of its own (`inherit.rs`).
 
+mod arena;
 mod connect;
 mod file;
 mod held;
@@ -33,6 +34,7 @@ use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_store::cache::Hint;
 use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
@@ -128,6 +130,11 @@ impl Connection {
             true => None,
             false => link.try_take_slot(Some(self)),
         }
+    }
+
+    /// A buffer in the session's memory, which messages name where it lies; None: there is no room.
+    pub(crate) fn buffer(&self, len_bytes: usize) -> Option<Buffer> {
+        self.link().buffer(len_bytes)
     }
 
     /// Does something with a slot, in the next server again if this one ends before it has replied.

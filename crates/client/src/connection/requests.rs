@@ -8,9 +8,9 @@
 //! driver:  Replies::poll finds replies ◄── Waiting::wait sleeps until the server counts one
 //! ```
 //! Invariants:
-//! 1. The server writes into the area of a slot only. The task copies between that and the caller's
-//!    memory, before the message and after the reply. So a task that is dropped leaves its slot
-//!    taken, and nothing else.
+//! 1. The server writes into the area of a slot, between which and the caller's memory the task
+//!    copies, or into a buffer of the arena, which the task keeps until the reply. A task that is
+//!    dropped leaves its slot taken, and nothing else.
 //! 2. Operations take slots in the order in which they were started. One that needs a slot holds
 //!    none, so more operations than slots wait, and don't block each other. Some slots are left to
 //!    threads that wait for a reply: one of them may bring what another thread waits for.
@@ -87,6 +87,14 @@ impl Pieces {
 
     fn len(&self) -> usize {
         self.0.iter().map(|(_, len)| len).sum()
+    }
+
+    /// The piece, if there is one.
+    fn one(&self) -> Option<(*const u8, usize)> {
+        match self.0[..] {
+            [(start, len)] => Some((start.cast_const(), len)),
+            _ => None,
+        }
     }
 
     /// The parts of `len` bytes from `from` on, each with its place among these.
@@ -337,6 +345,15 @@ impl Requests {
         memory: &Pieces,
     ) -> Result<u64, Failure> {
         let wanted = memory.len();
+        if let Some(one) = memory.one()
+            && let Some(message) = taken.read_in_place(file, offset, one)
+        {
+            let got = self.send(taken, message).await?.value;
+            return match got <= wanted as u64 {
+                true => Ok(got),
+                false => Err(super::foreign().into()),
+            };
+        }
         let mut done = 0;
         loop {
             let len = (wanted - done).min(DATA_BYTES_MAX);
@@ -420,6 +437,11 @@ impl Requests {
         (memory, from, len): (&Pieces, usize, usize),
         flags: WriteFlags,
     ) -> Result<u64, Failure> {
+        if let Some(one) = memory.one().filter(|(_, all)| *all == len)
+            && let Some(message) = taken.write_in_place(file, offset, one, flags)
+        {
+            return Ok(self.send(taken, message).await?.value);
+        }
         let mut sent = 0;
         loop {
             let piece = (len - sent).min(DATA_BYTES_MAX);

@@ -64,7 +64,7 @@ impl Connection {
                 links.push(link);
                 let (_, before) = links.split_last().expect("there is one");
                 let unused = before.iter().filter(|link| link.is_unused());
-                unused.for_each(|link| link.memory.discard());
+                unused.for_each(|link| link.discard());
                 tracing::info!(volume = %self.address, "the session goes on with the next server");
                 Ok(())
             }

@@ -14,6 +14,8 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
+/// The gate writes this into the memory of reads that it keeps.
+const MARK: u8 = 0xee;
 
 /// A device that keeps reads while its gate is closed.
 struct Gate {
@@ -90,6 +92,11 @@ impl Queue for GateQueue {
         let is_read = matches!(request.operation, Operation::Read);
         if !is_read || !self.gate.is_closed.load(Ordering::SeqCst) {
             return self.inner.submit(request);
+        }
+        // The memory is the device's now.
+        for buffer in &request.buffers {
+            // SAFETY: valid, and nobody else's until the completion.
+            unsafe { buffer.as_mut_ptr().write_bytes(MARK, buffer.len()) };
         }
         self.kept.push(request);
         self.gate.kept.store(self.kept.len(), Ordering::SeqCst);
@@ -179,6 +186,72 @@ fn reads_of_one_thread_are_at_the_device_together() {
     assert!(is_page(&last.wait().expect("read"), READS - 1));
     for (page, read) in reads.into_iter().enumerate() {
         assert!(is_page(&read.wait().expect("read"), page), "page {page}");
+    }
+}
+
+/// What the device writes appears in the session's buffer while the read is under way.
+#[test]
+fn a_direct_read_goes_from_the_device_into_the_buffer() {
+    let (gate, _served, session, file) = gated(100);
+    gate.close();
+    for blocks in [false, true] {
+        let mut memory = session.buffer(PAGE).expect("memory");
+        memory.try_mut().expect("mine").fill(1);
+        let start = memory.as_mut_ptr();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| match blocks {
+                false => file.read_at_async(memory, 9 * PAGE as u64).wait(),
+                true => {
+                    let mut memory = memory;
+                    file.read_exact_at(memory.try_mut().expect("mine"), 9 * PAGE as u64)?;
+                    Ok(memory)
+                }
+            });
+            gate.until(1);
+            // SAFETY: mapped as long as the buffer, which the read has; the device writes there only
+            // once the gate is open.
+            assert_eq!(unsafe { start.read_volatile() }, MARK, "no copy is between");
+            gate.open();
+            let read = read.join().expect("no panic").expect("read");
+            assert!(is_page(&read, 9));
+            assert_eq!(read.as_mut_ptr(), start);
+        });
+        gate.close();
+    }
+    gate.open();
+}
+
+#[test]
+fn buffers_of_a_session_are_written_from_and_outlive_it() {
+    let served = served();
+    let session = connect(&served);
+    let direct = session
+        .open_file("/direct", read_write().direct(true))
+        .expect("opened");
+    let cached = session.open_file("/cached", &read_write()).expect("opened");
+    let mut all = Vec::new();
+    // More than the arena has: the rest is the process's own memory.
+    for number in 0..72_u8 {
+        let mut memory = session.buffer(1 << 20).expect("memory");
+        memory.try_mut().expect("mine").fill(number);
+        let at = u64::from(number % 8) << 20;
+        direct.write_at(memory.as_slice(), at).expect("written");
+        cached
+            .write_at_async(memory.slice(4096..8192 + 5), at)
+            .wait()
+            .expect("written");
+        let mut back = session.buffer(1 << 20).expect("memory");
+        direct
+            .read_exact_at(back.try_mut().expect("mine"), at)
+            .expect("read");
+        assert!(back.as_slice() == memory.as_slice(), "buffer {number}");
+        let back = cached.read_at_async(back, at).wait().expect("read");
+        assert!(back.as_slice()[..4101].iter().all(|byte| *byte == number));
+        all.push(memory);
+    }
+    drop((direct, cached, session));
+    for (number, memory) in all.iter().enumerate() {
+        assert!(memory.as_slice().iter().all(|byte| *byte == number as u8));
     }
 }
 

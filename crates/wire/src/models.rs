@@ -182,6 +182,11 @@ fn planted_a_reply_that_is_not_counted_is_found() {
 }
 
 #[test]
+fn planted_a_count_that_is_read_without_order_is_found() {
+    Bug::planted(Relaxed, SLOT, "pub fn count", "word.load").found_by(COUNTED);
+}
+
+#[test]
 fn planted_a_counted_sleeper_that_is_not_woken_is_found() {
     Bug::planted(Skipped, SLOT, "fn count_one", "futex::wake").found_by(COUNTED);
 }

@@ -530,7 +530,7 @@ impl Connection {
         let (Some(one), None) = (slices.next(), slices.next()) else {
             return None;
         };
-        cache.read(file, *offset, one).then(|| one.len() as u64)
+        cache.read(file, *offset, one).then_some(one.len() as u64)
     }
 
     /// Why this link has no successor, if it is the last one and none is looked for.

@@ -17,7 +17,8 @@
 //! 3. A sync waits for the writes of its file that were started before it, so that it covers them. The
 //!    server may begin messages in another order than that in which they were sent.
 //! 4. Nothing waits under the worker's lock. Between two servers operations wait for the thread that
-//!    watches the connection; where there is none, [`Waiting::wait`] looks for the next server.
+//!    watches the connection. Where there is none, no next server is waited for; or it could not be
+//!    started: then an operation looks for the next server itself, and all others wait for it.
 
 use super::file::{Unknown, append_too_large, fate_of_write};
 use super::link::{Failure, Fate, Taken};

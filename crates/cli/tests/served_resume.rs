@@ -5,7 +5,10 @@
 
 mod support;
 
-use adit::{Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Volume};
+use adit::{
+    Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions,
+    RangeLock, Volume,
+};
 use std::io::{BufRead, IoSlice, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -194,6 +197,156 @@ fn clients_go_on_while_the_server_is_replaced() {
         0 => Way::Kill,
         _ => Way::Term,
     });
+}
+
+/// The record of a number: of its own bytes. Some of the first ones have more than a message holds;
+/// of later ones there may be any number, and the volume must not be full.
+fn record(number: u64) -> Vec<u8> {
+    let is_large = number % 50 == 7 && number < 2000;
+    let repeats = if is_large { LARGE / 8 } else { 3 };
+    number.to_le_bytes().repeat(repeats)
+}
+
+/// One thread keeps dozens of appends, overwrites, syncs and reads under way, while servers end.
+fn keep_under_way(volume: &Volume, stop: &AtomicBool, done: &AtomicU64) -> Vec<(u64, u64)> {
+    const DEPTH: usize = 80;
+    let log = volume.open_file("/log", &appending()).expect("made");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let pages = volume.open_file("/pages", &options).expect("made");
+    // Each comes back with its number and the offset of its append.
+    let queue = CompletionQueue::<u64, u64>::new(volume).expect("made");
+    let reads = CompletionQueue::<Buffer, u64>::new(volume).expect("made");
+    let (mut number, mut appended) = (0, Vec::new());
+    loop {
+        let stops = stop.load(Ordering::Relaxed);
+        while !stops && queue.len() < DEPTH {
+            let append = log.append_async(Buffer::copy_of(&record(number)));
+            queue.add(append, number).expect("added");
+            drop(log.sync_data_async());
+            let data = Buffer::copy_of(&number.to_le_bytes());
+            drop(pages.write_at_async(data, number * 8));
+            number += 1;
+        }
+        if queue.is_empty() && reads.is_empty() {
+            volume.sync().expect("synced");
+            return appended;
+        }
+        let some = usize::from(reads.is_empty());
+        for (number, at) in queue.wait(some, DEPTH, None).expect("waited") {
+            let at = at.expect("appended once");
+            appended.push((number, at));
+            done.fetch_add(1, Ordering::Relaxed);
+            let memory = Buffer::zeroed(record(number).len());
+            let read = log.read_at_async(memory, at);
+            reads.add(read, number).expect("added");
+        }
+        let some = usize::from(!reads.is_empty());
+        for (number, found) in reads.wait(some, DEPTH, None).expect("waited") {
+            let found = found.expect("read");
+            assert!(found.as_slice() == record(number), "record {number}");
+        }
+    }
+}
+
+fn go_on_with_many_under_way(way: impl Fn(u64) -> Way) {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Some(Served::start(&place, &[]));
+    let volume = connect(&place);
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut appended = std::thread::scope(|scope| {
+        let client = scope.spawn(|| keep_under_way(&volume, &stop, &done));
+        for round in 0..deaths(8) {
+            std::thread::sleep(Duration::from_millis(20) + moment(round, 60_000));
+            let ended = served.take().expect("it serves");
+            served = Some(replace(ended, &place, way(round)));
+            let before = done.load(Ordering::Relaxed);
+            until("operations end", || done.load(Ordering::Relaxed) > before);
+        }
+        stop.store(true, Ordering::Relaxed);
+        client.join().expect("all went well")
+    });
+    println!("{} appends", appended.len());
+    // Each is there once: they fill the log, one behind the other.
+    appended.sort_unstable_by_key(|(_, at)| *at);
+    let log = volume.read("/log").expect("read");
+    let mut end = 0;
+    for (number, at) in &appended {
+        assert_eq!(*at, end, "where record {number} begins");
+        let expected = record(*number);
+        end += expected.len() as u64;
+        assert!(
+            log[*at as usize..].starts_with(&expected),
+            "record {number}"
+        );
+    }
+    assert_eq!(log.len() as u64, end);
+    let pages = volume.read("/pages").expect("read");
+    let found = pages
+        .chunks(8)
+        .map(|of| u64::from_le_bytes(of.try_into().expect("8 bytes")));
+    assert!(
+        found.eq(0..appended.len() as u64),
+        "each overwrite is there"
+    );
+    drop(volume);
+    let served = served.expect("it serves");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn many_operations_of_one_thread_go_on_after_kills_and_are_done_once() {
+    go_on_with_many_under_way(|_| Way::Kill);
+}
+
+#[test]
+fn many_operations_of_one_thread_go_on_when_the_server_is_replaced() {
+    go_on_with_many_under_way(|round| match round % 3 {
+        0 => Way::Kill,
+        _ => Way::Term,
+    });
+}
+
+/// Nothing hangs, and each operation is told.
+#[test]
+fn operations_under_way_fail_when_no_server_comes() {
+    let _watchdog = Watchdog::new();
+    for reconnect in [Duration::ZERO, Duration::from_millis(300)] {
+        let place = Place::with_volume();
+        let served = Served::start(&place, &[]);
+        let volume = connect_for(&place, reconnect);
+        let file = volume.open_file("/f", &appending()).expect("made");
+        let queue = CompletionQueue::<u64, u64>::new(&volume).expect("made");
+        let (mut begun, mut ended) = (0, 0);
+        let mut served = Some(served);
+        loop {
+            while queue.len() < 100 {
+                let append = file.append_async(Buffer::zeroed(100));
+                queue.add(append, begun).expect("added");
+                begun += 1;
+            }
+            let done = queue.wait(1, 100, None).expect("waited");
+            ended += done.len() as u64;
+            let errors = done.into_iter().filter_map(|(_, result)| result.err());
+            let errnos: Vec<Errno> = errors.map(|error| error.errno()).collect();
+            assert!(
+                errnos.iter().all(|errno| *errno == Errno::PIPE),
+                "{errnos:?}"
+            );
+            if !errnos.is_empty() {
+                break;
+            }
+            if ended > 500 {
+                drop(served.take());
+            }
+        }
+        let error = file.sync_data_async().wait().expect_err("lost");
+        assert_eq!(error.errno(), Errno::PIPE, "{error}");
+        drop(queue);
+    }
 }
 
 fn locked(file: &File, id: u64, mode: LockMode, at: u64, len: u64) -> Result<(), adit::Error> {

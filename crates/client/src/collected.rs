@@ -10,18 +10,21 @@
 //! Invariants: each request that was started puts one result into its collection, also if the
 //! worker fails; a waker of the worker's tasks is only called by a thread that drives it.
 
+use crate::connection::{Pieces, Requests, Work as Remote};
 use crate::file::{File, FileState};
-use crate::open_volume::OpenedFile;
+use crate::open_volume::{OpenVolume, OpenedFile};
 use crate::pending::Pending;
 use crate::volume::Volume;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
+use adit_reactor::Reactor;
 use adit_wire::message::WriteFlags;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -111,20 +114,47 @@ impl Request {
     pub fn start(self) -> Pending<usize> {
         let volume = self.file.volume.clone();
         if volume.connection().is_some() {
-            return Pending::ready(self.run_remotely());
+            if let Err(error) = volume.usable() {
+                return Pending::ready(Err(error));
+            }
+            let (file, work, len) = self.into_remote();
+            let bytes = move |value| len.unwrap_or(value as usize);
+            return OpenVolume::start_remotely(file, work, bytes);
         }
         volume.spawn(move |fs| self.run(fs))
     }
 
-    /// Does it in a server, at once.
-    fn run_remotely(self) -> Result<usize> {
-        let Request { file, work } = self;
+    /// As a session does it. A number is the result; without one it is that of the session's.
+    fn into_remote(self) -> (Arc<FileState>, Remote, Option<usize>) {
         // SAFETY: promised by the caller of `request`.
-        let result = unsafe { run_remotely(&file, work) };
-        if let Some(FileState { volume, open, .. }) = Arc::into_inner(file) {
-            volume.close_file(open); // the file was dropped meanwhile
-        }
-        result
+        let pieces = |memory: &Memory| unsafe { Pieces::new(memory.pieces()) };
+        let (work, len) = match self.work {
+            Work::Read(memory, offset) => {
+                let memory = pieces(&memory);
+                (Remote::Read { memory, offset }, None)
+            }
+            Work::Write(memory, offset, durable) => {
+                let mut flags = match durable {
+                    Durable::No => WriteFlags::empty(),
+                    Durable::Data => WriteFlags::SYNC_DATA,
+                    Durable::All => WriteFlags::SYNC_ALL,
+                };
+                if offset.is_none() {
+                    flags |= WriteFlags::APPEND;
+                }
+                let work = Remote::Write {
+                    memory: pieces(&memory),
+                    offset: offset.unwrap_or(0),
+                    flags,
+                };
+                (work, Some(memory.len()))
+            }
+            Work::Sync(durable) => {
+                let all = durable == Durable::All;
+                (Remote::Sync { all }, None)
+            }
+        };
+        (self.file, work, len)
     }
 
     async fn run(self, fs: &Fs) -> Result<usize> {
@@ -137,48 +167,6 @@ impl Request {
         }
         result
     }
-}
-
-/// Does it in a server, at once.
-///
-/// # Safety
-/// As for [`File::request`].
-unsafe fn run_remotely(file: &FileState, work: Work) -> Result<usize> {
-    let (Some(connection), OpenedFile::Connected(remote)) = (file.volume.connection(), &file.open)
-    else {
-        unreachable!("asked only of volumes in a server");
-    };
-    file.volume.usable()?;
-    let (memory, offset, durable) = match work {
-        Work::Read(memory, offset) => {
-            // SAFETY: promised by the caller.
-            let slice = |(start, len)| unsafe { std::slice::from_raw_parts_mut(start, len) };
-            let slices = memory.pieces().map(|piece| IoSliceMut::new(slice(piece)));
-            let mut slices: Vec<_> = slices.collect();
-            return connection.read(remote, offset, &mut slices);
-        }
-        Work::Sync(durable) => {
-            let all = durable == Durable::All;
-            return connection.sync(remote, all).map(|()| 0);
-        }
-        Work::Write(memory, offset, durable) => (memory, offset, durable),
-    };
-    // SAFETY: promised by the caller.
-    let slice =
-        |(start, len): (*mut u8, _)| unsafe { std::slice::from_raw_parts(start.cast_const(), len) };
-    let slices: Vec<_> = (memory.pieces())
-        .map(|piece| IoSlice::new(slice(piece)))
-        .collect();
-    let mut flags = match durable {
-        Durable::No => WriteFlags::empty(),
-        Durable::Data => WriteFlags::SYNC_DATA,
-        Durable::All => WriteFlags::SYNC_ALL,
-    };
-    if offset.is_none() {
-        flags |= WriteFlags::APPEND;
-    }
-    connection.write(remote, offset.unwrap_or(0), &slices, flags)?;
-    Ok(memory.len())
 }
 
 /// # Safety
@@ -292,6 +280,14 @@ struct Ticket<E, F: FnOnce(Result<usize>) -> E> {
 }
 
 impl<E, F: FnOnce(Result<usize>) -> E> Ticket<E, F> {
+    fn new(collection: &Arc<Collection<E>>, to_event: F) -> Self {
+        Ticket {
+            collection: collection.clone(),
+            to_event: Some(to_event),
+            is_started: false,
+        }
+    }
+
     fn end(&mut self, result: Result<usize>) {
         let Some(to_event) = self.to_event.take() else {
             return;
@@ -317,12 +313,11 @@ impl<E, F: FnOnce(Result<usize>) -> E> Drop for Ticket<E, F> {
 }
 
 impl Volume {
-    /// Do requests wait in the device's queue, while the threads do something else? If not, some
-    /// thread executes each of them: then it is cheapest that the caller does. Requests to a server
-    /// are executed by the caller.
+    /// Do requests wait in the device's queue or in the server, while the threads do something else?
+    /// If not, some thread executes each of them: then it is cheapest that the caller does.
     pub fn is_queued(&self) -> Result<bool> {
         if self.is_connected() {
-            return Ok(false);
+            return Ok(true);
         }
         self.opened.run(|fs| async {
             let capabilities = fs.store().reactor().device().capabilities();
@@ -330,9 +325,9 @@ impl Volume {
         })
     }
 
-    /// Starts requests; the device gets them together. The result of each goes through its function
-    /// into the collection. `comes_back`: a thread will [collect](Self::collect) them before long,
-    /// so no thread is woken to do that.
+    /// Starts requests; the device or the server gets them together. The result of each goes through
+    /// its function into the collection. `comes_back`: a thread will [collect](Self::collect) them
+    /// before long, so no thread is woken to do that.
     pub fn start_together<E, F>(
         &self,
         requests: Vec<(Request, F)>,
@@ -343,18 +338,11 @@ impl Volume {
         F: FnOnce(Result<usize>) -> E + Send + 'static,
     {
         if self.is_connected() {
-            for (request, to_event) in requests {
-                collection.add(to_event(request.run_remotely()));
-            }
-            return;
+            return self.start_remotely(requests, collection, comes_back);
         }
         (collection.under_way).fetch_add(requests.len() as u64, Ordering::SeqCst);
         let operations = requests.into_iter().map(|(request, to_event)| {
-            let mut ticket = Ticket {
-                collection: collection.clone(),
-                to_event: Some(to_event),
-                is_started: false,
-            };
+            let mut ticket = Ticket::new(collection, to_event);
             move |fs: &'static Fs| {
                 ticket.is_started = true;
                 async move {
@@ -378,26 +366,79 @@ impl Volume {
         count: usize,
         timeout: Option<Duration>,
     ) -> Result<()> {
-        if self.is_connected() {
-            return Ok(()); // what was started is done
+        let waited = |reactor: &Rc<Reactor>| {
+            let reactor = reactor.clone();
+            async move {
+                collected(&reactor, collection, count, timeout).await;
+                Ok(())
+            }
+        };
+        match self.is_connected() {
+            // Without an engine, what was started is done.
+            true if collection.under_way() == 0 => Ok(()),
+            true => {
+                let engine = self.opened.remote_engine()?;
+                engine.run(move |requests| waited(requests.reactor()))
+            }
+            false => (self.opened).run(move |fs| waited(fs.store().reactor())),
         }
-        self.opened.run(move |fs| async move {
-            let reactor = fs.store().reactor();
-            let mut timer = pin!(timeout.map(|timeout| reactor.sleep(timeout)));
-            poll_fn(|context| {
-                let mut state = collection.lock();
-                if state.done.len() >= count || collection.under_way() == 0 {
-                    return Poll::Ready(());
-                }
-                state.waiters.push(context.waker().clone());
-                drop(state);
-                match timer.as_mut().as_pin_mut() {
-                    Some(timer) => timer.poll(context),
-                    None => Poll::Pending,
-                }
-            })
-            .await;
-            Ok(())
-        })
     }
+
+    /// As [`start_together`](Self::start_together), in a server.
+    fn start_remotely<E, F>(
+        &self,
+        requests: Vec<(Request, F)>,
+        collection: &Arc<Collection<E>>,
+        comes_back: bool,
+    ) where
+        E: Send + 'static,
+        F: FnOnce(Result<usize>) -> E + Send + 'static,
+    {
+        let Ok(engine) = self.opened.remote_engine() else {
+            // In a forked child each is done when it is started.
+            for (request, to_event) in requests {
+                collection.add(to_event(request.start().wait()));
+            }
+            return;
+        };
+        (collection.under_way).fetch_add(requests.len() as u64, Ordering::SeqCst);
+        let operations = requests.into_iter().map(|(request, to_event)| {
+            let mut ticket = Ticket::new(collection, to_event);
+            let (file, work, len) = request.into_remote();
+            move |requests: &'static Requests| {
+                ticket.is_started = true;
+                async move {
+                    let done = OpenVolume::perform_remotely(requests, file, &work).await;
+                    ticket.end(done.map(|value| len.unwrap_or(value as usize)));
+                    Ok(())
+                }
+            }
+        });
+        let operations: Vec<_> = operations.collect();
+        // Refused: the tickets say so.
+        let _ = engine.start_together(operations, comes_back);
+    }
+}
+
+/// Waits as [`Volume::collect`] does.
+async fn collected<E>(
+    reactor: &Reactor,
+    collection: &Collection<E>,
+    count: usize,
+    timeout: Option<Duration>,
+) {
+    let mut timer = pin!(timeout.map(|timeout| reactor.sleep(timeout)));
+    poll_fn(|context| {
+        let mut state = collection.lock();
+        if state.done.len() >= count || collection.under_way() == 0 {
+            return Poll::Ready(());
+        }
+        state.waiters.push(context.waker().clone());
+        drop(state);
+        match timer.as_mut().as_pin_mut() {
+            Some(timer) => timer.poll(context),
+            None => Poll::Pending,
+        }
+    })
+    .await;
 }

@@ -6,7 +6,7 @@
 //! has. The file is long because it has all methods of [`File`] but those in `attributes.rs` and
 //! `directory.rs`, so that they read in one place.
 
-use crate::connection::{Connection, wait_for_lock};
+use crate::connection::{Connection, Pieces, RemoteFile, Work, wait_for_lock};
 use crate::metadata::Metadata;
 use crate::names::set_time;
 use crate::open_volume::{OpenVolume, OpenedFile};
@@ -47,13 +47,31 @@ pub(crate) struct FileState {
     pub(crate) open: OpenedFile,
 }
 
+impl FileState {
+    /// The connection to the server that has it open, and how that knows it.
+    pub(crate) fn connected(&self) -> (&Connection, &RemoteFile) {
+        match (self.volume.connection(), &self.open) {
+            (Some(connection), OpenedFile::Connected(file)) => (connection, file),
+            _ => unreachable!("asked only of volumes in a server"),
+        }
+    }
+
+    /// Lets go of it; the last one closes the file.
+    pub(crate) fn release(state: Arc<FileState>) {
+        if let Some(last) = Arc::into_inner(state) {
+            last.close();
+        }
+    }
+
+    pub(crate) fn close(self) {
+        self.volume.close_file(self.open);
+    }
+}
+
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: nothing uses the field after this.
-        let state = unsafe { ManuallyDrop::take(&mut self.state) };
-        if let Some(FileState { volume, open }) = Arc::into_inner(state) {
-            volume.close_file(open);
-        }
+        FileState::release(unsafe { ManuallyDrop::take(&mut self.state) });
     }
 }
 
@@ -183,25 +201,26 @@ impl File {
     pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Pending<Buffer> {
         if self.is_connected() {
             let mut buffer = buffer;
-            let got = match buffer.try_mut() {
-                Some(memory) => self.read_at(memory, offset),
-                None => Err(Error::with(
-                    Errno::BUSY,
-                    "read into a buffer that is shared",
-                )),
+            let Some(memory) = buffer.try_mut() else {
+                return Pending::ready(Err(shared_buffer()));
             };
-            return Pending::ready(got.map(|got| buffer.slice(0..got)));
+            // SAFETY: the buffer, which `then` keeps, is the only one of its memory.
+            let memory = unsafe { Pieces::new([(memory.as_mut_ptr(), memory.len())]) };
+            let then = move |got| buffer.slice(0..got as usize);
+            return self.start_remotely(Work::Read { memory, offset }, then);
         }
         self.spawn(move |fs, open| async move {
             let mut buffer = buffer;
-            let memory = buffer.try_mut().ok_or(Error::with(
-                Errno::BUSY,
-                "read into a buffer that is shared",
-            ))?;
+            let memory = buffer.try_mut().ok_or_else(shared_buffer)?;
             let got = fs.read(&open, offset, memory).await?;
             Ok(buffer.slice(0..got))
         })
     }
+}
+
+#[cold]
+fn shared_buffer() -> Error {
+    Error::with(Errno::BUSY, "read into a buffer that is shared")
 }
 
 /// Memory of the caller's, on its way into a task.
@@ -225,10 +244,15 @@ impl File {
         len_bytes: usize,
         offset: u64,
     ) -> Pending<usize> {
+        if self.is_connected() {
+            // SAFETY: promised by the caller.
+            let memory = unsafe { Pieces::new([(start, len_bytes)]) };
+            return self.start_remotely(Work::Read { memory, offset }, |got| got as usize);
+        }
         let memory = RawMemory { start, len_bytes };
         // SAFETY: promised by the caller.
         if let Some(got) = unsafe { self.read_at_once(&memory, offset) } {
-            return Pending::ready(got);
+            return Pending::ready(Ok(got));
         }
         self.spawn(move |fs, open| async move {
             let RawMemory { start, len_bytes } = { memory };
@@ -252,10 +276,15 @@ impl File {
         len_bytes: usize,
         offset: u64,
     ) -> Pending<i64> {
+        if self.is_connected() {
+            // SAFETY: promised by the caller.
+            let memory = unsafe { Pieces::new([(start, len_bytes)]) };
+            return self.start_remotely(Work::Read { memory, offset }, |got| got as i64);
+        }
         let memory = RawMemory { start, len_bytes };
         // SAFETY: promised by the caller.
         if let Some(got) = unsafe { self.read_at_once(&memory, offset) } {
-            return Pending::ready(got.map(|got| got as i64));
+            return Pending::ready(Ok(got as i64));
         }
         self.spawn(move |fs, open| async move {
             let RawMemory { start, len_bytes } = { memory };
@@ -268,8 +297,8 @@ impl File {
     /// As [`write_at_async`](Self::write_at_async).
     pub fn write_number_async(&self, data: Buffer, offset: u64) -> Pending<i64> {
         if self.is_connected() {
-            let written = self.write_at(data.as_slice(), offset);
-            return Pending::ready(written.map(|()| data.len() as i64));
+            let len = data.len() as i64;
+            return self.write_remotely(data, offset, WriteFlags::empty(), move |_| len);
         }
         self.spawn(move |fs, open| async move {
             fs.write(&open, offset, data.as_slice()).await?;
@@ -280,7 +309,7 @@ impl File {
     /// As [`append_async`](Self::append_async).
     pub fn append_number_async(&self, data: Buffer) -> Pending<i64> {
         if self.is_connected() {
-            return Pending::ready(self.append(data.as_slice()).map(|at| at as i64));
+            return self.write_remotely(data, 0, WriteFlags::APPEND, |at| at as i64);
         }
         self.spawn(
             move |fs, open| async move { Ok(fs.append(&open, data.as_slice()).await? as i64) },
@@ -290,7 +319,7 @@ impl File {
     /// As [`sync_all_async`](Self::sync_all_async).
     pub fn sync_all_number_async(&self) -> Pending<i64> {
         if self.is_connected() {
-            return Pending::ready(self.sync_all().map(|()| 0));
+            return self.start_remotely(Work::Sync { all: true }, |_| 0);
         }
         self.spawn(move |fs, open| async move { fs.fsync(&open).await.map(|()| 0) })
     }
@@ -298,37 +327,26 @@ impl File {
     /// As [`sync_data_async`](Self::sync_data_async).
     pub fn sync_data_number_async(&self) -> Pending<i64> {
         if self.is_connected() {
-            return Pending::ready(self.sync_data().map(|()| 0));
+            return self.start_remotely(Work::Sync { all: false }, |_| 0);
         }
         self.spawn(move |fs, open| async move { fs.fdatasync(&open).await.map(|()| 0) })
     }
 }
 
 impl File {
-    /// A read that is done at once: of what is in the cache, without the worker (a direct read would
-    /// wait for the device here), or through a server.
+    /// A read of an embedded volume that is done at once: of what is in the cache, without the worker
+    /// (a direct read would wait for the device here).
     ///
     /// # Safety
     /// As for [`read_into_async`](Self::read_into_async).
-    unsafe fn read_at_once(&self, memory: &RawMemory, offset: u64) -> Option<Result<usize>> {
-        let open = match &self.alive().ok()?.open {
-            OpenedFile::Embedded(open) => open,
-            OpenedFile::Connected(_) if memory.len_bytes == 0 => {
-                return Some(self.read_at(&mut [], offset));
-            }
-            OpenedFile::Connected(_) => {
-                // SAFETY: promised by the caller; there are bytes.
-                let memory =
-                    unsafe { std::slice::from_raw_parts_mut(memory.start, memory.len_bytes) };
-                return Some(self.read_at(memory, offset));
-            }
-        };
+    unsafe fn read_at_once(&self, memory: &RawMemory, offset: u64) -> Option<usize> {
+        let open = self.alive().ok()?.open.embedded();
         if memory.len_bytes == 0 || open.flags().contains(OpenFlags::DIRECT) {
             return None;
         }
         // SAFETY: promised by the caller; there are bytes.
         let memory = unsafe { std::slice::from_raw_parts_mut(memory.start, memory.len_bytes) };
-        open.try_read(offset, memory).map(Ok)
+        open.try_read(offset, memory)
     }
 }
 
@@ -464,7 +482,7 @@ impl File {
     /// As [`write_at`](Self::write_at), without blocking. Clone the buffer to keep it.
     pub fn write_at_async(&self, data: Buffer, offset: u64) -> Pending<()> {
         if self.is_connected() {
-            return Pending::ready(self.write_at(data.as_slice(), offset));
+            return self.write_remotely(data, offset, WriteFlags::empty(), drop);
         }
         self.spawn(move |fs, open| async move { fs.write(&open, offset, data.as_slice()).await })
     }
@@ -472,7 +490,7 @@ impl File {
     /// As [`append`](Self::append), without blocking.
     pub fn append_async(&self, data: Buffer) -> Pending<u64> {
         if self.is_connected() {
-            return Pending::ready(self.append(data.as_slice()));
+            return self.write_remotely(data, 0, WriteFlags::APPEND, |at| at);
         }
         self.spawn(move |fs, open| async move { fs.append(&open, data.as_slice()).await })
     }
@@ -482,7 +500,10 @@ impl File {
     pub fn sync_all(&self) -> Result<()> {
         match &self.alive()?.open {
             OpenedFile::Embedded(_) => self.run(|fs, open| fs.fsync(open)),
-            OpenedFile::Connected(file) => self.remote()?.sync(file, true),
+            OpenedFile::Connected(file) => {
+                self.state.volume.wait_for_writes(Some(file.id))?;
+                self.remote()?.sync(file, true)
+            }
         }
     }
 
@@ -490,14 +511,17 @@ impl File {
     pub fn sync_data(&self) -> Result<()> {
         match &self.alive()?.open {
             OpenedFile::Embedded(_) => self.run(|fs, open| fs.fdatasync(open)),
-            OpenedFile::Connected(file) => self.remote()?.sync(file, false),
+            OpenedFile::Connected(file) => {
+                self.state.volume.wait_for_writes(Some(file.id))?;
+                self.remote()?.sync(file, false)
+            }
         }
     }
 
     /// As [`sync_all`](Self::sync_all), without blocking.
     pub fn sync_all_async(&self) -> Pending<()> {
         if self.is_connected() {
-            return Pending::ready(self.sync_all());
+            return self.start_remotely(Work::Sync { all: true }, drop);
         }
         self.spawn(move |fs, open| async move { fs.fsync(&open).await })
     }
@@ -505,7 +529,7 @@ impl File {
     /// As [`sync_data`](Self::sync_data), without blocking.
     pub fn sync_data_async(&self) -> Pending<()> {
         if self.is_connected() {
-            return Pending::ready(self.sync_data());
+            return self.start_remotely(Work::Sync { all: false }, drop);
         }
         self.spawn(move |fs, open| async move { fs.fdatasync(&open).await })
     }
@@ -739,6 +763,40 @@ impl File {
                 }
                 result
             }
+        })
+    }
+
+    /// Starts work on the open file of a volume in a server; the file stays open until it is done.
+    /// `then` makes the result, and keeps the memory.
+    fn start_remotely<T: Send + 'static>(
+        &self,
+        work: Work,
+        then: impl FnOnce(u64) -> T + Send + 'static,
+    ) -> Pending<T> {
+        match self.alive() {
+            Ok(_) => OpenVolume::start_remotely(Arc::clone(&self.state), work, then),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// The same for a write.
+    fn write_remotely<T: Send + 'static>(
+        &self,
+        data: Buffer,
+        offset: u64,
+        flags: WriteFlags,
+        then: impl FnOnce(u64) -> T + Send + 'static,
+    ) -> Pending<T> {
+        // SAFETY: `then` keeps the data, which is only read.
+        let memory = unsafe { Pieces::new([(data.as_mut_ptr(), data.len())]) };
+        let work = Work::Write {
+            memory,
+            offset,
+            flags,
+        };
+        self.start_remotely(work, move |at| {
+            drop(data);
+            then(at)
         })
     }
 

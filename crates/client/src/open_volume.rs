@@ -10,7 +10,11 @@
 //! Invariants: an embedded file system is reached only through [`OpenVolume::run`] and
 //! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
 
-use crate::connection::{ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteFile, connect};
+use crate::connection::{
+    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteFile, Requests, Work, connect,
+    start_requests,
+};
+use crate::file::FileState;
 use crate::inspect;
 use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
@@ -38,6 +42,9 @@ use std::sync::{Arc, OnceLock};
 
 /// What all handles of a volume share.
 pub(crate) struct OpenVolume {
+    /// Runs asynchronous operations of a session; made when first asked for, by the process of that
+    /// generation. Ends before the connection.
+    requests: OnceLock<(Arc<Engine<Requests>>, u32)>,
     placement: Placement,
     address: String,
     /// Memory for asynchronous and direct IO; made when first asked for, by the process of that
@@ -316,6 +323,7 @@ impl OpenVolume {
 
     fn new(placement: Placement, address: &str) -> OpenVolume {
         OpenVolume {
+            requests: OnceLock::new(),
             placement,
             address: address.to_owned(),
             pool: OnceLock::new(),
@@ -605,12 +613,87 @@ impl OpenVolume {
         }
     }
 
+    /// What runs asynchronous operations of a session.
+    fn requests(&self, connection: &Arc<Connection>) -> Result<&Arc<Engine<Requests>>> {
+        let (engine, generation) = match self.requests.get() {
+            Some(made) => made,
+            None => {
+                let engine = start_requests(connection)?;
+                self.requests.get_or_init(|| (engine, fork::generation()))
+            }
+        };
+        match *generation == fork::generation() {
+            true => Ok(engine),
+            false => Err(fork::refused()), // its threads are the parent's
+        }
+    }
+
+    /// What runs asynchronous operations of a volume in a server. `EBADF` in a forked child whose
+    /// parent has made it.
+    pub(crate) fn remote_engine(&self) -> Result<&Arc<Engine<Requests>>> {
+        match &self.placement {
+            Placement::Connected(connection) => self.requests(connection),
+            Placement::Embedded(_) => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    /// Waits for the writes that a session has started before: those of a file, or all. So a sync
+    /// covers them.
+    pub(crate) fn wait_for_writes(&self, file: Option<BlobId>) -> Result<()> {
+        match self.requests.get() {
+            Some((engine, generation)) if *generation == fork::generation() => {
+                engine.run(move |requests| async move {
+                    requests.writes_before(file).await;
+                    Ok(())
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts work on an open file of a volume in a server, which stays open until it is done; `then`
+    /// makes the result. In a forked child without what runs it, it is done when it is started.
+    pub(crate) fn start_remotely<T: Send + 'static>(
+        file: Arc<FileState>,
+        mut work: Work,
+        then: impl FnOnce(u64) -> T + Send + 'static,
+    ) -> Pending<T> {
+        let (connection, remote) = file.connected();
+        if let Some(got) = connection.read_mapped(remote, &mut work) {
+            return Pending::ready(Ok(then(got)));
+        }
+        let Ok(engine) = file.volume.remote_engine().cloned() else {
+            let done = connection.perform(remote, &mut work);
+            FileState::release(file);
+            return Pending::ready(done.map(then));
+        };
+        Pending::running(engine.spawn(move |requests| async move {
+            let done = Self::perform_remotely(requests, file, &work).await;
+            done.map(then)
+        }))
+    }
+
+    /// Does work on an open file, and lets go of the file.
+    pub(crate) async fn perform_remotely(
+        requests: &Requests,
+        file: Arc<FileState>,
+        work: &Work,
+    ) -> Result<u64> {
+        let (connection, remote) = file.connected();
+        let done = requests.perform(connection, remote, work).await;
+        if let Some(last) = Arc::into_inner(file) {
+            // The file was dropped meanwhile, and perhaps the volume. Closing waits for the server.
+            elsewhere(move || last.close());
+        }
+        done
+    }
+
     /// A queue whose waiting threads drive this volume.
     pub(crate) fn completion_queue(&self) -> Result<adit_reactor::CompletionQueue> {
         self.usable()?;
         Ok(match &self.placement {
             Placement::Embedded(embedded) => embedded.engine().completion_queue(),
-            Placement::Connected(connection) => connection.queues()?.completion_queue(),
+            Placement::Connected(connection) => self.requests(connection)?.completion_queue(),
         })
     }
 
@@ -639,6 +722,9 @@ impl OpenVolume {
         self.usable()?;
         if len_bytes > POOLED_BYTES_MAX {
             return Buffer::try_zeroed(len_bytes);
+        }
+        if let Some(buffer) = self.connection().and_then(|of| of.buffer(len_bytes)) {
+            return Ok(buffer);
         }
         let (pool, generation) = match self.pool.get() {
             Some(pool) => pool,

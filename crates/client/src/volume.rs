@@ -178,8 +178,8 @@ impl Volume {
         connection.is_some_and(|connection| connection.has_inherited())
     }
 
-    /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations are done when they
-    /// are started.
+    /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations on names and on the
+    /// whole volume are done when they are started; those on an open file wait beside the caller.
     pub fn is_connected(&self) -> bool {
         self.opened.connection().is_some()
     }
@@ -261,6 +261,7 @@ impl Volume {
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
+        self.opened.wait_for_writes(None)?;
         self.opened.call(&self.who, SyncAll {})
     }
 
@@ -324,6 +325,10 @@ impl Volume {
     /// Memory for asynchronous and direct IO, aligned to 4096. Up to 1 MiB comes from a pool of 64
     /// MiB, and is not cleared: `ENOMEM` while all of it is in use. Larger memory comes from the
     /// system: `ENOMEM` if it has none, `EINVAL` from 4 GiB on.
+    ///
+    /// Of a volume in a server the first 64 MiB, in pieces of up to 1 MiB, are memory that the server
+    /// has, too: direct IO moves data between it and the device without a copy. A forked child must
+    /// not look into such a buffer: the memory isn't mapped there.
     pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
         self.opened.buffer(len_bytes)
     }

@@ -12,7 +12,7 @@ use crate::collected::Pieces;
 use crate::files::Left;
 use crate::perform::{PerformFile, PerformVolume};
 use crate::rights::{self, Decoded};
-use crate::session::Session;
+use crate::session::{Place, Session};
 use crate::volume::{ServedVolume, UnderWay};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -146,7 +146,26 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             offset,
             hint,
         } => match session.file(file) {
-            Ok(open) => read(ticket, open, offset, (len, hint), begun),
+            Ok(open) => read(ticket, open, offset, Place::Area(slot), (len, hint), begun),
+            Err(error) => ticket.finish_with(Err(error)),
+        },
+        Message::ReadArena {
+            file,
+            len,
+            offset,
+            at,
+        } => match session.file(file) {
+            Ok(open) => read(ticket, open, offset, Place::Arena(at), (len, false), begun),
+            Err(error) => ticket.finish_with(Err(error)),
+        },
+        Message::WriteArena {
+            file,
+            len,
+            offset,
+            flags,
+            at,
+        } => match session.file(file) {
+            Ok(open) => write(ticket, open, offset, (Place::Arena(at), len), flags, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Write {
@@ -158,7 +177,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             Ok(open) if collected.is_some() || flags.contains(WriteFlags::MORE) => {
                 write_collected(ticket, open, offset, len, flags, collected, begun);
             }
-            Ok(open) => write(ticket, open, offset, len, flags, begun),
+            Ok(open) => write(ticket, open, offset, (Place::Area(slot), len), flags, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Sync { file, all } => match session.file(file) {
@@ -219,13 +238,14 @@ fn read(
     ticket: Ticket,
     open: Arc<OpenFile>,
     offset: u64,
+    place: Place,
     (len, hint): (u32, bool),
     begun: &mut Begun,
 ) {
     let waits = open.flags().contains(OpenFlags::DIRECT) && ticket.session.volume.is_queued;
     if !waits {
         // SAFETY: only copied to; the slot's one message is this.
-        let got = match unsafe { ticket.session.data_mut(ticket.slot, len) } {
+        let got = match unsafe { ticket.session.data_mut(place, len) } {
             Ok(data) => open.try_read(offset, data),
             Err(error) => return ticket.finish_with(Err(error)),
         };
@@ -241,9 +261,9 @@ fn read(
             });
         }
     }
-    start(ticket, begun, move |fs, session, slot| async move {
+    start(ticket, begun, move |fs, session, _| async move {
         // SAFETY: as above.
-        let data = unsafe { session.data_mut(slot, len) }?;
+        let data = unsafe { session.data_mut(place, len) }?;
         Ok(fs.read(&open, offset, data).await? as u64)
     });
 }
@@ -265,7 +285,7 @@ fn write(
     ticket: Ticket,
     open: Arc<OpenFile>,
     offset: u64,
-    len: u32,
+    (place, len): (Place, u32),
     flags: WriteFlags,
     begun: &mut Begun,
 ) {
@@ -274,7 +294,7 @@ fn write(
     let waits = open.flags().contains(OpenFlags::DIRECT) && ticket.session.volume.is_queued;
     if flags.is_empty() && !appends && !waits && open.writes_past_worker() {
         // SAFETY: only copied from.
-        let data = match unsafe { ticket.session.data(ticket.slot, len) } {
+        let data = match unsafe { ticket.session.data(place, len) } {
             Ok(data) => data,
             Err(error) => return ticket.finish_with(Err(error)),
         };
@@ -291,7 +311,7 @@ fn write(
     }
     start(ticket, begun, move |fs, session, slot| async move {
         // SAFETY: only copied from.
-        let data = unsafe { session.data(slot, len) }?;
+        let data = unsafe { session.data(place, len) }?;
         let written = || session.memory.notes(slot).note_written();
         put(fs, &open, offset, data, appends, flags, written).await
     });
@@ -314,7 +334,7 @@ fn write_collected(
             None => session.collected().begin(offset)?,
         };
         // SAFETY: only copied from.
-        pieces.add(unsafe { session.data(ticket.slot, len) }?)?;
+        pieces.add(unsafe { session.data(Place::Area(ticket.slot), len) }?)?;
         Ok(pieces)
     };
     let pieces = match added() {

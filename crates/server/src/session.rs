@@ -21,11 +21,12 @@ use adit_store::Receipt;
 use adit_store::cache::PublishedFrames;
 use adit_wire::calls::SessionState;
 use adit_wire::handshake::{Key, Request, Resumed};
-use adit_wire::memory::{DATA_BYTES_MAX, Ending, SessionMemory};
+use adit_wire::memory::{ARENA_BYTES, DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
 use adit_wire::value::Value;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -238,7 +239,7 @@ impl Session {
         let before = self.busy.fetch_and(!bit, Ordering::Release);
         debug_assert!(before & bit != 0, "a message has one reply");
         simulation::pause();
-        self.memory.slot(slot).finish(reply);
+        self.memory.slot(slot).finish(reply, self.memory.replies());
     }
 
     /// Replies with an error and its words.
@@ -271,26 +272,39 @@ impl Session {
         self.finish(slot, reply);
     }
 
-    /// The first bytes of a slot's area, for a write. EINVAL if a message may have fewer.
+    /// The bytes of a write. EINVAL if a message may have fewer, or the arena has not so many there.
     ///
     /// # Safety
     /// Only to be copied from, as a whole: the session may change them at any time.
-    pub(crate) unsafe fn data(&self, slot: usize, len: u32) -> Result<&[u8]> {
-        let len = checked(len)?;
+    pub(crate) unsafe fn data(&self, place: Place, len: u32) -> Result<&[u8]> {
+        let start = self.start(place, len)?;
         // SAFETY: mapped as long as `self`, and so many bytes. That the other side changes them
         // while they are copied gives other bytes of its own file, by the caller's word.
-        Ok(unsafe { std::slice::from_raw_parts(self.memory.area(slot).as_ptr(), len) })
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) })
     }
 
     /// The same for a read.
     ///
     /// # Safety
-    /// Only to be copied to. One at a time for a slot, which `begin` sees to.
-    #[allow(clippy::mut_from_ref)] // the area is no part of `self`
-    pub(crate) unsafe fn data_mut(&self, slot: usize, len: u32) -> Result<&mut [u8]> {
-        let len = checked(len)?;
+    /// Only to be copied to. One at a time for a slot, which `begin` sees to; a session that names a
+    /// range of the arena twice gets a mixture of what it has read.
+    #[allow(clippy::mut_from_ref)] // the memory is no part of `self`
+    pub(crate) unsafe fn data_mut(&self, place: Place, len: u32) -> Result<&mut [u8]> {
+        let start = self.start(place, len)?;
         // SAFETY: as in `data`.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.area(slot).as_ptr(), len) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len as usize) })
+    }
+
+    /// Where so many bytes begin, all of which are the session's memory.
+    fn start(&self, place: Place, len: u32) -> Result<NonNull<u8>> {
+        let len = checked(len)?;
+        match place {
+            Place::Area(slot) => Ok(self.memory.area(slot)),
+            Place::Arena(at) => self.memory.arena_range(at, len).ok_or_else(|| {
+                let what = format!("move {len} bytes at {at} of an arena of {ARENA_BYTES}");
+                Error::with(Errno::INVAL, what)
+            }),
+        }
     }
 
     /// An owner of locks, as the file system knows it: no session can name another one's.
@@ -363,6 +377,15 @@ pub(crate) fn credentials(socket: BorrowedFd<'_>, peer: &Peer) -> Result<Credent
     let mut who = Credentials::user(peer.uid, peer.gid, &groups);
     who.privileged = is_privileged(peer);
     Ok(who)
+}
+
+/// Where the data of a message lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// At the beginning of this slot's area.
+    Area(usize),
+    /// At this offset of the arena.
+    Arena(u64),
 }
 
 /// Root's and the server's own user's sessions are bound by no permission bits.

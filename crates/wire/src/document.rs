@@ -10,11 +10,11 @@ use crate::handshake::{
 };
 use crate::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use crate::memory::{
-    AREA_BYTES, AREAS_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT,
-    MEMORY_BYTES, NOTES_OFFSET, SLOTS_OFFSET,
+    AREA_BYTES, AREAS_OFFSET, ARENA_BYTES, ARENA_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET,
+    ENDING_OFFSET, Ending, LAYOUT, MEMORY_BYTES, NOTES_OFFSET, REPLIES_OFFSET, SLOTS_OFFSET,
 };
 use crate::message::{Message, WORDS, WriteFlags};
-use crate::slot::{DONE, Doorbell, Notes, SLEEPING, SLOTS, Slot, WAITED};
+use crate::slot::{DONE, Doorbell, Notes, REPORTED, Replies, SLEEPING, SLOTS, Slot, WAITED};
 use crate::value::{Value, WORDS_BYTES_MAX};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error};
@@ -86,6 +86,7 @@ fn operations() -> Rows {
         (0, 1 << 32, "`len`"),
         (1, 1, "`file`"),
         (2, 1, "`offset`"),
+        (3, 1, "`at`"),
     ];
     let all = (0..=u8::MAX).filter_map(|operation| {
         let mut words = [0; WORDS];
@@ -124,6 +125,12 @@ fn message_words() -> Rows {
         offset,
         hint: false,
     };
+    let read_arena = |at| Message::ReadArena {
+        file: 0,
+        len: 0,
+        offset: 0,
+        at,
+    };
     let write = |flags| Message::Write {
         file: 0,
         len: 0,
@@ -139,6 +146,7 @@ fn message_words() -> Rows {
         place("len", call(0, 0, u32::MAX), call(0, 0, 0)),
         place("file", call(0, u64::MAX, 0), call(0, 0, 0)),
         place("offset", read(u64::MAX), read(0)),
+        place("at", read_arena(u64::MAX), read_arena(0)),
     ]
 }
 
@@ -217,7 +225,8 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
             .collect()
     };
     let (slots_bytes, areas_bytes) = (SLOTS * size_of::<Slot>(), SLOTS * AREA_BYTES);
-    assert_eq!(AREAS_OFFSET + areas_bytes, MEMORY_BYTES);
+    assert_eq!(AREAS_OFFSET + areas_bytes, ARENA_OFFSET);
+    assert_eq!(ARENA_OFFSET + ARENA_BYTES, MEMORY_BYTES);
     BTreeMap::from([
         (
             "Constants",
@@ -228,6 +237,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 row(&[&SLOTS, &"`SLOTS`"]),
                 row(&[&DATA_BYTES_MAX, &"`DATA_BYTES_MAX`"]),
                 row(&[&AREA_BYTES, &"`AREA_BYTES`"]),
+                row(&[&ARENA_BYTES, &"`ARENA_BYTES`"]),
                 row(&[&MEMORY_BYTES, &"`MEMORY_BYTES`"]),
                 row(&[&WORDS_BYTES_MAX, &"`WORDS_BYTES_MAX`"]),
                 row(&[&QUESTION_BYTES_MAX, &"`QUESTION_BYTES_MAX`"]),
@@ -240,12 +250,15 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 (0, size_of::<[u64; 3]>(), "header"),
                 (DOORBELL_OFFSET, size_of::<Doorbell>(), "doorbell"),
                 (ENDING_OFFSET, size_of::<u32>(), "ending"),
+                (REPLIES_OFFSET, size_of::<Replies>(), "replies"),
                 (SLOTS_OFFSET, slots_bytes, "slots"),
                 (NOTES_OFFSET, SLOTS * size_of::<Notes>(), "notes"),
                 (AREAS_OFFSET, areas_bytes, "areas"),
+                (ARENA_OFFSET, ARENA_BYTES, "arena"),
             ]),
         ),
         ("Doorbell", layout(&Doorbell::FIELDS)),
+        ("Replies", layout(&Replies::FIELDS)),
         ("Slot", layout(&Slot::FIELDS)),
         ("Notes of a slot", layout(&Notes::FIELDS)),
         (
@@ -254,6 +267,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 row(&[&WAITED, &"`WAITED`"]),
                 row(&[&SLEEPING, &"`SLEEPING`"]),
                 row(&[&DONE, &"`DONE`"]),
+                row(&[&REPORTED, &"`REPORTED`"]),
             ],
         ),
         (

@@ -5,9 +5,11 @@
 //! | 0 | magic, version, slots, bytes of an area: written by the server before anybody else has it |
 //! | 4096 | [`Doorbell`] |
 //! | 6144 | [`Ending`]: how the server ended, four bytes |
+//! | 7168 | [`Replies`] |
 //! | 8192 | [`SLOTS`] slots of 128 bytes |
 //! | 16384 | [`SLOTS`] [`Notes`] of 64 bytes |
 //! | 65536 | [`SLOTS`] areas of [`AREA_BYTES`] |
+//! | 70254592 | the arena, [`ARENA_BYTES`]: memory of the session that messages name by an offset |
 //!
 //! The server makes it as a memfd and seals it against every change of its size: neither side can
 //! take memory away from the other (SIGBUS). Pages are allocated when they are touched, and the
@@ -16,9 +18,9 @@
 //! Invariant: what is in an area may change at any time. No reference to its bytes is made on the
 //! server's side but for copying whole ranges from or to it.
 
-use crate::slot::{Doorbell, Notes, SLOTS, Slot};
+use crate::slot::{Doorbell, Notes, Replies, SLOTS, Slot};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use adit_base::{Errno, Error, Result, fork, from_rustix};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, fork, from_rustix};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
@@ -37,21 +39,28 @@ pub const AREA_BYTES: usize = DATA_BYTES_MAX + (64 << 10);
 pub const HINTS_MAX: usize = 15;
 /// Where they are in an area: behind all data.
 pub(crate) const HINTS_OFFSET: usize = DATA_BYTES_MAX;
+/// Bytes of the arena.
+pub const ARENA_BYTES: usize = 64 << 20;
 /// Bytes of a session's memory.
-pub const MEMORY_BYTES: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
+pub const MEMORY_BYTES: usize = ARENA_OFFSET + ARENA_BYTES;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
 /// Changes with every change of this layout.
-pub(crate) const LAYOUT: u32 = 2;
+pub(crate) const LAYOUT: u32 = 3;
 pub(crate) const DOORBELL_OFFSET: usize = 4096;
 pub(crate) const ENDING_OFFSET: usize = 6144;
+pub(crate) const REPLIES_OFFSET: usize = 7168;
 pub(crate) const SLOTS_OFFSET: usize = 8192;
 pub(crate) const NOTES_OFFSET: usize = 16384;
 pub(crate) const AREAS_OFFSET: usize = 65536;
+pub(crate) const ARENA_OFFSET: usize = AREAS_OFFSET + SLOTS * AREA_BYTES;
 
 const _: () = assert!(HINTS_OFFSET + 8 * HINTS_MAX <= AREA_BYTES && AREA_BYTES.is_multiple_of(8));
+const _: () = assert!(ARENA_OFFSET.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= NOTES_OFFSET);
 const _: () = assert!(NOTES_OFFSET + SLOTS * size_of::<Notes>() <= AREAS_OFFSET);
+const _: () = assert!(ENDING_OFFSET + size_of::<AtomicU32>() <= REPLIES_OFFSET);
+const _: () = assert!(REPLIES_OFFSET + size_of::<Replies>() <= SLOTS_OFFSET);
 const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= ENDING_OFFSET);
 
 /// How a server ended a session.
@@ -163,17 +172,16 @@ impl SessionMemory {
         }
     }
 
-    /// The session gives back what all slots hold: nobody uses them any more.
-    pub fn discard(&self) {
+    /// The session gives back what all slots hold, and the arena if `with_arena`: nobody uses them any
+    /// more.
+    pub fn discard(&self, with_arena: bool) {
+        let bytes = match with_arena {
+            true => MEMORY_BYTES,
+            false => ARENA_OFFSET,
+        };
         // SAFETY: our own mapping of shared memory. A thread that comes late finds zeroes, which are
         // values of all that it may look at.
-        let _ = unsafe {
-            madvise(
-                self.start.as_ptr().cast(),
-                MEMORY_BYTES,
-                Advice::LinuxRemove,
-            )
-        };
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), bytes, Advice::LinuxRemove) };
     }
 
     /// For the simulator, where a server dies and its process doesn't: what it does from here on does
@@ -187,6 +195,13 @@ impl SessionMemory {
         // are values of all that lies there.
         let mapped = unsafe { rustix::mm::mmap_anonymous(start, MEMORY_BYTES, protection, flags) };
         assert_eq!(mapped.ok(), Some(start), "memory of ours can be replaced");
+    }
+
+    /// How many replies have come that are counted.
+    #[inline]
+    pub fn replies(&self) -> &Replies {
+        // SAFETY: as for the doorbell.
+        unsafe { self.start.add(REPLIES_OFFSET).cast().as_ref() }
     }
 
     /// A slot.
@@ -220,6 +235,21 @@ impl SessionMemory {
         assert!(number < SLOTS, "there is an area {number}");
         // SAFETY: within the mapping.
         unsafe { self.start.add(AREAS_OFFSET + number * AREA_BYTES) }
+    }
+
+    /// The arena, [`ARENA_BYTES`] long.
+    #[inline]
+    pub fn arena(&self) -> NonNull<u8> {
+        // SAFETY: within the mapping.
+        unsafe { self.start.add(ARENA_OFFSET) }
+    }
+
+    /// A range of the arena, if it has that.
+    #[inline]
+    pub fn arena_range(&self, at: u64, len: usize) -> Option<NonNull<u8>> {
+        let at = usize::try_from(at).ok()?;
+        // SAFETY: within the mapping, if it ends there.
+        (at.checked_add(len)? <= ARENA_BYTES).then(|| unsafe { self.arena().add(at) })
     }
 
     /// Where the server says where the page is in its cache that is `index` pages behind the first

@@ -5,7 +5,8 @@
 //! | 0 | bits 0–7 the operation, 8–15 its flags, 16–31 the number of a call, 32–63 bytes in the area |
 //! | 1 | the file's number, or 0 |
 //! | 2 | offset in the file |
-//! | 3–7 | 0 |
+//! | 3 | offset in the arena |
+//! | 4–7 | 0 |
 //!
 //! Invariant: decoding is total. Words that say nothing give None, and the server ends the session.
 
@@ -58,6 +59,30 @@ pub enum Message {
         /// How.
         flags: WriteFlags,
     },
+    /// Reads at most so many bytes into the arena; the value is the number of bytes.
+    ReadArena {
+        /// Number of the file.
+        file: u64,
+        /// Bytes.
+        len: u32,
+        /// Offset in the file.
+        offset: u64,
+        /// Offset in the arena.
+        at: u64,
+    },
+    /// Writes bytes of the arena.
+    WriteArena {
+        /// Number of the file.
+        file: u64,
+        /// Bytes.
+        len: u32,
+        /// Offset in the file; without a meaning for an append.
+        offset: u64,
+        /// How; never [`MORE`](WriteFlags::MORE).
+        flags: WriteFlags,
+        /// Offset in the arena.
+        at: u64,
+    },
     /// As fdatasync, or as fsync.
     Sync {
         /// Number of the file.
@@ -96,10 +121,13 @@ const SYNC: u8 = 4;
 const SIZE: u8 = 5;
 const VOLUME_CALL: u8 = 6;
 const FILE_CALL: u8 = 7;
+const READ_ARENA: u8 = 8;
+const WRITE_ARENA: u8 = 9;
 
 impl Message {
     /// As words.
     pub fn to_words(self) -> [u64; WORDS] {
+        let mut arena = 0;
         let (operation, flags, number, len, file, offset) = match self {
             Message::Nothing => (NOTHING, 0, 0, 0, 0, 0),
             Message::Read {
@@ -114,6 +142,25 @@ impl Message {
                 offset,
                 flags,
             } => (WRITE, flags.bits(), 0, len, file, offset),
+            Message::ReadArena {
+                file,
+                len,
+                offset,
+                at,
+            } => {
+                arena = at;
+                (READ_ARENA, 0, 0, len, file, offset)
+            }
+            Message::WriteArena {
+                file,
+                len,
+                offset,
+                flags,
+                at,
+            } => {
+                arena = at;
+                (WRITE_ARENA, flags.bits(), 0, len, file, offset)
+            }
             Message::Sync { file, all } => (SYNC, u8::from(all), 0, 0, file, 0),
             Message::Size { file } => (SIZE, 0, 0, 0, file, 0),
             Message::VolumeCall { number, len } => (VOLUME_CALL, 0, number, len, 0, 0),
@@ -123,12 +170,12 @@ impl Message {
             | u64::from(flags) << 8
             | u64::from(number) << 16
             | u64::from(len) << 32;
-        [first, file, offset, 0, 0, 0, 0, 0]
+        [first, file, offset, arena, 0, 0, 0, 0]
     }
 
     /// Out of words; None if they are none of a message.
     pub fn from_words(words: [u64; WORDS]) -> Option<Message> {
-        let [first, file, offset, ..] = words;
+        let [first, file, offset, at, ..] = words;
         let [operation, flags, low, high, rest @ ..] = first.to_le_bytes();
         let (number, len) = (u16::from_le_bytes([low, high]), u32::from_le_bytes(rest));
         let message = match operation {
@@ -144,6 +191,19 @@ impl Message {
                 len,
                 offset,
                 flags: WriteFlags::from_bits(flags)?,
+            },
+            READ_ARENA => Message::ReadArena {
+                file,
+                len,
+                offset,
+                at,
+            },
+            WRITE_ARENA => Message::WriteArena {
+                file,
+                len,
+                offset,
+                flags: WriteFlags::from_bits(flags).filter(|of| !of.contains(WriteFlags::MORE))?,
+                at,
             },
             SYNC => Message::Sync {
                 file,
@@ -183,6 +243,19 @@ mod tests {
                 len: 1,
                 offset: 2,
                 flags: WriteFlags::APPEND | WriteFlags::SYNC_DATA,
+            },
+            Message::ReadArena {
+                file: 3,
+                len: 4096,
+                offset: 5,
+                at: u64::MAX,
+            },
+            Message::WriteArena {
+                file: 3,
+                len: 4096,
+                offset: 5,
+                flags: WriteFlags::SYNC_ALL,
+                at: 4096,
             },
             Message::Sync { file: 1, all: true },
             Message::Sync {

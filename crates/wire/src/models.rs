@@ -1,7 +1,8 @@
-//! Models of a slot and of the doorbell: neither side sleeps for ever, and a reply is whole.
+//! Models of a slot, of the doorbell and of the counted replies: neither side sleeps for ever, and a
+//! reply is whole.
 
 use crate::message::Message;
-use crate::slot::{Doorbell, Reply, Slot};
+use crate::slot::{Doorbell, Replies, Reply, Slot};
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::sync::model::Wrong::{Relaxed, Skipped};
 use adit_base::sync::model::{Bug, check, spawn};
@@ -14,6 +15,7 @@ const FOREVER: Duration = Duration::MAX;
 
 struct Session {
     doorbell: Doorbell,
+    replies: Replies,
     slot: Slot,
     /// What lies in the slot's area.
     area: AtomicU64,
@@ -26,6 +28,7 @@ impl Session {
     fn new() -> Arc<Session> {
         Arc::new(Session {
             doorbell: Doorbell::new(),
+            replies: Replies::new(),
             slot: Slot::new(),
             area: AtomicU64::new(0),
             byte: Mutex::new(false),
@@ -72,11 +75,54 @@ impl Session {
         self.area.store(u64::from(len) + 100, Ordering::Relaxed);
         let value = len.into();
         let hint = u64::from(len) + 1;
-        self.slot.finish(Reply {
+        let reply = Reply {
             value,
             hint,
             ..Reply::default()
-        });
+        };
+        self.slot.finish(reply, &self.replies);
+    }
+}
+
+/// Two messages of one thread, which waits for whichever reply comes first.
+struct Together {
+    slots: [Slot; 2],
+    areas: [AtomicU64; 2],
+    replies: Replies,
+}
+
+impl Together {
+    fn new() -> Arc<Together> {
+        let together = Together {
+            slots: [Slot::new(), Slot::new()],
+            areas: [AtomicU64::new(0), AtomicU64::new(0)],
+            replies: Replies::new(),
+        };
+        for slot in &together.slots {
+            slot.submit_reported(Message::Nothing);
+        }
+        Arc::new(together)
+    }
+
+    fn serve(&self, slot: usize) {
+        self.areas[slot].store(7, Ordering::Relaxed);
+        self.slots[slot].finish(Reply::default(), &self.replies);
+    }
+
+    /// Sleeps until both replies are there.
+    fn wait_for_both(&self) {
+        let mut missing = vec![0, 1];
+        while !missing.is_empty() {
+            let count = self.replies.count();
+            let before = missing.len();
+            missing.retain(|slot| self.slots[*slot].reply().is_none());
+            if missing.len() == before {
+                self.replies.sleep(count, FOREVER);
+            }
+        }
+        for area in &self.areas {
+            assert_eq!(area.load(Ordering::Relaxed), 7, "a reply is whole");
+        }
     }
 }
 
@@ -111,6 +157,38 @@ fn a_slot_is_used_again_by_its_next_message() {
         }
         thread.join().expect("the server");
     });
+}
+
+const COUNTED: &str = "models::a_thread_that_waits_for_two_replies_misses_none";
+
+#[test]
+fn a_thread_that_waits_for_two_replies_misses_none() {
+    check(3, || {
+        let together = Together::new();
+        let servers = [0, 1].map(|slot| {
+            let together = together.clone();
+            spawn(move || together.serve(slot))
+        });
+        together.wait_for_both();
+        for server in servers {
+            server.join().expect("a server");
+        }
+    });
+}
+
+#[test]
+fn planted_a_reply_that_is_not_counted_is_found() {
+    Bug::planted(Skipped, SLOT, "fn count_one", "fetch_add").found_by(COUNTED);
+}
+
+#[test]
+fn planted_a_count_that_is_read_without_order_is_found() {
+    Bug::planted(Relaxed, SLOT, "pub fn count", "word.load").found_by(COUNTED);
+}
+
+#[test]
+fn planted_a_counted_sleeper_that_is_not_woken_is_found() {
+    Bug::planted(Skipped, SLOT, "fn count_one", "futex::wake").found_by(COUNTED);
 }
 
 #[test]

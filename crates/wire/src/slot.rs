@@ -10,6 +10,9 @@
 //!    ▲                                                  copies the words, performs
 //!    └── wait: DONE ◄── reply's words, DONE ─────────── finish (wakes, if it was SLEEPING)
 //! ```
+//! A thread that has several messages under way waits for whichever reply comes first: it submits
+//! them as REPORTED in the place of WAITED, and `finish` counts them in the session's [`Replies`],
+//! on which that thread sleeps.
 //!
 //! Invariants:
 //! 1. A slot's words and area belong to the session until its bit is rung, then to the server until
@@ -17,6 +20,8 @@
 //! 2. That the server sleeps is a bit of the doorbell, too. So whoever comes second sees the other:
 //!    a session that the server sleeps, or the server that there is a message.
 //! 3. A session sleeps only where it has put SLEEPING in the place of WAITED, so `finish` sees it.
+//! 4. A REPORTED slot is DONE before its reply is counted. So a thread that reads the count, finds a
+//!    slot without its reply, and sleeps while the count is the same, misses no reply.
 
 use crate::futex;
 use crate::message::{Message, WORDS};
@@ -35,6 +40,13 @@ pub(crate) const WAITED: u32 = 1;
 pub(crate) const SLEEPING: u32 = 2;
 /// The reply is there.
 pub(crate) const DONE: u32 = 3;
+/// The session waits for this reply and others; it is counted in [`Replies`].
+pub(crate) const REPORTED: u32 = 4;
+
+/// The bit of [`Replies`] that says that a thread of the session sleeps there.
+const REPLIES_AWAITED: u32 = 1;
+/// A reply, as [`Replies`] counts it.
+const ONE_REPLY: u32 = 2;
 
 /// The session's call for the server.
 #[repr(C, align(64))]
@@ -43,6 +55,14 @@ pub struct Doorbell {
     /// A bit for each slot with a new message; [`ASLEEP`]: the server has to be woken through the
     /// socket.
     bits: AtomicU64,
+}
+
+/// How many messages have had their replies of those that a thread waits for together.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Replies {
+    /// Twice their number, modulo 2^32, and [`REPLIES_AWAITED`]. A futex.
+    word: AtomicU32,
 }
 
 /// A slot, without its area.
@@ -130,14 +150,25 @@ impl Slot {
         self.submit_words(message.to_words());
     }
 
+    /// As [`submit`](Slot::submit), a message of which the reply is counted in [`Replies`].
+    #[inline]
+    pub fn submit_reported(&self, message: Message) {
+        self.submit_as(message.to_words(), REPORTED);
+    }
+
     /// As [`submit`](Slot::submit), words that may be those of no message, as a hostile session's.
     #[inline]
     pub fn submit_words(&self, words: [u64; WORDS]) {
+        self.submit_as(words, WAITED);
+    }
+
+    #[inline]
+    fn submit_as(&self, words: [u64; WORDS], state: u32) {
         for (word, value) in self.words.iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
         // Release: who finds the state so finds these words.
-        self.state.store(WAITED, Ordering::Release);
+        self.state.store(state, Ordering::Release);
     }
 
     /// The server's copy of the words.
@@ -148,13 +179,15 @@ impl Slot {
 
     /// The server: the reply is there, and so is what it has in the area.
     #[inline]
-    pub fn finish(&self, reply: Reply) {
+    pub fn finish(&self, reply: Reply, replies: &Replies) {
         self.errno.store(reply.errno, Ordering::Relaxed);
         self.value.store(reply.value, Ordering::Relaxed);
         self.len.store(reply.len, Ordering::Relaxed);
         self.hint.store(reply.hint, Ordering::Relaxed);
-        if self.state.swap(DONE, Ordering::AcqRel) == SLEEPING {
-            futex::wake(&self.state);
+        match self.state.swap(DONE, Ordering::AcqRel) {
+            SLEEPING => futex::wake(&self.state),
+            REPORTED => replies.count_one(),
+            _ => {}
         }
     }
 
@@ -176,6 +209,38 @@ impl Slot {
                 .compare_exchange(WAITED, SLEEPING, Ordering::AcqRel, Ordering::Acquire);
         if matches!(exchanged, Ok(_) | Err(SLEEPING)) {
             futex::wait(&self.state, SLEEPING, timeout);
+        }
+    }
+}
+
+impl Replies {
+    /// The server: a reply is there.
+    #[inline]
+    fn count_one(&self) {
+        let before = self.word.fetch_add(ONE_REPLY, Ordering::AcqRel);
+        if before & REPLIES_AWAITED != 0 {
+            self.word.fetch_and(!REPLIES_AWAITED, Ordering::AcqRel);
+            futex::wake(&self.word);
+        }
+    }
+
+    /// The session: a number that changes with each reply. To be read before slots are looked at.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        // Acquire: whoever sees a reply counted sees it in its slot.
+        self.word.load(Ordering::Acquire) & !REPLIES_AWAITED
+    }
+
+    /// The session sleeps until the count is another one than `count`, or until the timeout, or for
+    /// no reason.
+    pub fn sleep(&self, count: u32, timeout: Duration) {
+        let awaited = count | REPLIES_AWAITED;
+        let exchanged =
+            self.word
+                .compare_exchange(count, awaited, Ordering::AcqRel, Ordering::Acquire);
+        // Another thread may sleep already.
+        if exchanged.is_ok() || exchanged == Err(awaited) {
+            futex::wait(&self.word, awaited, timeout);
         }
     }
 }
@@ -243,6 +308,13 @@ impl Doorbell {
 }
 
 #[cfg(all(test, not(loom)))]
+impl Replies {
+    /// Offset, size and name of each field.
+    pub(crate) const FIELDS: [(usize, usize, &str); 1] =
+        [(std::mem::offset_of!(Replies, word), 4, "word")];
+}
+
+#[cfg(all(test, not(loom)))]
 impl Slot {
     /// Offset, size and name of each field.
     pub(crate) const FIELDS: [(usize, usize, &str); 6] = [
@@ -277,6 +349,16 @@ impl Doorbell {
 }
 
 #[cfg(loom)]
+impl Replies {
+    #[allow(clippy::new_without_default)]
+    pub(crate) fn new() -> Replies {
+        Replies {
+            word: AtomicU32::new(0),
+        }
+    }
+}
+
+#[cfg(loom)]
 impl Slot {
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Slot {
@@ -294,6 +376,7 @@ impl Slot {
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Doorbell>() == 64);
+    assert!(size_of::<Replies>() == 64);
     assert!(size_of::<Slot>() == 128);
     assert!(std::mem::offset_of!(Slot, state) == 64);
     assert!(std::mem::offset_of!(Slot, errno) == 68);

@@ -55,9 +55,11 @@ enum Action {
     AppendSync,
     AppendDurably,
     DirectRead,
+    /// So many at a time, by one thread.
+    DirectReads(usize),
 }
 
-const ROWS: [(Action, &str); 12] = [
+const ROWS: [(Action, &str); 14] = [
     (Action::Nothing, "a message that asks for nothing"),
     (Action::Stat, "stat"),
     (Action::FileStat, "fstat of an open file"),
@@ -70,12 +72,17 @@ const ROWS: [(Action, &str); 12] = [
     (Action::AppendSync, "append 100 B, fdatasync"),
     (Action::AppendDurably, "append 100 B with O_DSYNC"),
     (Action::DirectRead, "direct read 4 KiB"),
+    (Action::DirectReads(8), "direct read 4 KiB, 8 at a time"),
+    (Action::DirectReads(32), "direct read 4 KiB, 32 at a time"),
 ];
 
 /// Operations between two readings of the clock.
 fn timing(action: Action) -> Timing {
     Timing::OneIn(match action {
-        Action::AppendSync | Action::AppendDurably | Action::DirectRead => 8,
+        Action::AppendSync
+        | Action::AppendDurably
+        | Action::DirectRead
+        | Action::DirectReads(_) => 8,
         _ => 64,
     })
 }
@@ -262,9 +269,13 @@ fn measure_volume(
             times[row][system].push(two_readers(options, &file, &others)?);
             continue;
         }
+        if let Action::DirectReads(depth) = *action {
+            times[row][system].push(reads_at_a_time(options, volume, &direct, depth)?);
+            continue;
+        }
         let time = slice(*action, options, |turn| {
             match action {
-                Action::TwoReaders => {}
+                Action::TwoReaders | Action::DirectReads(_) => {}
                 Action::ReadByMessage => {
                     // Several pieces are one message always.
                     let (first, second) = buffer.split_at_mut(PAGE_BYTES as usize / 2);
@@ -321,6 +332,27 @@ fn two_readers(options: &ServedOptions, one: &File, other: &File) -> io::Result<
     })
 }
 
+/// Reads of one thread, of which so many are under way: µs a read.
+fn reads_at_a_time(
+    options: &ServedOptions,
+    volume: &Volume,
+    file: &File,
+    depth: usize,
+) -> io::Result<f64> {
+    let queue = adit::CompletionQueue::new(volume)?;
+    for _ in 0..depth {
+        let memory = volume.buffer(PAGE_BYTES as usize)?;
+        queue.add(file.read_at_async(memory, 0), 0)?;
+    }
+    let time = slice(Action::DirectReads(depth), options, |turn| {
+        for (_, memory) in queue.wait(1, 1, None)? {
+            queue.add(file.read_at_async(memory?, page(turn)), 0)?;
+        }
+        Ok(())
+    })?;
+    Ok(time)
+}
+
 fn on_kernel(
     directory: &Path,
     options: &ServedOptions,
@@ -365,7 +397,10 @@ fn measure_kernel(
     let (entry, name) = ([1; 100], directory.join("name"));
     for (row, (action, _)) in ROWS.iter().enumerate() {
         let is_here = match action {
-            Action::Nothing | Action::ReadByMessage | Action::TwoReaders => false,
+            Action::Nothing
+            | Action::ReadByMessage
+            | Action::TwoReaders
+            | Action::DirectReads(_) => false,
             Action::DirectRead => direct.is_ok(), // tmpfs has no direct IO
             _ => true,
         };
@@ -374,7 +409,10 @@ fn measure_kernel(
         }
         let time = slice(*action, options, |turn| {
             match action {
-                Action::Nothing | Action::ReadByMessage | Action::TwoReaders => {}
+                Action::Nothing
+                | Action::ReadByMessage
+                | Action::TwoReaders
+                | Action::DirectReads(_) => {}
                 Action::Stat => _ = std::fs::metadata(&data_path)?,
                 Action::FileStat => _ = file.metadata()?,
                 Action::OpenClose => drop(HostFile::open(&data_path)?),

@@ -66,7 +66,7 @@ impl Connection {
             held: Mutex::default(),
             is_resuming: AtomicBool::new(false),
             closed_meanwhile: Mutex::default(),
-            queues: OnceLock::new(),
+            is_watched: AtomicBool::new(false),
             inherited: Mutex::default(),
             generation: AtomicU32::new(NO_GENERATION),
         }

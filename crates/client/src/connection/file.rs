@@ -122,8 +122,7 @@ impl Connection {
         let len: usize = data.iter().map(|piece| piece.len()).sum();
         let appends = flags.contains(WriteFlags::APPEND) || file.flags.contains(OpenFlags::APPEND);
         if appends && len > COLLECTED_BYTES_MAX {
-            let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
-            return Err(Error::with(Errno::TOOBIG, what));
+            return Err(append_too_large(len));
         }
         let mut rest = Rest { data, at: 0 };
         let mut done = 0;
@@ -141,14 +140,9 @@ impl Connection {
                 taken.note_append(if appends { len as u64 } else { 0 });
                 taken.write_whole(file, offset, whole, &mut rest, flags)
             };
-            let settle = |fate: &Fate| match fate.append {
-                append if fate.is_written => {
-                    let at = append.map_or(0, |(at, _)| at);
-                    Some(self.sync_written(file, flags).map(|()| at))
-                }
-                Some((at, Some(true))) => Some(self.sync_written(file, flags).map(|()| at)),
-                Some((_, None)) => Some(Err(self.unknown())),
-                Some((_, Some(false))) | None => None,
+            let settle = |fate: &Fate| match fate_of_write(fate)? {
+                Ok(at) => Some(self.sync_written(file, flags).map(|()| at)),
+                Err(Unknown) => Some(Err(self.unknown())),
             };
             let value = self.with_slot(write, settle)?;
             done += whole;
@@ -212,6 +206,26 @@ impl Connection {
     }
 }
 
+#[cold]
+pub(super) fn append_too_large(len: usize) -> Error {
+    let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
+    Error::with(Errno::TOOBIG, what)
+}
+
+/// The next server can't say whether a write was done.
+pub(super) struct Unknown;
+
+/// What became of a write whose server has ended: the offset of an append, if all was written, but
+/// perhaps not synced. None: it is to be repeated.
+pub(super) fn fate_of_write(fate: &Fate) -> Option<Result<u64, Unknown>> {
+    match fate.append {
+        append if fate.is_written => Some(Ok(append.map_or(0, |(at, _)| at))),
+        Some((at, Some(true))) => Some(Ok(at)),
+        Some((_, None)) => Some(Err(Unknown)),
+        Some((_, Some(false))) | None => None,
+    }
+}
+
 /// Reads into pieces of memory, from the beginning.
 fn read_pieces(
     taken: &mut Taken<'_>,
@@ -219,6 +233,15 @@ fn read_pieces(
     offset: u64,
     buffers: &mut [IoSliceMut<'_>],
 ) -> Result<usize, Failure> {
+    if let [one] = buffers
+        && let Some(message) = taken.read_in_place(file, offset, (one.as_ptr(), one.len()))
+    {
+        let got = taken.send(message)?.value as usize;
+        return match got <= one.len() {
+            true => Ok(got),
+            false => Err(super::foreign().into()),
+        };
+    }
     let mut pieces = buffers
         .iter_mut()
         .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
@@ -303,7 +326,7 @@ impl Taken<'_> {
 
     /// The server has said where the pages of a read are in its cache.
     #[inline]
-    fn note_hints(&self, file: &RemoteFile, offset: u64, len: usize, first: u64) {
+    pub(super) fn note_hints(&self, file: &RemoteFile, offset: u64, len: usize, first: u64) {
         let Some(cache) = &self.link.cache else {
             return;
         };
@@ -323,6 +346,42 @@ impl Taken<'_> {
         }
     }
 
+    /// A direct read into a buffer of the session's memory.
+    pub(super) fn read_in_place(
+        &self,
+        file: &RemoteFile,
+        offset: u64,
+        (start, len): (*const u8, usize),
+    ) -> Option<Message> {
+        // Others say by their reply where the pages are in the cache.
+        if !file.flags.contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        Some(Message::ReadArena {
+            file: file.number,
+            len: len as u32,
+            offset,
+            at: self.link.place_in_arena(start, len)?,
+        })
+    }
+
+    /// A write from a buffer of the session's memory.
+    pub(super) fn write_in_place(
+        &self,
+        file: &RemoteFile,
+        offset: u64,
+        (start, len): (*const u8, usize),
+        flags: WriteFlags,
+    ) -> Option<Message> {
+        Some(Message::WriteArena {
+            file: file.number,
+            len: len as u32,
+            offset,
+            flags,
+            at: self.link.place_in_arena(start, len)?,
+        })
+    }
+
     /// Writes the next bytes in one operation of the server's; the offset of an append.
     fn write_whole(
         &mut self,
@@ -332,6 +391,12 @@ impl Taken<'_> {
         rest: &mut Rest<'_, '_>,
         flags: WriteFlags,
     ) -> Result<u64, Failure> {
+        if let Rest { data: [one], at: 0 } = *rest
+            && one.len() == len
+            && let Some(message) = self.write_in_place(file, offset, (one.as_ptr(), len), flags)
+        {
+            return Ok(self.send(message)?.value);
+        }
         let mut sent = 0;
         loop {
             let piece = (len - sent).min(DATA_BYTES_MAX);

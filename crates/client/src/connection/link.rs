@@ -1,9 +1,11 @@
 //! A session with one server, from its begin to the server's end.
 //!
-//! Invariants: a slot belongs to one thread from [`Link::try_take_slot`] until its reply is there, or
-//! until the next server has said what became of its message. A link is never used again once it is
-//! lost.
+//! Invariants: a slot belongs to one thread, or to one asynchronous operation, from
+//! [`Link::try_take_slot`] until its reply is there, or until the next server has said what became of
+//! its message. If neither comes, it stays taken: the server may still write into its area. A link is
+//! never used again once it is lost.
 
+use super::arena::Arena;
 use super::mapped::Mapped;
 use super::{Connection, foreign};
 use adit_base::clock::monotonic_ns;
@@ -12,6 +14,7 @@ use adit_base::patience::Patience;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
 use adit_wire::calls::{FileCall, VolumeCall};
 use adit_wire::handshake::{Begun, Key, Opening, Resumed};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
@@ -33,9 +36,16 @@ const SHORT_SPIN_NS: u64 = 3_000;
 /// A sleeping thread looks so often whether the server is still there.
 const WATCH: Duration = Duration::from_millis(50);
 
+/// Asynchronous operations leave so many slots to threads that wait for replies.
+const SPARED: u32 = 8;
+
 /// A session with a server.
 pub(super) struct Link {
-    pub(super) memory: SessionMemory,
+    /// Tells links apart; a later one of a connection has a higher one.
+    pub(super) number: u64,
+    pub(super) memory: Arc<SessionMemory>,
+    /// Its memory for buffers, once one was asked for.
+    arena: OnceLock<Arc<Arena>>,
     /// The server's cache, if the session may read it itself.
     pub(super) cache: Option<Mapped>,
     /// None: the server has gone, and the session goes on with another one.
@@ -111,6 +121,8 @@ pub(super) struct Taken<'c> {
     slot: usize,
     /// The server slept when it was called.
     woke: bool,
+    /// A message is under way that `end_reported` has not ended.
+    is_reported: bool,
 }
 
 impl Link {
@@ -120,8 +132,12 @@ impl Link {
         (guard, socket): (ChildGuard, OwnedFd),
         begun: &Begun,
     ) -> Link {
+        /// The next link's number.
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Link {
-            memory,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            memory: Arc::new(memory),
+            arena: OnceLock::new(),
             cache,
             socket: Mutex::new(Some(Arc::new(Socket {
                 _guard: guard,
@@ -162,9 +178,82 @@ impl Link {
                     connection,
                     slot: free.trailing_zeros() as usize,
                     woke: false,
+                    is_reported: false,
                 });
             }
         }
+    }
+
+    /// As [`try_take_slot`](Self::try_take_slot), but leaves some slots to others.
+    pub(super) fn try_take_spare_slot<'c>(
+        &'c self,
+        connection: &'c Connection,
+    ) -> Option<Taken<'c>> {
+        let free = self.free.load(Ordering::Relaxed).count_ones();
+        (free > SPARED).then(|| self.try_take_slot(Some(connection)))?
+    }
+
+    /// Sends the byte that wakes the server.
+    pub(super) fn wake_server(&self) {
+        // If it can't be sent, bytes lie there already, or nobody reads them any more.
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Some(socket) = self.socket() {
+            let _ = send(&socket.fd, &[0], flags);
+        }
+    }
+
+    /// Waits until another reply than those of `count` is there to a message that was begun by
+    /// [`Taken::begin_reported`], or until the timeout, or for no reason.
+    pub(super) fn wait_for_reply(&self, count: u32, timeout: Duration) {
+        let replies = self.memory.replies();
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let mut began_ns = 0;
+        loop {
+            for _ in 0..64 {
+                if replies.count() != count {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            let now_ns = monotonic_ns();
+            if began_ns == 0 {
+                began_ns = now_ns;
+            }
+            let (spin_ns, yield_ns) = match self.patience.is_short(now_ns) {
+                true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
+                false => (SPIN_NS, YIELD_NS),
+            };
+            let waited_ns = now_ns.saturating_sub(began_ns);
+            if waited_ns >= timeout_ns {
+                return;
+            } else if waited_ns < spin_ns {
+            } else if waited_ns < yield_ns {
+                self.patience.yield_now();
+            } else {
+                return replies.sleep(count, Duration::from_nanos(timeout_ns - waited_ns));
+            }
+        }
+    }
+
+    /// A buffer in the session's memory; None: the server has gone, or there is no room.
+    pub(super) fn buffer(&self, len_bytes: usize) -> Option<Buffer> {
+        if self.is_known_lost() {
+            return None;
+        }
+        let arena = || Arc::new(Arena::new(self.memory.clone()));
+        self.arena.get_or_init(arena).buffer(len_bytes)
+    }
+
+    /// Where the bytes lie in the arena of this session, if one message moves them; None: elsewhere.
+    #[inline]
+    pub(super) fn place_in_arena(&self, start: *const u8, len: usize) -> Option<u64> {
+        self.arena.get()?.offset_of(start, len)
+    }
+
+    /// The session goes on with another server, and no thread waits for this one: gives back memory.
+    pub(super) fn discard(&self) {
+        let has_buffers = self.arena.get().is_some_and(|arena| !arena.is_unused());
+        self.memory.discard(!has_buffers);
     }
 
     /// Does no thread wait for the server?
@@ -242,7 +331,9 @@ impl Link {
             let offset = notes.appends()?;
             let len_bytes = self.own[number].append_bytes.load(Ordering::Relaxed);
             match Message::from_words(slot.words())? {
-                Message::Write { file, .. } => Some((number, file, offset, len_bytes)),
+                Message::Write { file, .. } | Message::WriteArena { file, .. } => {
+                    Some((number, file, offset, len_bytes))
+                }
                 _ => None,
             }
         });
@@ -381,6 +472,52 @@ impl<'c> Taken<'c> {
     /// Sends a message; [`end`](Self::end) must follow.
     #[inline]
     pub(super) fn begin(&mut self, message: Message) {
+        self.note_message();
+        let memory = &self.link.memory;
+        memory.slot(self.slot).submit(message);
+        self.woke = memory.doorbell().ring(self.slot);
+        if self.woke {
+            self.link.wake_server();
+        }
+    }
+
+    /// Sends a message of which the reply is counted. True: the server has to be woken
+    /// ([`Link::wake_server`]). [`end_reported`](Self::end_reported) must follow once the reply is
+    /// there, or the session has gone on or ended (`requests.rs`).
+    pub(super) fn begin_reported(&mut self, message: Message) -> bool {
+        self.note_message();
+        self.is_reported = true;
+        let memory = &self.link.memory;
+        memory.slot(self.slot).submit_reported(message);
+        memory.doorbell().ring(self.slot)
+    }
+
+    /// The number of the slot, among those of all links.
+    pub(super) fn place(&self) -> u64 {
+        self.link.number * SLOTS as u64 + self.slot as u64
+    }
+
+    /// The reply to a message of [`begin_reported`](Self::begin_reported), once it is there or its
+    /// server has ended and the session has gone on, or ended.
+    pub(super) fn end_reported(&mut self) -> Result<Reply, Failure> {
+        let slot = self.link.memory.slot(self.slot);
+        if let Some(reply) = slot.reply() {
+            self.is_reported = false;
+            return Ok(self.checked(reply)?);
+        }
+        if let Some(connection) = self.connection
+            && let Some(error) = connection.error_of_end(self.link)
+        {
+            // The slot stays taken: nobody knows what was done of its message.
+            return Err(error.into());
+        }
+        self.is_reported = false;
+        Err(Failure::Lost(self.link.fate(self.slot)))
+    }
+
+    /// Another message of the slot begins.
+    #[inline]
+    fn note_message(&mut self) {
         let link = self.link;
         // Before the message: whoever finds no reply finds nothing of the append before it.
         let own = &link.own[self.slot];
@@ -388,15 +525,6 @@ impl<'c> Taken<'c> {
         // One thread has the slot.
         let before = own.messages.load(Ordering::Relaxed);
         own.messages.store(before + 1, Ordering::Relaxed);
-        link.memory.slot(self.slot).submit(message);
-        self.woke = link.memory.doorbell().ring(self.slot);
-        if self.woke {
-            // If it can't be sent, bytes lie there already, or nobody reads them any more.
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            if let Some(socket) = link.socket() {
-                let _ = send(&socket.fd, &[0], flags);
-            }
-        }
     }
 
     /// Waits for the reply.
@@ -493,7 +621,7 @@ impl<'c> Taken<'c> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if self.slot != usize::MAX {
+        if self.slot != usize::MAX && !self.is_reported {
             let bit = 1 << self.slot;
             let before = self.link.free.fetch_or(bit, Ordering::Release);
             debug_assert!(before & bit == 0, "one thread had the slot");

@@ -8,6 +8,7 @@
 //! (`outcome.rs`). A forked child has no link: the memory is not there in it, and its copy of the
 //! socket is closed. If its parent has left its files to it, it makes one of its own (`inherit.rs`).
 
+mod arena;
 mod connect;
 mod file;
 mod held;
@@ -15,6 +16,7 @@ mod inherit;
 mod link;
 mod mapped;
 mod outcome;
+mod requests;
 mod resume;
 #[cfg(feature = "internal")]
 pub mod simulated;
@@ -24,6 +26,7 @@ pub(crate) use connect::{
 };
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
+pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 
 use held::{Held, Released};
 use inherit::Inherited;
@@ -32,9 +35,9 @@ use link::{Failure, Fate, Link, Taken};
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use adit_base::{Errno, Error, Result, fork};
+use adit_base::{Errno, Error, Result};
+use adit_block::Buffer;
 use adit_fs::{BlobId, Credentials, OpenFlags};
-use adit_reactor::Engine;
 use adit_store::cache::Hint;
 use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
@@ -66,8 +69,8 @@ pub(crate) struct Connection {
     is_resuming: AtomicBool,
     /// Files that are to be closed as soon as that has ended.
     closed_meanwhile: Mutex<Vec<u64>>,
-    /// Holds queues of completions, and nothing else.
-    queues: OnceLock<(Arc<Engine<()>>, u32)>,
+    /// A thread goes on with the next server when this one has ended.
+    is_watched: AtomicBool,
     /// What the parent of this process has left to it, until it is asked for.
     inherited: Mutex<Option<Inherited>>,
     /// Fork generation of the process whose link it is.
@@ -129,6 +132,11 @@ impl Connection {
             true => None,
             false => link.try_take_slot(Some(self)),
         }
+    }
+
+    /// A buffer in the session's memory, which messages name where it lies; None: there is no room.
+    pub(crate) fn buffer(&self, len_bytes: usize) -> Option<Buffer> {
+        self.link().buffer(len_bytes)
     }
 
     /// Does something with a slot, in the next server again if this one ends before it has replied.
@@ -363,25 +371,6 @@ impl Connection {
             }
             return;
         }
-    }
-
-    /// An engine that only holds queues of completions.
-    pub(crate) fn queues(&self) -> Result<&Arc<Engine<()>>> {
-        if let Some(made) = self.queues.get() {
-            return match made {
-                (engine, generation) if *generation == fork::generation() => Ok(engine),
-                _ => Err(fork::refused()), // its thread is the parent's
-            };
-        }
-        let device = adit_block::open_device("mem:1M", &adit_block::DeviceOptions::default())?;
-        let options = adit_reactor::EngineOptions {
-            queue_depth: 1,
-            keeper: false,
-            name: self.address.clone(),
-        };
-        let engine = Engine::start(device, options, |_| async { Ok(()) })?;
-        let made = self.queues.get_or_init(|| (engine, fork::generation()));
-        Ok(&made.0)
     }
 }
 

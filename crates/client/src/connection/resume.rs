@@ -65,7 +65,7 @@ impl Connection {
                 links.push(link);
                 let (_, before) = links.split_last().expect("there is one");
                 let unused = before.iter().filter(|link| link.is_unused());
-                unused.for_each(|link| link.memory.discard());
+                unused.for_each(|link| link.discard());
                 tracing::info!(volume = %self.address, "the session goes on with the next server");
                 Ok(())
             }
@@ -86,7 +86,7 @@ impl Connection {
     }
 
     #[cold]
-    fn ended(&self, why: &str) -> Error {
+    pub(super) fn ended(&self, why: &str) -> Error {
         let what = format!(
             "ask the server at {}: it has ended, or ended the session ({why}); open the volume again",
             self.address
@@ -168,6 +168,7 @@ impl Connection {
         }
         let (connection, socket) = (Arc::downgrade(self), self.link().socket());
         let spawned = spawn_without_signals("adit-session", move || watch(&connection, socket));
+        self.is_watched.store(spawned.is_ok(), Ordering::Release);
         if let Err(error) = spawned {
             tracing::warn!(volume = %self.address, %error, "no thread watches the server: what this process has locked is free if it does nothing while the next server begins");
         }

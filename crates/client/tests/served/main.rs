@@ -26,6 +26,7 @@ mod volumes;
 mod support;
 
 mod attributes;
+mod pipelined;
 
 use adit::{
     Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,

@@ -35,6 +35,12 @@ impl Served {
         format!("unix:{}", self.directory.path().join("s").display())
     }
 
+    /// How many sessions it has.
+    pub fn sessions(&self) -> usize {
+        let server = self.server.as_ref().expect("taken only at the end");
+        server.state().sessions.len()
+    }
+
     /// The volume itself.
     pub fn volume(&self) -> &Volume {
         self.volume.as_ref().expect("taken only at the end")

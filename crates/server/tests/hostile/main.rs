@@ -81,6 +81,8 @@ fn memory_that_changes_and_slots_that_are_rung_again() {
     attack(&[
         memory::rung_again,
         memory::scribbled,
+        memory::arena_ranges,
+        memory::counted_replies,
         memory::never_read,
         memory::punched_and_cut,
         memory::closed_under_way,

@@ -4,11 +4,11 @@ use crate::rig::{Peer, Rig, minutes, seed, until};
 use adit_base::random::Prng;
 use adit_fs::{LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;
-use adit_wire::memory::{AREA_BYTES, MEMORY_BYTES};
+use adit_wire::memory::{AREA_BYTES, ARENA_BYTES, MEMORY_BYTES};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A slot whose message is under way: the session ends.
@@ -120,6 +120,103 @@ pub(crate) fn scribbled(rig: &Rig) {
             stop.store(true, Ordering::Relaxed);
         });
     }
+}
+
+/// Ranges that the arena has not, and those that are named by several messages at a time.
+pub(crate) fn arena_ranges(rig: &Rig) {
+    let mut peer = Peer::begin(&rig.socket());
+    let flags = OpenFlags::READ_WRITE | OpenFlags::CREATE;
+    let file = peer
+        .open("/arena", flags | OpenFlags::DIRECT)
+        .expect("opened");
+    let write = |len, at| Message::WriteArena {
+        file,
+        len,
+        offset: 0,
+        flags: WriteFlags::SYNC_DATA,
+        at,
+    };
+    let read = |len, at| Message::ReadArena {
+        file,
+        len,
+        offset: 0,
+        at,
+    };
+    let end = ARENA_BYTES as u64;
+    let outside = [
+        (1, end),
+        (4096, end - 4095),
+        (1 << 20, end - 4096),
+        (0, end + 1),
+        (4096, u64::MAX),
+        (4096, u64::MAX - 4095),
+        (1 << 20, 1 << 63),
+        ((1 << 20) + 1, 0),
+        (u32::MAX, 0),
+    ];
+    for (len, at) in outside {
+        for message in [read(len, at), write(len, at)] {
+            let reply = peer.ask(1, message).expect("it goes on");
+            assert_eq!(reply.errno, libc::EINVAL as u32, "{message:?}");
+        }
+    }
+    let reply = peer.ask(1, write(1 << 20, end - (1 << 20)));
+    assert_eq!(reply.expect("it goes on").errno, 0, "the last MiB");
+    for round in 0..50 {
+        for slot in 0..SLOTS {
+            let at = (slot as u64 % 3) * 512;
+            let message = match (slot + round) % 4 {
+                0 => write(8192, at),
+                _ => read(65_536, at),
+            };
+            peer.submit(slot, message);
+        }
+        for slot in 0..SLOTS {
+            let reply = peer.wait(slot).expect("its messages are right");
+            assert_eq!(reply.errno, 0);
+        }
+    }
+    // Its memory goes after the last of them.
+    for slot in 0..SLOTS {
+        peer.submit(slot, read(1 << 20, slot as u64 * 4096));
+    }
+}
+
+/// The word that counts replies, and says that a thread sleeps there, has any value.
+pub(crate) fn counted_replies(rig: &Rig) {
+    const REPLIES_OFFSET: usize = 7168;
+    let mut random = Prng::new(seed());
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/counted");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (memory, stop, seed) = (&peer.memory, &stop, random.next_u64());
+        scope.spawn(move || {
+            let mut random = Prng::new(seed);
+            // SAFETY: areas begin at 65536 of the mapping; the word is aligned.
+            let word = unsafe { memory.area(0).sub(65536 - REPLIES_OFFSET) };
+            // SAFETY: as above.
+            let word = unsafe { word.cast::<AtomicU32>().as_ref() };
+            while !stop.load(Ordering::Relaxed) {
+                word.store(random.next_u64() as u32, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..200 {
+            for slot in 0..SLOTS {
+                let message = match slot % 2 {
+                    0 => Message::Size { file },
+                    _ => Message::Sync { file, all: false },
+                };
+                peer.memory.slot(slot).submit_reported(message);
+                peer.ring(slot);
+            }
+            for slot in 0..SLOTS {
+                let reply = peer.wait(slot).expect("its messages are right");
+                assert_eq!(reply.errno, 0);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Reads that nobody waits for, in all slots.

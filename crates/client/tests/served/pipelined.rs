@@ -1,0 +1,423 @@
+//! Asynchronous operations of one thread: several messages are under way, more operations than slots
+//! wait their turn, and none is lost with its handle, its file, its queue or in a fork.
+
+use crate::support::Served;
+use crate::{connect, errno, read_write, served};
+use adit::{Buffer, CompletionQueue, Errno, File, OpenOptions, Pending, Volume, VolumeOptions};
+use adit_block::{
+    Capabilities, Completion, Device, Doorbell, Geometry, MemoryConfig, MemoryDevice, Operation,
+    Queue, Request, Submission,
+};
+use adit_wire::slot::SLOTS;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+/// The gate writes this into the memory of reads that it keeps.
+const MARK: u8 = 0xee;
+
+/// A device that keeps reads while its gate is closed.
+struct Gate {
+    inner: Arc<MemoryDevice>,
+    is_closed: AtomicBool,
+    /// Reads that it keeps.
+    kept: AtomicUsize,
+}
+
+struct GateQueue {
+    gate: Arc<Gate>,
+    inner: Box<dyn Queue>,
+    kept: Vec<Request>,
+}
+
+struct GateDoorbell(Arc<Gate>, Arc<dyn Doorbell>);
+
+/// The device of a volume; others hold the gate, too.
+struct Gated(Arc<Gate>);
+
+impl Gate {
+    fn new() -> Arc<Gate> {
+        Arc::new(Gate {
+            inner: MemoryDevice::new(MemoryConfig::default()).expect("memory"),
+            is_closed: AtomicBool::new(false),
+            kept: AtomicUsize::new(0),
+        })
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    fn open(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until it keeps so many reads.
+    fn until(&self, count: usize) {
+        until("reads come to the device", || {
+            self.kept.load(Ordering::SeqCst) >= count
+        });
+    }
+}
+
+impl Device for Gated {
+    fn name(&self) -> String {
+        "a gate".into()
+    }
+    fn geometry(&self) -> Geometry {
+        self.0.inner.geometry()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            inline: false,
+            queued: true,
+            ..self.0.inner.capabilities()
+        }
+    }
+    fn open_queue(&self, depth: u32) -> adit::Result<Box<dyn Queue>> {
+        Ok(Box::new(GateQueue {
+            gate: self.0.clone(),
+            inner: self.0.inner.open_queue(depth)?,
+            kept: Vec::new(),
+        }))
+    }
+    fn execute(&self, request: Request) -> Completion {
+        self.0.inner.execute(request)
+    }
+}
+
+impl Queue for GateQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        let is_read = matches!(request.operation, Operation::Read);
+        if !is_read || !self.gate.is_closed.load(Ordering::SeqCst) {
+            return self.inner.submit(request);
+        }
+        // The memory is the device's now.
+        for buffer in &request.buffers {
+            // SAFETY: valid, and nobody else's until the completion.
+            unsafe { buffer.as_mut_ptr().write_bytes(MARK, buffer.len()) };
+        }
+        self.kept.push(request);
+        self.gate.kept.store(self.kept.len(), Ordering::SeqCst);
+        Submission::Accepted
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        let mut count = self.inner.poll(done);
+        if !self.gate.is_closed.load(Ordering::SeqCst) {
+            count += self.kept.len();
+            done.extend(self.kept.drain(..).map(|of| self.gate.inner.execute(of)));
+            self.gate.kept.store(0, Ordering::SeqCst);
+        }
+        count
+    }
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight() + self.kept.len()
+    }
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        Arc::new(GateDoorbell(self.gate.clone(), self.inner.doorbell()))
+    }
+}
+
+impl Doorbell for GateDoorbell {
+    fn ring(&self) -> adit::Result<()> {
+        self.1.ring()
+    }
+    fn wait(&self, timeout: Option<Duration>) {
+        match self.0.kept.load(Ordering::SeqCst) {
+            0 => self.1.wait(timeout),
+            _ => std::thread::sleep(Duration::from_micros(100)),
+        }
+    }
+}
+
+fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A volume in a server, on a device with a gate, and a file for direct IO of so many pages, each of
+/// its own bytes.
+fn gated(pages: usize) -> (Arc<Gate>, Served, Volume, File) {
+    let gate = Gate::new();
+    let device = Arc::new(Gated(gate.clone()));
+    let volume = Volume::on_device(device, &VolumeOptions::new(), true).expect("opened");
+    let served = Served::new(volume);
+    let session = connect(&served);
+    let file = session
+        .open_file("/f", read_write().direct(true))
+        .expect("opened");
+    let content: Vec<u8> = (0..pages * PAGE).map(|at| (at / PAGE) as u8).collect();
+    // The first time through the cache, since the pages are new.
+    for _ in 0..2 {
+        file.write_at(&content, 0).expect("written");
+        file.sync_all().expect("synced");
+    }
+    (gate, served, session, file)
+}
+
+fn read(session: &Volume, file: &File, page: usize) -> Pending<Buffer> {
+    let memory = session.buffer(PAGE).expect("memory");
+    file.read_at_async(memory, (page * PAGE) as u64)
+}
+
+fn is_page(read: &Buffer, page: usize) -> bool {
+    read.len() == PAGE && read.as_slice().iter().all(|byte| *byte == page as u8)
+}
+
+#[test]
+fn reads_of_one_thread_are_at_the_device_together() {
+    const READS: usize = 200;
+    let (gate, _served, session, file) = gated(READS);
+    gate.close();
+    let mut reads: Vec<_> = (0..READS).map(|page| read(&session, &file, page)).collect();
+    gate.until(SLOTS - 8);
+    // Other threads, and this one, have slots for what doesn't wait for the device.
+    assert_eq!(file.len().expect("size"), (READS * PAGE) as u64);
+    session.create_dir("/d").expect("made");
+    let mut last = reads.pop().expect("there is one");
+    assert!(last.poll_once().is_none());
+    let waited = last.wait_timeout(Duration::from_millis(1));
+    assert!(!waited.expect("a timeout is no error"));
+    gate.open();
+    assert!(is_page(&last.wait().expect("read"), READS - 1));
+    for (page, read) in reads.into_iter().enumerate() {
+        assert!(is_page(&read.wait().expect("read"), page), "page {page}");
+    }
+}
+
+/// What the device writes appears in the session's buffer while the read is under way.
+#[test]
+fn a_direct_read_goes_from_the_device_into_the_buffer() {
+    let (gate, _served, session, file) = gated(100);
+    gate.close();
+    for blocks in [false, true] {
+        let mut memory = session.buffer(PAGE).expect("memory");
+        memory.try_mut().expect("mine").fill(1);
+        let start = memory.as_mut_ptr();
+        std::thread::scope(|scope| {
+            let read = scope.spawn(|| match blocks {
+                false => file.read_at_async(memory, 9 * PAGE as u64).wait(),
+                true => {
+                    let mut memory = memory;
+                    file.read_exact_at(memory.try_mut().expect("mine"), 9 * PAGE as u64)?;
+                    Ok(memory)
+                }
+            });
+            gate.until(1);
+            // SAFETY: mapped as long as the buffer, which the read has; the device writes there only
+            // once the gate is open.
+            assert_eq!(unsafe { start.read_volatile() }, MARK, "no copy is between");
+            gate.open();
+            let read = read.join().expect("no panic").expect("read");
+            assert!(is_page(&read, 9));
+            assert_eq!(read.as_mut_ptr(), start);
+        });
+        gate.close();
+    }
+    gate.open();
+}
+
+#[test]
+fn buffers_of_a_session_are_written_from_and_outlive_it() {
+    let served = served();
+    let session = connect(&served);
+    let direct = session
+        .open_file("/direct", read_write().direct(true))
+        .expect("opened");
+    let cached = session.open_file("/cached", &read_write()).expect("opened");
+    let mut all = Vec::new();
+    // More than the arena has: the rest is the process's own memory.
+    for number in 0..72_u8 {
+        let mut memory = session.buffer(1 << 20).expect("memory");
+        memory.try_mut().expect("mine").fill(number);
+        let at = u64::from(number % 8) << 20;
+        direct.write_at(memory.as_slice(), at).expect("written");
+        cached
+            .write_at_async(memory.slice(4096..8192 + 5), at)
+            .wait()
+            .expect("written");
+        let mut back = session.buffer(1 << 20).expect("memory");
+        direct
+            .read_exact_at(back.try_mut().expect("mine"), at)
+            .expect("read");
+        assert!(back.as_slice() == memory.as_slice(), "buffer {number}");
+        let back = cached.read_at_async(back, at).wait().expect("read");
+        assert!(back.as_slice()[..4101].iter().all(|byte| *byte == number));
+        all.push(memory);
+    }
+    drop((direct, cached, session));
+    for (number, memory) in all.iter().enumerate() {
+        assert!(memory.as_slice().iter().all(|byte| *byte == number as u8));
+    }
+}
+
+#[test]
+fn a_queue_that_is_dropped_waits_for_what_is_under_way() {
+    let (gate, _served, session, file) = gated(100);
+    gate.close();
+    let queue = CompletionQueue::new(&session).expect("made");
+    let mut memory = vec![[0xff; PAGE]; 100];
+    for (page, memory) in memory.iter_mut().enumerate() {
+        // SAFETY: the memory outlives the queue, which waits for the reads.
+        let read = unsafe { file.read_into_async(memory.as_mut_ptr(), PAGE, (page * PAGE) as u64) };
+        queue.add(read, page as u64).expect("added");
+    }
+    gate.until(SLOTS - 8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| gate.open());
+        drop(queue);
+    });
+    for (page, memory) in memory.iter().enumerate() {
+        assert!(memory.iter().all(|byte| *byte == page as u8), "page {page}");
+    }
+}
+
+#[test]
+fn files_and_sessions_may_go_before_their_operations() {
+    let (gate, served, session, file) = gated(70);
+    gate.close();
+    let reads: Vec<_> = (0..70).map(|page| read(&session, &file, page)).collect();
+    gate.until(SLOTS - 8);
+    drop(file);
+    drop(session);
+    gate.open();
+    for (page, read) in reads.into_iter().enumerate() {
+        assert!(is_page(&read.wait().expect("read"), page), "page {page}");
+    }
+    // The end of the last operation ends the session.
+    until("the session ends", || served.sessions() == 0);
+}
+
+#[test]
+fn a_fork_leaves_operations_under_way_to_the_parent() {
+    let (gate, _served, session, file) = gated(70);
+    gate.close();
+    let mut reads: Vec<_> = (0..70).map(|page| read(&session, &file, page)).collect();
+    gate.until(SLOTS - 8);
+    // SAFETY: the child does what a forked child may, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let badf = |error: adit::Error| error.errno() == Errno::BADF;
+        let is_refused = reads.pop().is_some_and(|read| read.wait().is_err_and(badf))
+            && file.len().is_err_and(badf);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!is_refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: our child, and a place for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child was refused");
+    gate.open();
+    for (page, read) in reads.into_iter().enumerate() {
+        assert!(is_page(&read.wait().expect("read"), page), "page {page}");
+    }
+}
+
+/// Two threads start more operations than there are slots, two others collect them, and a third
+/// one blocks in calls of its own.
+#[test]
+fn each_completion_goes_to_one_of_the_threads_that_collect() {
+    const EACH: u64 = 1000;
+    let served = served();
+    let session = connect(&served);
+    let file = session.open_file("/f", &read_write()).expect("opened");
+    let queue = CompletionQueue::<(), u64>::new(&session).expect("made");
+    let (begun, stop) = (Barrier::new(5), AtomicBool::new(false));
+    let mut pages: Vec<u64> = std::thread::scope(|scope| {
+        let (file, queue, begun, stop, session) = (&file, &queue, &begun, &stop, &session);
+        for half in 0..2 {
+            scope.spawn(move || {
+                begun.wait();
+                for page in half * EACH..(half + 1) * EACH {
+                    let data = Buffer::copy_of(&page.to_le_bytes());
+                    let write = file.write_at_async(data, page * 8);
+                    queue.add(write, page).expect("added");
+                }
+            });
+        }
+        let blocks = scope.spawn(move || {
+            begun.wait();
+            while !stop.load(Ordering::Relaxed) {
+                session.create_dir("/d").expect("made");
+                session.remove_dir("/d").expect("removed");
+            }
+        });
+        let collectors: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(move || {
+                    begun.wait();
+                    let mut pages = Vec::new();
+                    for _ in 0..EACH {
+                        for (page, result) in queue.wait(1, 1, None).expect("waited") {
+                            result.expect("written");
+                            pages.push(page);
+                        }
+                    }
+                    pages
+                })
+            })
+            .collect();
+        let pages = collectors
+            .into_iter()
+            .map(|of| of.join().expect("no panic"));
+        let pages = pages.collect::<Vec<_>>().concat();
+        stop.store(true, Ordering::Relaxed);
+        blocks.join().expect("no panic");
+        pages
+    });
+    pages.sort_unstable();
+    assert!(pages.into_iter().eq(0..2 * EACH));
+    let content = session.read("/f").expect("read");
+    let words = content
+        .chunks(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("8")));
+    assert!(words.eq(0..2 * EACH));
+}
+
+/// More than a message holds, more than all large writes of a session have, and nothing.
+#[test]
+fn large_and_empty_operations_are_whole() {
+    let served = served();
+    let session = connect(&served);
+    let large = (1 << 20) + 12_345;
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true);
+    let log = session.open_file("/log", &options).expect("opened");
+    let appends: Vec<_> = (0..40)
+        .map(|number: u8| log.append_async(Buffer::copy_of(&vec![number; large])))
+        .collect();
+    log.sync_data_async().wait().expect("synced");
+    let mut ends = Vec::new();
+    for (number, append) in appends.into_iter().enumerate() {
+        let at = append.wait().expect("appended");
+        let read = log.read_at_async(Buffer::zeroed(large), at).wait();
+        let read = read.expect("read");
+        assert!(
+            read.as_slice() == vec![number as u8; large],
+            "append {number}"
+        );
+        ends.push(at);
+    }
+    ends.sort_unstable();
+    let expected: Vec<u64> = (0..40).map(|number| number * large as u64).collect();
+    assert_eq!(ends, expected);
+    let nothing = log.read_at_async(Buffer::zeroed(0), 0).wait();
+    assert!(nothing.expect("read").is_empty());
+    let behind = log
+        .read_at_async(Buffer::zeroed(10), 40 * large as u64)
+        .wait();
+    assert!(behind.expect("read").is_empty());
+    log.append_async(Buffer::zeroed(0)).wait().expect("nothing");
+    let buffer = Buffer::zeroed(10);
+    let shared = buffer.clone();
+    assert_eq!(errno(log.read_at_async(buffer, 0).wait()), Errno::BUSY);
+    drop(shared);
+    let only_read = session.open_file("/log", OpenOptions::new().read(true));
+    let only_read = only_read.expect("opened");
+    let refused = only_read.write_at_async(Buffer::zeroed(1), 0).wait();
+    assert_eq!(errno(refused), Errno::BADF);
+}

@@ -172,7 +172,7 @@ impl<T: Send + 'static> Handle<T> {
 }
 
 /// Waits until at least one of the operations is done, or until the timeout (`None`: never); says
-/// whether one is. `handle` gives the first `count` operations by number, None for one that is done.
+/// whether one is. `handle` gives the first `count` operations by number; None is passed over.
 /// The thread drives the worker of the first of them; others are driven by their keepers. With a
 /// timeout of zero it makes all progress that is possible without waiting.
 ///
@@ -189,13 +189,14 @@ pub fn wait_any<'a, T: Send + 'static>(
         _ => None,
     };
     let Some((home, _)) = (0..count).find_map(running) else {
-        return Ok(count > 0);
+        return Ok((0..count).any(|at| handle(at).is_some()));
     };
     if home.core().is_forked() {
         return Err(forked());
     }
-    let is_done =
-        || (0..count).any(|at| running(at).is_none_or(|(_, operation)| operation.is_done()));
+    let is_done_at =
+        |at| handle(at).is_some() && running(at).is_none_or(|(_, operation)| operation.is_done());
+    let is_done = || (0..count).any(is_done_at);
     if is_done() {
         return Ok(true);
     }

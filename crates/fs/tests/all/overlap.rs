@@ -44,6 +44,9 @@ fn slow() -> Arc<MemoryDevice> {
 fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
     let volume = Volume::format(memory(64 << 20), 8 << 20);
     let big = volume.open("/big", CREATE).unwrap();
+    let small: Vec<_> = (0..9)
+        .map(|number| volume.open(&format!("/s{number}"), CREATE).unwrap())
+        .collect();
     let file = volume.open("/f", CREATE).unwrap();
     let (written, slots) = volume
         .run(async |fs: &Fs| {
@@ -51,9 +54,12 @@ fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
                 fs.write(&big, at << 20, &stamped(1, at << 20, 1 << 20))
                     .await?;
             }
+            for small in &small {
+                fs.write(small, 0, &stamped(1, 0, 30 * 4096)).await?;
+            }
             let data = stamped(2, 0, 8192);
             let mut write = pin!(fs.write(&file, 0, &data));
-            // More than a third of the cache is dirty.
+            // More than a half of the cache is dirty.
             assert!(poll_once(write.as_mut()).await.is_none());
             fs.close(&file).await?;
             fs.unlink(at("/f")).await?;

@@ -554,7 +554,7 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
     end(&place, served);
 }
 
-/// A mapping needs memory for what has data, and leaves a quarter of it to others. A write to a mapped
+/// A large mapping needs memory for its data, and leaves a quarter of it to others. A write to a mapped
 /// file needs room in its memory; without, it fails and changes nothing.
 #[test]
 fn a_write_without_room_in_the_memory_changes_nothing() {
@@ -589,7 +589,13 @@ less = mmap.mmap(large, free - total * 3 // 8)
 assert less[-1] == ord('d')
 less.close()
 fill = sys.argv[1] + '/fill'
-with open(fill, 'wb', 0) as file: fails(lambda: [file.write(bytes(65536)) for _ in range(2000)])
+free = os.statvfs(sys.argv[1]).f_bavail * space.f_frsize
+with open(fill, 'wb', 0) as file: file.write(bytes(free - total // 8))
+# A small one may have some of the last quarter.
+little = os.open('/adit/little', os.O_RDWR | os.O_CREAT)
+os.write(little, b'l' * 8192)
+assert mmap.mmap(little, 8192)[-1] == ord('l')
+with open(fill, 'ab', 0) as file: fails(lambda: [file.write(bytes(65536)) for _ in range(2000)])
 fails(os.pwrite, fd, b'b' * 65536, 8192)
 print(os.fstat(fd).st_size)
 os.unlink(fill)

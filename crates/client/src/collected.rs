@@ -374,7 +374,7 @@ impl Volume {
             }
         };
         match self.is_connected() {
-            // Without an engine, what was started is done.
+            // Without an engine each request was done when it was started.
             true if collection.under_way() == 0 => Ok(()),
             true => {
                 let engine = self.opened.remote_engine()?;

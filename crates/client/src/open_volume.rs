@@ -613,7 +613,7 @@ impl OpenVolume {
         }
     }
 
-    /// What runs asynchronous operations of a session.
+    /// The engine of a session's asynchronous operations.
     fn requests(&self, connection: &Arc<Connection>) -> Result<&Arc<Engine<Requests>>> {
         let (engine, generation) = match self.requests.get() {
             Some(made) => made,
@@ -628,7 +628,7 @@ impl OpenVolume {
         }
     }
 
-    /// What runs asynchronous operations of a volume in a server. `EBADF` in a forked child whose
+    /// The engine of the asynchronous operations of a volume in a server. `EBADF` in a forked child whose
     /// parent has made it.
     pub(crate) fn remote_engine(&self) -> Result<&Arc<Engine<Requests>>> {
         match &self.placement {

@@ -1,4 +1,4 @@
-//! Messages that go over a socket, as the other process would send them: what is accepted is encoded
+//! Messages that go over a socket, as the other process would send them: an accepted one is encoded
 //! as it was sent. Then a call of a look, done by an owner.
 
 use crate::session::fresh_volume;

@@ -215,7 +215,7 @@ pub(super) fn append_too_large(len: usize) -> Error {
 /// The next server can't say whether a write was done.
 pub(super) struct Unknown;
 
-/// What became of a write whose server has ended: the offset of an append, if all was written, but
+/// The fate of a write whose server has ended: the offset of an append, if all was written, but
 /// perhaps not synced. None: it is to be repeated.
 pub(super) fn fate_of_write(fate: &Fate) -> Option<Result<u64, Unknown>> {
     match fate.append {
@@ -273,7 +273,7 @@ fn read_pieces(
                 }
                 reply.value as usize
             }
-            // What was read before the failure is there.
+            // The bytes before the failure were read.
             Err(Failure::Error(_)) if done > 0 => return Ok(done),
             Err(failure) => return Err(failure),
         };

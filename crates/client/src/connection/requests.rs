@@ -46,7 +46,7 @@ const SLOT_PAUSE: Duration = Duration::from_micros(50);
 /// Between two looks whether there is a next server.
 const SERVER_PAUSE: Duration = Duration::from_millis(1);
 
-/// What is done with an open file.
+/// An operation on an open file.
 pub(crate) enum Work {
     /// Read; the result is the number of bytes.
     Read {
@@ -74,7 +74,7 @@ pub(crate) enum Work {
 /// Pieces of a caller's memory, one behind the other: start and length in bytes.
 pub(crate) struct Pieces(Vec<(*mut u8, usize)>);
 
-// SAFETY: who makes one promises that the memory is valid, and used for nothing else, until the work
+// SAFETY: `Pieces::new` requires that the memory is valid, and used for nothing else, until the work
 // is done.
 unsafe impl Send for Pieces {}
 
@@ -214,7 +214,7 @@ pub(crate) fn start(connection: &Arc<Connection>) -> Result<Arc<Engine<Requests>
 }
 
 impl Requests {
-    /// What operations wait with.
+    /// The reactor of the operations.
     pub(crate) fn reactor(&self) -> &Rc<Reactor> {
         &self.reactor
     }
@@ -366,7 +366,7 @@ impl Requests {
             };
             let reply = match self.send(taken, message).await {
                 Ok(reply) => reply,
-                // What was read before the failure is there.
+                // The bytes before the failure were read.
                 Err(Failure::Error(_)) if done > 0 => return Ok(done as u64),
                 Err(failure) => return Err(failure),
             };

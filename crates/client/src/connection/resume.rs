@@ -47,7 +47,7 @@ impl Connection {
         if let Some(why) = self.end.get() {
             return Err(self.ended(why));
         }
-        // Until the next link is the current one: whoever opened or locked something meanwhile
+        // Until the next link is the current one: a thread that opened or locked a file meanwhile
         // finds then that it must do so again.
         self.is_resuming.store(true, Ordering::SeqCst);
         let mut held = self.held();
@@ -177,8 +177,8 @@ impl Connection {
 
 /// Opens, locks and maps again all that the session had. Answers the files that can't be restored.
 /// After the grace those are all files, if one of them has a lock or a mapping: another process may
-/// have had the lock meanwhile, and the memory is written to the file. What a lock protects only the
-/// program knows: also a database's log, which SQLite doesn't lock.
+/// have had the lock meanwhile, and the memory is written to the file. Only the program knows which
+/// other files a lock protects: SQLite's lock of a database protects its log, too.
 fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>, Failure> {
     let mut broken = Vec::new();
     let claims_are_lost = Cell::new(false);

@@ -189,7 +189,7 @@ fn reads_of_one_thread_are_at_the_device_together() {
     }
 }
 
-/// What the device writes appears in the session's buffer while the read is under way.
+/// The bytes that the device writes appear in the session's buffer while the read is under way.
 #[test]
 fn a_direct_read_goes_from_the_device_into_the_buffer() {
     let (gate, _served, session, file) = gated(100);

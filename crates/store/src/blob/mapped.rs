@@ -242,9 +242,16 @@ impl MappedMemory {
         }
     }
 
-    /// `ENOMEM`, if other programs would find little memory: less than a quarter of the tmpfs, or an
-    /// eighth of the machine's memory, is free.
+    /// `ENOMEM`, if it is more than a small one and other programs would find little memory: less than
+    /// a quarter of the tmpfs, or an eighth of the machine's memory, is free. A database's index is
+    /// small, and a tmpfs may be full of the cache, a machine of a database's buffers.
     pub(crate) fn check_room(&self) -> Result<()> {
+        const SMALL_BYTES: u64 = 2 << 20;
+        let taken =
+            fstat(&self.file).map_err(|errno| failed(errno, "look at a mapping's memory"))?;
+        if taken.st_blocks as u64 * 512 < SMALL_BYTES {
+            return Ok(());
+        }
         let tmpfs = fstatfs(&self.file).map_err(|errno| failed(errno, "look at a tmpfs"))?;
         // One without a bound says that it has no blocks at all.
         if tmpfs.f_blocks > 0 && tmpfs.f_bavail < tmpfs.f_blocks / 4 {

@@ -60,11 +60,9 @@ impl Store {
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         // Up to there no hole is missing any more.
         let mut searched = pages.start;
+        let mut fills = 0_u32;
         let mut buffer = Vec::new();
         for round in 0.. {
-            if round % ROUNDS_PER_TURN == 0 {
-                mapped.memory.check_room()?;
-            }
             self.let_others_work(round).await;
             let Some(gap) = mapped.pages.borrow().first_gap(pages.clone()) else {
                 return Ok(());
@@ -80,6 +78,13 @@ impl Store {
                 continue;
             };
             let some = gap.start..gap.end.min(gap.start + PAGES_PER_LOCK);
+            // What a process before this one has filled takes no more.
+            if !mapped.memory.was_filled(some.start) {
+                if fills.is_multiple_of(ROUNDS_PER_TURN) {
+                    mapped.memory.check_room()?;
+                }
+                fills += 1;
+            }
             mapped.memory.allocate(&some)?;
             buffer.resize(((some.end - some.start) * PAGE) as usize, 0);
             let count = self

@@ -17,6 +17,8 @@ const OWNERS_MAX: usize = 65_536;
 /// A session's open files.
 #[derive(Debug)]
 pub(crate) struct Files {
+    /// The session's number.
+    session: u64,
     /// Places count their uses from here on.
     first_use: u32,
     places: Vec<Place>,
@@ -76,8 +78,9 @@ pub(crate) struct Left {
 }
 
 impl Files {
-    pub(crate) fn new(first_use: u32) -> Files {
+    pub(crate) fn new(session: u64, first_use: u32) -> Files {
         Files {
+            session,
             first_use,
             places: Vec::new(),
             free: Vec::new(),
@@ -105,6 +108,7 @@ impl Files {
         let place = &mut self.places[index as usize];
         debug_assert!(place.file.is_none(), "a free place is empty");
         place.uses = place.uses.wrapping_add(1);
+        open.set_writer(self.session);
         place.file = Some(open.into());
         Ok(u64::from(place.uses) << 32 | u64::from(index))
     }
@@ -124,6 +128,7 @@ impl Files {
         if place.file.is_some() {
             return Err(open);
         }
+        open.open.set_writer(self.session);
         (place.uses, place.file) = (uses, Some(open));
         self.free.retain(|free| *free != index);
         Ok(())

@@ -116,6 +116,7 @@ impl Session {
             let memory = memory.clone();
             Arc::new(SlotReceipt { memory, slot })
         };
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             receipts: (0..SLOTS).map(receipt).collect(),
             memory,
@@ -127,11 +128,11 @@ impl Session {
             privileged,
             read_only: request.read_only || inherits_read_only,
             comes_back: request.comes_back,
-            files: Mutex::new(Files::new(os_random_u64() as u32)),
+            files: Mutex::new(Files::new(number, os_random_u64() as u32)),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
             lock_waits: AtomicUsize::new(0),
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            number,
             secret: (os_random_u64(), os_random_u64()),
             counts: SessionCounts::default(),
             served: AtomicU64::new(0),

@@ -145,10 +145,11 @@ impl Fs {
     /// nothing.
     pub(crate) async fn writing(&self, file: &OpenFile, nothing: bool) -> Result<Rc<Inode>> {
         let inode = self.writable(file)?;
-        if !nothing
-            && !file.credentials().privileged
-            && let Some(blob) = &inode.blob
-        {
+        let Some(blob) = &inode.blob else {
+            return Ok(inode);
+        };
+        blob.set_writer(file.writer());
+        if !nothing && !file.credentials().privileged {
             let drop: LocalBoxFuture<'_, _> = Box::pin(self.drop_set_ids(file.credentials(), blob));
             drop.await?;
         }

@@ -24,6 +24,8 @@ pub struct OpenFile {
     closed: AtomicBool,
     /// It holds the memory of the file's shared mappings.
     maps: AtomicBool,
+    /// Which program writes through it, by a number of its user's; 0: it doesn't say.
+    writer: AtomicU64,
 }
 
 impl OpenFile {
@@ -47,6 +49,7 @@ impl OpenFile {
             error_seen: AtomicU64::new(error_seen),
             closed: AtomicBool::new(false),
             maps: AtomicBool::new(false),
+            writer: AtomicU64::new(0),
         }
     }
 
@@ -114,6 +117,16 @@ impl OpenFile {
     /// Returns whether it did before.
     pub(crate) fn set_maps(&self, maps: bool) -> bool {
         self.maps.swap(maps, Ordering::Relaxed)
+    }
+
+    /// Which of several programs writes through it from here on, by a number: who writes much waits
+    /// for write-back before the others do.
+    pub fn set_writer(&self, writer: u64) {
+        self.writer.store(writer, Ordering::Relaxed);
+    }
+
+    pub(crate) fn writer(&self) -> u64 {
+        self.writer.load(Ordering::Relaxed)
     }
 
     pub(crate) fn error_seen(&self) -> &AtomicU64 {

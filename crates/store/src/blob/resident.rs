@@ -40,6 +40,8 @@ pub struct Blob {
     /// Modification time newer than the slot's.
     pub(crate) mtime: Cell<Option<Timestamp>>,
     pub(crate) in_dirty_list: Cell<bool>,
+    /// Who wrote it last: a number that its user has for each of several programs, or 0.
+    pub(crate) writer: Cell<u64>,
     /// Among the blobs that may be ahead of their slots ([`Ahead`](super::Ahead)).
     pub(crate) is_counted_ahead: Cell<bool>,
     /// Among those whose size isn't their slot's, for readers in other processes.
@@ -119,6 +121,7 @@ impl Blob {
             atime: Cell::new(None),
             mtime: Cell::new(None),
             in_dirty_list: Cell::new(false),
+            writer: Cell::new(0),
             is_counted_ahead: Cell::new(false),
             size_is_counted: Cell::new(false),
             home_sequence: Cell::new(home_sequence),
@@ -205,6 +208,12 @@ impl Blob {
         self.size()
             .max(self.slot.borrow().size)
             .max(self.truncating_from.get())
+    }
+
+    /// Who writes it from here on: one of several programs that the cache is divided among, by a
+    /// number; 0: none of them.
+    pub fn set_writer(&self, writer: u64) {
+        self.writer.set(writer);
     }
 
     /// Is there something that a sync would have to write?

@@ -119,6 +119,19 @@ impl DirtyBlobs {
         self.blobs.borrow().clone()
     }
 
+    /// Dirty pages of all that this writer wrote last, or no fewer than `enough`.
+    pub(crate) fn pages_of(&self, writer: u64, enough: usize) -> usize {
+        let mut pages = 0;
+        let blobs = self.blobs.borrow();
+        let mut own = blobs.iter().filter(|blob| blob.writer.get() == writer);
+        while pages < enough
+            && let Some(blob) = own.next()
+        {
+            pages += blob.dirty.borrow().len();
+        }
+        pages
+    }
+
     /// Takes off what needs no write-back any more.
     pub(crate) fn forget_clean(&self) {
         let (mut blobs, mut slots) = (self.blobs.borrow_mut(), self.slots.borrow_mut());

@@ -369,13 +369,23 @@ impl Store {
         counts.dirty + counts.writeback
     }
 
-    /// Must writers of the blob wait? From a third of the cache that is dirty or in write-back on;
-    /// those of a blob that has no more than a sixty-fourth of it dirty from a half on, so that they
-    /// need not wait for others that write much.
+    /// Must writers of the blob wait? From a third of the cache that is dirty or in write-back on.
+    /// Who writes little need not wait for others that write much: those of a blob that has no more
+    /// than a sixty-fourth of the cache dirty wait from five twelfths on; if all that its
+    /// [writer](Blob::set_writer) has dirty is no more than that, from a half on.
     fn is_crowded(&self, blob: &Blob) -> bool {
         let limit = self.cache.counts().limit;
-        let is_modest = blob.dirty.borrow().len() <= limit as usize / 64;
-        self.busy_frames() > if is_modest { limit / 2 } else { limit / 3 }
+        let (busy, little) = (self.busy_frames(), limit as usize / 64);
+        if busy <= limit / 3 || busy > limit / 2 {
+            return busy > limit / 3;
+        }
+        if blob.dirty.borrow().len() > little {
+            return true;
+        }
+        let writer = blob.writer.get();
+        busy > limit / 12 * 5
+            && writer != 0
+            && self.write_back.dirty.pages_of(writer, little + 1) > little
     }
 
     /// From a quarter of the cache on, what is dirty is written back in the background; writers wait

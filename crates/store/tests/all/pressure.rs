@@ -118,6 +118,59 @@ fn a_modest_writer_does_not_wait_for_a_greedy_one() {
     close(engine);
 }
 
+/// The same by programs: one that writes many files, little to each, waits, and another one doesn't
+/// wait for it.
+#[test]
+fn a_modest_program_does_not_wait_for_one_that_writes_many_files() {
+    let device = slow(256 << 20, 200);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let small = create(store).await?;
+            let small = store.blob(small).await?;
+            let mut files = Vec::new();
+            for _ in 0..100 {
+                let file = create(store).await?;
+                files.push(store.blob(file).await?);
+            }
+            let (done, waited) = (Cell::new(false), Cell::new(0));
+            let greedy = async {
+                let piece = vec![7; 1 << 16];
+                for turn in 0..3200 {
+                    let file = &files[turn % files.len()];
+                    file.set_writer(1);
+                    let mut write =
+                        pin!(store.write(file, (turn / 100 * piece.len()) as u64, &piece));
+                    if poll_once(write.as_mut()).await.is_none() {
+                        waited.set(waited.get() + 1);
+                        write.await?;
+                    }
+                }
+                done.set(true);
+                Ok(())
+            };
+            let modest = async {
+                let mut count = 0;
+                while !done.get() {
+                    let data = [count as u8; 100];
+                    small.set_writer(2);
+                    let write = pin!(store.write(&small, count % 16 * PAGE, &data));
+                    assert_eq!(poll_once(write).await, Some(Ok(())), "write {count} waits");
+                    count += 1;
+                    store.reactor().yield_now().await;
+                }
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(greedy), Box::pin(modest)];
+            join_all(both).await.into_iter().collect::<Result<()>>()?;
+            assert!(waited.get() > 0, "the cache was never crowded");
+            Ok(())
+        })
+        .unwrap();
+    close(engine);
+}
+
 /// A sync went on as long as others wrote faster than it: each round found new pages.
 #[test]
 fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {

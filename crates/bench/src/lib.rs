@@ -35,7 +35,7 @@ pub use compare::comparison::{Comparison, GroupResult, SystemInfo};
 pub use compare::growth::Curve;
 pub use compare::suites::Suite;
 pub use compare::systems::System;
-pub use compare::worker::{Assignment, measure_alone};
+pub use compare::worker::{Assignment, Role, measure_alone};
 pub use compare::{Options as CompareOptions, Progress, compare};
 pub use jobs::stage::Shape;
 pub use jobs::{Action, Axis, Growth, Job, Stream, ThreadOperation, Threads, Variation};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_bench::{
-    Action, Assignment, Axis, Growth, Job, MeasuredRows, Shape, Stream, System, ThreadOperation,
-    Threads, Variation, measure_alone,
+    Action, Assignment, Axis, Growth, Job, MeasuredRows, Role, Shape, Stream, System,
+    ThreadOperation, Threads, Variation, measure_alone,
 };
 
 fn tiny() -> (Vec<Job>, Shape) {
@@ -99,6 +99,7 @@ fn assignment(system: System, place: &str) -> Assignment {
         shape,
         round: 1,
         layers: false,
+        role: Role::Alone,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::output::{self, ask};
 use crate::progress::Progress;
 use adit::{Errno, Error};
 use adit_bench::{CompareOptions, Suite, System};
-use std::io::Write;
+use std::io::{BufRead, Write};
 
 pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
     let with: std::io::Result<Vec<System>> = arguments
@@ -65,15 +65,16 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Reads the assignment from stdin, prints what was measured.
+/// Reads the assignment, a line of stdin, and prints what was measured, a line.
 pub(crate) fn measure() -> adit::Result<()> {
-    let assignment: adit_bench::Assignment = serde_json::from_reader(std::io::stdin().lock())
-        .map_err(|error| {
-            Error::with(
-                Errno::INVAL,
-                format!("understand the assignment on stdin: {error}"),
-            )
-        })?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    let assignment: adit_bench::Assignment = serde_json::from_str(&line).map_err(|error| {
+        Error::with(
+            Errno::INVAL,
+            format!("understand the assignment on stdin: {error}"),
+        )
+    })?;
     let measured = adit_bench::measure_alone(&assignment)?;
     let text = serde_json::to_string(&measured).map_err(std::io::Error::other)?;
     writeln!(output::stdout(), "{text}")?;

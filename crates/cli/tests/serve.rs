@@ -40,6 +40,58 @@ impl Drop for Serving {
     }
 }
 
+/// As `adit compare` has it measured: by processes that begin together, on files of their own.
+#[test]
+fn clients_measure_together() {
+    let place = Place::with_volume();
+    let serving = Serving::start(&place);
+    let host = place.path("host");
+    std::fs::create_dir(&host).expect("made");
+    for (system, at) in [("\"served\"", "unix:s"), ("{\"kernel\":\"tmp\"}", "host")] {
+        let operations = ["AppendSync", "CachedRead", "Names"];
+        let jobs = operations.map(|of| {
+            format!("{{\"Threads\":{{\"of\":\"{of}\",\"shared\":false,\"threads\":3}}}}")
+        });
+        let assignment = format!(
+            "{{\"system\":{system},\"place\":\"{at}\",\"jobs\":[{}],\"round\":0,\"role\":\"Clients\",\
+             \"shape\":{{\"slice\":{{\"secs\":0,\"nanos\":3000000}},\"names\":1000,\"direct_bytes\":1048576,\
+             \"scan_bytes\":1048576,\"cache_bytes\":16777216}}}}\n",
+            jobs.join(",")
+        );
+        place.write("assignment", assignment);
+        let input = std::fs::File::open(place.path("assignment")).expect("there");
+        let output = place.command(&["measure"]).stdin(input).output();
+        let output = output.expect("it runs");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words}");
+        let measured: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let rows = measured["rows"].as_array().expect("rows");
+        let ids: Vec<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
+        let threads = [
+            "append-sync",
+            "cached-read",
+            "create",
+            "stat",
+            "rename",
+            "unlink",
+        ];
+        assert_eq!(ids, threads.map(|id| format!("threads-{id}")));
+        for row in rows {
+            assert!(row["operations"].as_u64() > Some(0), "{row}");
+            assert_eq!(
+                (&row["threads"], &row["at"]),
+                (&3.into(), &3.into()),
+                "{row}"
+            );
+            let share = row["least_share"].as_f64().expect("a share");
+            assert!((0.0..=1.0).contains(&share), "{row}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(&host).expect("there").count(), 0);
+    assert_eq!(place.ok(&["ls", "unix:s"]), "");
+    serving.end();
+}
+
 #[test]
 fn commands_change_and_look_at_a_volume_in_a_server() {
     let place = Place::with_volume();

@@ -4,9 +4,10 @@
 //! It runs what `build` and `plugin` made. Each claim is one check; the first that fails ends the
 //! run, because each builds on what the one before left in the image.
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::counts::Counts;
@@ -42,6 +43,10 @@ const CHECKS: &[Check] = &[
     (
         "LevelDB runs beside RocksDB's database",
         leveldb_fills_and_reads,
+    ),
+    (
+        "processes with LevelDB are clients of one server",
+        leveldb_clients_fill_and_read,
     ),
     ("nothing leaks to the host", nothing_leaks),
     ("check is clean at the end", check),
@@ -238,6 +243,69 @@ fn leveldb_fills_and_reads(stage: &Stage) -> Outcome {
         || format!("ls printed:\n{listing}"),
     )?;
     check(stage)
+}
+
+/// Two databases, each of a process of its own: clients of a server.
+fn leveldb_clients_fill_and_read(stage: &Stage) -> Outcome {
+    let served = Served::start(stage)?;
+    let mut command = Command::new(&stage.leveldb_bench);
+    command
+        .current_dir(&stage.folder)
+        .arg(format!("adit:unix:{}", served.socket.display()))
+        .arg(format!("--keys={}", KEYS / 2))
+        .args(["--jobs=fillsync,ycsb-load,ycsb-a"])
+        .args(["--instances=2", "--processes=1"]);
+    let output = process::read(&mut command)?;
+    for (name, count) in [
+        ("fillsync", KEYS / 100),
+        ("ycsb-load", KEYS),
+        ("ycsb-a", KEYS),
+    ] {
+        let line = output.lines().find(|line| line.starts_with(name));
+        let words = line.unwrap_or_default().split_whitespace();
+        let words: Vec<&str> = words.collect();
+        let counted = words
+            .windows(2)
+            .any(|pair| pair == [&count.to_string(), "ops"]);
+        expect(counted, || {
+            format!("{name} is not {count} operations:\n{output}")
+        })?;
+    }
+    drop(served);
+    check(stage)
+}
+
+/// The image in a server, until it is dropped.
+struct Served {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Served {
+    fn start(stage: &Stage) -> Outcome<Served> {
+        let socket = stage.folder.join("socket");
+        let failed = |error| format!("could not serve {}: {error}", stage.image());
+        let process = Command::new(&stage.adit)
+            .args(["serve", stage.image(), "--socket"])
+            .arg(&socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let mut served = Served { process, socket };
+        // It says so when sessions can begin.
+        let mut said = [0; 8];
+        let out = served.process.stdout.as_mut().expect("piped");
+        out.read_exact(&mut said).map_err(failed)?;
+        Ok(served)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // SAFETY: plain system call on a child of ours that nobody has waited for.
+        unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
+        let _ = self.process.wait();
+    }
 }
 
 fn nothing_leaks(stage: &Stage) -> Outcome {

@@ -153,9 +153,9 @@ pub(crate) fn run(wanted: &[&str]) -> Outcome {
 
 /// The samples of perf while `adit measure` did the job, as text.
 fn record(picture: &Picture, adit: &Path, folder: &Path) -> Outcome<String> {
+    // One line.
     let assignment = format!(
-        r#"{{"system":"adit","place":"{DEVICE}","jobs":[{}],"round":0,"shape":{{"slice":{{"secs":3,"nanos":0}},"names":400000,
-           "direct_bytes":67108864,"scan_bytes":67108864,"cache_bytes":{}}}}}"#,
+        r#"{{"system":"adit","place":"{DEVICE}","jobs":[{}],"round":0,"shape":{{"slice":{{"secs":3,"nanos":0}},"names":400000,"direct_bytes":67108864,"scan_bytes":67108864,"cache_bytes":{}}}}}"#,
         picture.job,
         u64::from(picture.cache_mib) << 20
     );

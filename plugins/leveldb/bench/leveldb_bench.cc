@@ -3,7 +3,7 @@
 // The jobs are those of LevelDB's own benchmark, by name and by shape (keys of 16 bytes, values of
 // 100 that halve when compressed, LevelDB's default options); see kUsage. Two things differ:
 //
-//   - Each instance has a thread and a database of its own. All begin a job together.
+//   - Each instance has a thread, or a process, and a database of its own. All begin a job together.
 //   - What a job leaves to be compacted is compacted behind it, outside of the time, so that it is
 //     not in the next job's.
 //
@@ -11,6 +11,10 @@
 //
 // The jobs ycsb-... are YCSB's core workloads, drawn as by adit-ycsb (plugins/rocksdb/bench), but each
 // instance has records of its own, and values halve when compressed, as in the other jobs.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -18,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +52,7 @@ constexpr char kUsage[] =
     "  --keys=100000      of each instance\n"
     "  --value_size=100   8 to 1000000, except in fill100K\n"
     "  --instances=1      1 to 10: databases, each with a thread of its own\n"
+    "  --processes=0      1: each with a process of its own, which opens PLACE by itself\n"
     "  --json=0           1: for programs\n"
     "\n"
     "  fillsync     a new database; a hundredth of the keys, at random, each Put is durable\n"
@@ -116,6 +122,7 @@ struct Settings {
   uint64_t keys = 100000;
   uint64_t value_size = 100;
   uint64_t instances = 1;
+  uint64_t processes = 0;
   uint64_t json = 0;
 };
 
@@ -172,10 +179,29 @@ class Meeting {
   uint64_t missing_;
 };
 
-// One database. Its thread alone calls Run.
+// What a job cost an instance.
+struct Cost {
+  Histogram latencies;  // ns
+  uint64_t operations = 0;
+  uint64_t found = 0;
+  Clock::time_point begin, end;  // of the job; the end is that of its last operation so far
+};
+
+// One database, wherever it is.
 class Instance {
  public:
-  Instance(Env* env, std::string path, uint64_t number, const Settings& settings)
+  virtual ~Instance() = default;
+  // An empty database, or the one that is there.
+  virtual void Prepare(bool is_new) = 0;
+  virtual Cost Run(const Job& job) = 0;
+  // Reads back and compacts, outside of the time.
+  virtual void Settle(const Job& job) = 0;
+};
+
+// One database of this process. Its thread alone calls Run.
+class Database : public Instance, private Cost {
+ public:
+  Database(Env* env, std::string path, uint64_t number, const Settings& settings)
       : env_(env),
         path_(std::move(path)),
         keys_(settings.keys),
@@ -183,15 +209,14 @@ class Instance {
         random_(number + 1) {
     if (env_->FileExists(path_)) throw std::runtime_error(path_ + " exists; remove it, or choose another place");
   }
-  ~Instance() {
+  ~Database() override {
     db_.reset();
     if (!opened_) return;
     const Status removed = DestroyDB(path_, DatabaseOptions());
     if (!removed.ok()) fprintf(stderr, "adit-leveldb-bench: remove %s: %s\n", path_.c_str(), removed.ToString().c_str());
   }
 
-  // An empty database, or the one that is there.
-  void Prepare(bool is_new) {
+  void Prepare(bool is_new) override {
     if (db_ != nullptr && !is_new) return;
     db_.reset();
     if (opened_) Check(DestroyDB(path_, DatabaseOptions()), "remove " + path_);
@@ -201,10 +226,23 @@ class Instance {
     db_.reset(db);
   }
 
-  void Run(const Job& job) {
-    latencies = Histogram();
-    operations = found = 0;
+  Cost Run(const Job& job) override {
+    static_cast<Cost&>(*this) = Cost();
     begin = end = Clock::now();
+    Do(job);
+    return *this;
+  }
+
+  void Settle(const Job& job) override {
+    if (job.kind == Kind::kRead || job.kind == Kind::kScan || last_key_.empty()) return;
+    std::string value;
+    Check(db_->Get(ReadOptions(), last_key_, &value), "read back " + last_key_);
+    if (value != last_value_) throw std::runtime_error("read back " + last_key_ + ": another value");
+    db_->CompactRange(nullptr, nullptr);
+  }
+
+ private:
+  void Do(const Job& job) {
     switch (job.kind) {
       case Kind::kWrite:
         return Write(job);
@@ -220,22 +258,6 @@ class Instance {
         return Do(job.mix);
     }
   }
-
-  // Outside of the time.
-  void Settle(const Job& job) {
-    if (job.kind == Kind::kRead || job.kind == Kind::kScan || last_key_.empty()) return;
-    std::string value;
-    Check(db_->Get(ReadOptions(), last_key_, &value), "read back " + last_key_);
-    if (value != last_value_) throw std::runtime_error("read back " + last_key_ + ": another value");
-    db_->CompactRange(nullptr, nullptr);
-  }
-
-  Histogram latencies;  // ns
-  uint64_t operations = 0;
-  uint64_t found = 0;
-  Clock::time_point begin, end;  // of the job; the end is that of its last operation so far
-
- private:
 
   Options DatabaseOptions() const {
     Options options;
@@ -375,6 +397,128 @@ class Instance {
   std::string last_key_, last_value_;
 };
 
+// One database of a child process, which does what it is told by a socket. Only its latest caller waits.
+class Remote : public Instance {
+ public:
+  // Forks: this process has no other threads yet. `make` makes the database in the child.
+  explicit Remote(const std::function<std::unique_ptr<Instance>()>& make) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("no socket for a child");
+    fflush(nullptr);
+    child_ = fork();
+    if (child_ < 0) throw std::runtime_error("no child process");
+    socket_ = child_ == 0 ? ends[1] : ends[0];
+    close(child_ == 0 ? ends[0] : ends[1]);
+    if (child_ == 0) Serve(make);
+    Answer();
+  }
+  ~Remote() override {
+    shutdown(socket_, SHUT_WR);  // The child removes its database, and ends.
+    int status = 0;
+    if (waitpid(child_, &status, 0) != child_ || status != 0)
+      fprintf(stderr, "adit-leveldb-bench: a child ended with status %d\n", status);
+    close(socket_);
+  }
+  void Prepare(bool is_new) override {
+    Send({kPrepare, is_new});
+    Answer();
+  }
+  Cost Run(const Job& job) override {
+    Send({kRun, static_cast<uint64_t>(&job - kJobs)});
+    const std::vector<uint64_t> numbers = Answer();
+    Cost cost;
+    cost.operations = numbers.at(0);
+    cost.found = numbers.at(1);
+    cost.begin = Clock::time_point(Clock::duration(numbers.at(2)));
+    cost.end = Clock::time_point(Clock::duration(numbers.at(3)));
+    cost.latencies = Histogram::Of({numbers.begin() + 4, numbers.end()});
+    return cost;
+  }
+  void Settle(const Job& job) override {
+    Send({kSettle, static_cast<uint64_t>(&job - kJobs)});
+    Answer();
+  }
+
+ private:
+  enum Order : uint64_t { kPrepare, kRun, kSettle };
+
+  // Both ends are of one machine and one program: numbers as they are in memory, after their count. A
+  // failure is the count 0, its length and its words.
+  void Send(const std::vector<uint64_t>& numbers) {
+    const uint64_t count = numbers.size();
+    Write(&count, sizeof(count));
+    Write(numbers.data(), count * sizeof(uint64_t));
+  }
+  void Write(const void* bytes, size_t len) {
+    for (auto* at = static_cast<const char*>(bytes); len > 0;) {
+      const ssize_t written = send(socket_, at, len, MSG_NOSIGNAL);
+      if (written <= 0) throw std::runtime_error("a child process has ended");
+      at += written;
+      len -= static_cast<size_t>(written);
+    }
+  }
+  bool Read(void* bytes, size_t len) {
+    for (auto* at = static_cast<char*>(bytes); len > 0;) {
+      const ssize_t got = recv(socket_, at, len, 0);
+      if (got <= 0) return false;
+      at += got;
+      len -= static_cast<size_t>(got);
+    }
+    return true;
+  }
+  std::vector<uint64_t> Answer() {
+    uint64_t count = 0;
+    std::vector<uint64_t> numbers;
+    if (Read(&count, sizeof(count)) && count > 0) {
+      numbers.resize(count);
+      if (Read(numbers.data(), count * sizeof(uint64_t))) return numbers;
+    } else if (Read(&count, sizeof(count))) {
+      std::string words(count, '\0');
+      if (Read(&words[0], count)) throw std::runtime_error(words);
+    }
+    throw std::runtime_error("a child process has ended");
+  }
+
+  // In the child, to its end.
+  [[noreturn]] void Serve(const std::function<std::unique_ptr<Instance>()>& make) {
+    int status = 0;
+    try {
+      const std::unique_ptr<Instance> instance = make();
+      Send({1});
+      for (uint64_t count = 0; Read(&count, sizeof(count));) {
+        uint64_t order[2];
+        if (!Read(order, sizeof(order))) break;
+        std::vector<uint64_t> answer = {1};
+        if (order[0] == kPrepare) instance->Prepare(order[1] != 0);
+        if (order[0] == kSettle) instance->Settle(kJobs[order[1]]);
+        if (order[0] == kRun) {
+          const Cost cost = instance->Run(kJobs[order[1]]);
+          answer = {cost.operations, cost.found, static_cast<uint64_t>(cost.begin.time_since_epoch().count()),
+                    static_cast<uint64_t>(cost.end.time_since_epoch().count())};
+          const std::vector<uint64_t> latencies = cost.latencies.Numbers();
+          answer.insert(answer.end(), latencies.begin(), latencies.end());
+        }
+        Send(answer);
+      }
+    } catch (const std::exception& error) {
+      const std::string words = error.what();
+      const uint64_t head[2] = {0, words.size()};
+      try {
+        Write(head, sizeof(head));
+        Write(words.data(), words.size());
+      } catch (const std::exception&) {
+        fprintf(stderr, "adit-leveldb-bench: %s\n", words.c_str());
+      }
+      status = 1;
+    }
+    fflush(nullptr);
+    _exit(status);
+  }
+
+  pid_t child_ = -1;
+  int socket_ = -1;
+};
+
 // What the jobs cost, as crates/bench reads it: the members of its Measurement.
 std::string Json(const Job& job, const Settings& settings, const Histogram& latencies, uint64_t operations,
                  double seconds, std::optional<double> cpu_seconds) {
@@ -403,6 +547,7 @@ std::string Measure(const Job& job, const Settings& settings,
                     const std::vector<std::unique_ptr<Instance>>& instances) {
   Meeting meeting(instances.size());
   std::vector<std::string> failures(instances.size());
+  std::vector<Cost> costs(instances.size());
   std::vector<std::thread> threads;
   for (const auto& instance : instances) instance->Prepare(job.is_new);
   const auto busy_before = BusySeconds();
@@ -410,7 +555,7 @@ std::string Measure(const Job& job, const Settings& settings,
     threads.emplace_back([&, i] {
       meeting.Wait();
       try {
-        instances[i]->Run(job);
+        costs[i] = instances[i]->Run(job);
       } catch (const std::exception& error) {
         failures[i] = error.what();
       }
@@ -424,12 +569,12 @@ std::string Measure(const Job& job, const Settings& settings,
   Histogram latencies;
   uint64_t operations = 0, found = 0;
   Clock::time_point first = Clock::time_point::max(), last = Clock::time_point::min();
-  for (const auto& instance : instances) {
-    first = std::min(first, instance->begin);
-    last = std::max(last, instance->end);
-    latencies.Add(instance->latencies);
-    operations += instance->operations;
-    found += instance->found;
+  for (const Cost& cost : costs) {
+    first = std::min(first, cost.begin);
+    last = std::max(last, cost.end);
+    latencies.Add(cost.latencies);
+    operations += cost.operations;
+    found += cost.found;
   }
   if ((job.kind == Kind::kRead || job.kind == Kind::kScan) && found == 0)
     throw std::runtime_error(std::string(job.name) + ": found nothing; a fill job must come before it");
@@ -451,21 +596,51 @@ std::string Measure(const Job& job, const Settings& settings,
   return row;
 }
 
-void Run(const Settings& settings) {
-  constexpr char kVolume[] = "adit:";
-  std::unique_ptr<Env> owned;
-  Env* env = Env::Default();
-  std::string root = settings.place + "/";
-  if (settings.place.rfind(kVolume, 0) == 0) {
-    Check(adit::NewLevelDbEnv(settings.place.substr(strlen(kVolume)), {}, &env), "open");
-    owned.reset(env);
-    root = "/";
-  } else if (!env->FileExists(settings.place)) {
-    throw std::runtime_error(settings.place + ": no such directory; make it, or write adit:VOLUME");
+// PLACE, opened.
+struct Place {
+  explicit Place(const std::string& place) {
+    constexpr char kVolume[] = "adit:";
+    env = Env::Default();
+    root = place + "/";
+    if (place.rfind(kVolume, 0) == 0) {
+      Check(adit::NewLevelDbEnv(place.substr(strlen(kVolume)), {}, &env), "open");
+      owned.reset(env);
+      root = "/";
+    } else if (!env->FileExists(place)) {
+      throw std::runtime_error(place + ": no such directory; make it, or write adit:VOLUME");
+    }
   }
+  std::unique_ptr<Env> owned;
+  Env* env;
+  std::string root;
+};
+
+// A database and, in a process of its own, the place that it is in.
+class Alone : public Instance {
+ public:
+  Alone(uint64_t number, const Settings& settings)
+      : place_(settings.place), database_(place_.env, Name(place_, number), number, settings) {}
+  static std::string Name(const Place& place, uint64_t number) {
+    return place.root + "adit-leveldb-bench-" + std::to_string(number);
+  }
+  void Prepare(bool is_new) override { database_.Prepare(is_new); }
+  Cost Run(const Job& job) override { return database_.Run(job); }
+  void Settle(const Job& job) override { database_.Settle(job); }
+
+ private:
+  Place place_;
+  Database database_;
+};
+
+void Run(const Settings& settings) {
+  std::unique_ptr<Place> place;
   std::vector<std::unique_ptr<Instance>> instances;
+  if (settings.processes == 0) place = std::make_unique<Place>(settings.place);
   for (uint64_t i = 0; i < settings.instances; ++i) {
-    instances.push_back(std::make_unique<Instance>(env, root + "adit-leveldb-bench-" + std::to_string(i), i, settings));
+    if (place == nullptr)
+      instances.push_back(std::make_unique<Remote>([&] { return std::make_unique<Alone>(i, settings); }));
+    else
+      instances.push_back(std::make_unique<Database>(place->env, Alone::Name(*place, i), i, settings));
   }
   std::string rows;
   for (const Job* job : settings.jobs) rows += (rows.empty() ? "" : ",") + Measure(*job, settings, instances);
@@ -508,6 +683,8 @@ bool Parse(int count, char** words, Settings* settings) {
       if (!ParseNumber(value, 8, 1000000, &settings->value_size)) return false;
     } else if (key == "--json") {
       if (!ParseNumber(value, 0, 1, &settings->json)) return false;
+    } else if (key == "--processes") {
+      if (!ParseNumber(value, 0, 1, &settings->processes)) return false;
     } else if (key == "--instances") {
       if (!ParseNumber(value, 1, 10, &settings->instances)) return false;
     } else {

@@ -16,6 +16,22 @@ class Histogram {
     ++count_;
   }
 
+  // For another process: all of it, as bytes.
+  std::vector<uint64_t> Numbers() const {
+    std::vector<uint64_t> numbers = buckets_;
+    numbers.push_back(count_);
+    return numbers;
+  }
+
+  static size_t NumbersCount() { return (64 - kBits + 1) * kSteps + 1; }
+
+  static Histogram Of(const std::vector<uint64_t>& numbers) {
+    Histogram histogram;
+    histogram.buckets_.assign(numbers.begin(), numbers.end() - 1);
+    histogram.count_ = numbers.back();
+    return histogram;
+  }
+
   void Add(const Histogram& other) {
     for (size_t i = 0; i < buckets_.size(); ++i) buckets_[i] += other.buckets_[i];
     count_ += other.count_;

@@ -27,7 +27,7 @@ impl<T: Target> Contender for &T {
     }
 
     fn measure(&self, job: Job, shape: &Shape, round: u32) -> io::Result<Vec<Measured>> {
-        jobs::run(*self, job, shape, round, Look::Latencies)
+        jobs::run(*self, job, shape, round, Look::Latencies, None)
     }
 }
 

@@ -7,10 +7,9 @@
 
 use std::fmt::{self, Write as _};
 use std::fs::File as HostFile;
-use std::io::{self, IoSliceMut, Read};
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use adit::{File, OpenOptions, Volume};
@@ -18,6 +17,7 @@ use serde::Serialize;
 
 use super::suite::folder_in_volume;
 use crate::measurement::sample::{Limit, Timing, measure};
+use crate::target::serving::Serving;
 
 /// Bytes of the file that is read and overwritten: it fits into every cache.
 const FILE_BYTES: u64 = 16 << 20;
@@ -101,6 +101,8 @@ pub struct ServedRow {
 pub struct ServedReport {
     /// Its rows.
     pub rows: Vec<ServedRow>,
+    /// How much of a core a server takes that has a session and nothing to do, 0 to 1.
+    pub idle_share: f64,
 }
 
 /// Measures.
@@ -121,8 +123,8 @@ pub fn run_served(
                     volume.close()?;
                 }
                 1 => {
-                    let server = Serving::start(options)?;
-                    let volume = open(&format!("unix:{}", server.socket.display()))?;
+                    let server = Serving::start(&options.program, &options.volume, |_| Ok(()))?;
+                    let volume = open(&server.address())?;
                     on_volume(&volume, &folder, options, system, &mut times)?;
                     volume.close()?;
                 }
@@ -143,46 +145,32 @@ pub fn run_served(
             Some([*middle, times[0], times[times.len() - 1]])
         }),
     });
+    progress("an idle server", 1.0);
     Ok(ServedReport {
         rows: rows.collect(),
+        idle_share: idle_share(options)?,
     })
+}
+
+/// A server that has worked, and has nothing to do now.
+fn idle_share(options: &ServedOptions) -> io::Result<f64> {
+    /// Its processor time is told in hundredths of a second.
+    const LONG_ENOUGH: Duration = Duration::from_secs(5);
+    let server = Serving::start(&options.program, &options.volume, |_| Ok(()))?;
+    let volume = open(&server.address())?;
+    for _ in 0..1000 {
+        volume.ask_nothing()?;
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let before = server.busy_seconds()?;
+    std::thread::sleep(LONG_ENOUGH);
+    let busy = server.busy_seconds()? - before;
+    volume.close()?;
+    Ok(busy / LONG_ENOUGH.as_secs_f64())
 }
 
 fn open(address: &str) -> io::Result<Volume> {
     Ok(Volume::open(address)?)
-}
-
-/// `adit serve`, until it is dropped.
-struct Serving {
-    process: Child,
-    socket: PathBuf,
-}
-
-impl Serving {
-    fn start(options: &ServedOptions) -> io::Result<Serving> {
-        let socket = std::env::temp_dir().join(format!("adit-bench-{}.sock", std::process::id()));
-        let mut process = Command::new(&options.program)
-            .arg("serve")
-            .arg(&options.volume)
-            .arg("--socket")
-            .arg(&socket)
-            .stdout(Stdio::piped())
-            .spawn()?;
-        // It says so when sessions can begin.
-        let mut said = [0; 8];
-        let out = process.stdout.as_mut().expect("piped");
-        let begun = out.read_exact(&mut said);
-        let serving = Serving { process, socket };
-        begun.map(|()| serving)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.process.wait();
-    }
 }
 
 /// A slice of the time: µs an operation.
@@ -467,7 +455,11 @@ impl fmt::Display for ServedReport {
                 _ => writeln!(f)?,
             }
         }
-        Ok(())
+        let percent = self.idle_share * 100.0;
+        writeln!(
+            f,
+            "a server with a session and nothing to do: {percent:.1} % of a core"
+        )
     }
 }
 

@@ -69,7 +69,9 @@ impl Engines {
             kind,
         };
         match work {
-            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => Ok(Vec::new()),
+            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) | Work::Clients(..) => {
+                Ok(Vec::new())
+            }
             Work::DbBench(runs) => {
                 let program = self
                     .db_bench
@@ -87,7 +89,7 @@ impl Engines {
                 plugin()?;
                 Ok(vec![command(program, arguments, Kind::Ycsb)])
             }
-            Work::LevelDb(arguments) => {
+            Work::LevelDb(arguments) | Work::LevelDbClients(arguments) => {
                 let missing = "there is no adit-leveldb-bench beside this program (`cargo xtask plugin --release` builds it)";
                 let program = self.leveldb.as_ref().ok_or(missing)?;
                 let missing = "there is no libadit_preload.so beside this program (`cargo build --release -p adit-preload` builds it)";
@@ -121,7 +123,7 @@ impl Engines {
                 .arg(&command.program);
         }
         process.current_dir(folder);
-        let on_adit = *system == System::Adit;
+        let on_adit = matches!(system, System::Adit | System::Served);
         let cache_mib = cache_bytes >> 20;
         match (command.kind, on_adit) {
             (Kind::Sqlite, true) => {
@@ -132,7 +134,9 @@ impl Engines {
                 return process;
             }
             (Kind::LevelDb, true) => {
-                process.env(CACHE_VARIABLE, format!("{cache_mib}M"));
+                if *system == System::Adit {
+                    process.env(CACHE_VARIABLE, format!("{cache_mib}M"));
+                }
                 process.arg(format!("adit:{place}"));
             }
             (Kind::LevelDb, false) if *system == System::AditRun => {
@@ -224,6 +228,7 @@ fn db_bench_line(line: &str, threads: u32) -> Option<Measurement> {
         device_read_bytes: None,
         memory_bytes: None,
         lock_share: None,
+        least_share: None,
     })
 }
 
@@ -257,7 +262,10 @@ mod tests {
         };
         for group in Suite::Quick.groups(4096) {
             match (&group.work, none.commands(&group.work)) {
-                (Work::Jobs(..) | Work::Apart(..) | Work::Layers(..), outcome) => {
+                (
+                    Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) | Work::Clients(..),
+                    outcome,
+                ) => {
                     assert!(outcome.is_ok())
                 }
                 (_, outcome) => {

@@ -24,7 +24,7 @@ mod threads;
 pub(crate) mod worker;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,7 @@ use crate::measurement::errors::while_doing;
 use crate::measurement::interrupt;
 use crate::measurement::medians::Rows;
 use crate::measurement::row::MeasuredRows;
+use crate::target::serving::Serving;
 
 use comparison::{Comparison, GroupResult, SystemInfo};
 use device::TestDevice;
@@ -44,7 +45,7 @@ use pace::Pace;
 use place::{Images, Place};
 use suites::{Group, Suite, Work};
 use systems::{Mount, System};
-use worker::Assignment;
+use worker::{Assignment, Role};
 
 /// Options of `adit compare`.
 #[derive(Clone, Debug)]
@@ -124,6 +125,12 @@ pub fn compare(
         .any(|group| group.concerns(&System::AditRun, 0))
     {
         systems.push(System::AditRun);
+    }
+    if groups
+        .iter()
+        .any(|group| group.concerns(&System::Served, 0))
+    {
+        systems.push(System::Served);
     }
     systems.extend(options.with.iter().cloned());
     if groups.iter().any(|group| group.place == Place::Image) {
@@ -265,10 +272,15 @@ impl Run<'_> {
             shape: shape.clone(),
             round,
             layers: matches!(group.work, Work::Layers(..)),
+            role: match (&group.work, system) {
+                (Work::Clients(..), System::Adit) => Role::Alone,
+                (Work::Clients(..), _) => Role::Clients,
+                _ => Role::Alone,
+            },
         };
         match &group.work {
-            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) => {
-                self.at(group.place, system, |run, place| {
+            Work::Jobs(jobs, shape) | Work::Layers(jobs, shape) | Work::Clients(jobs, shape) => {
+                self.at(group, system, |run, place| {
                     run.jobs(&assignment(place, jobs, shape), memory_bytes)
                 })
             }
@@ -276,7 +288,7 @@ impl Run<'_> {
                 let mut measured = MeasuredRows::default();
                 for job in jobs {
                     let job = std::slice::from_ref(job);
-                    let one = self.at(group.place, system, |run, place| {
+                    let one = self.at(group, system, |run, place| {
                         run.jobs(&assignment(place, job, shape), memory_bytes)
                     })?;
                     measured.rows.extend(one.rows);
@@ -308,7 +320,7 @@ impl Run<'_> {
             }
         };
         for command in &commands {
-            let rows = self.at(group.place, system, |run, place| {
+            let rows = self.at(group, system, |run, place| {
                 let mut process = run.engines.process(
                     command,
                     system,
@@ -326,11 +338,16 @@ impl Run<'_> {
     /// The system, fresh, at the place.
     fn at<M>(
         &mut self,
-        place: Place,
+        group: &Group,
         system: &System,
         measure: impl FnOnce(&mut Self, &str) -> io::Result<M>,
     ) -> io::Result<M> {
-        match (place, system) {
+        match (group.place, system) {
+            (Place::Device, System::Served) => {
+                self.device.empty()?;
+                system.make(&self.device.path)?;
+                self.served(&self.device.path, group, measure)
+            }
             (Place::Device, _) => self.on_device(self.device, system, measure),
             (Place::Ssd(ssd), _) => measure(self, &ssd.place(suites::SSD_BYTES)),
             (Place::Loop, _) => {
@@ -340,6 +357,11 @@ impl Run<'_> {
             (Place::Image, System::Kernel(_)) => {
                 let device = self.images.loop_over_image()?;
                 self.on_device(&device.device()?, system, measure)
+            }
+            (Place::Image, System::Served) => {
+                let image = self.images.image()?;
+                system.make(&image)?;
+                self.served(&image, group, measure)
             }
             (Place::Image, System::Adit | System::AditRun) => {
                 let image = self.images.image()?;
@@ -377,6 +399,25 @@ impl Run<'_> {
         let measured = measured?;
         ended?;
         Ok(measured)
+    }
+
+    /// A volume in a server that shares the bound on memory with its clients.
+    fn served<M>(
+        &mut self,
+        volume: &Path,
+        group: &Group,
+        measure: impl FnOnce(&mut Self, &str) -> io::Result<M>,
+    ) -> io::Result<M> {
+        let program = std::env::current_exe()?;
+        let memory = self.memory.as_ref();
+        let server = Serving::start(&program, systems::utf8(volume)?, |command| {
+            command.arg(format!("--cache-size={}", group.cache_bytes));
+            memory.map_or(Ok(()), |memory| {
+                memory.bound(group.memory_bytes(&System::Served))?;
+                memory.enclose(command)
+            })
+        })?;
+        measure(self, &server.address())
     }
 
     /// This program again, with the assignment.

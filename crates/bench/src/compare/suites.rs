@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::place::Place;
 use super::systems::System;
-use super::threads::Curves;
+use super::threads::{self, Curves};
 use crate::jobs::stage::Shape;
 use crate::jobs::{Action, Axis, Growth, Job, Stream, Variation, breakdown};
 use crate::target::ssd::Ssd;
@@ -63,6 +63,10 @@ pub(crate) enum Work {
     Ycsb(Vec<String>),
     /// LevelDB: arguments of `adit-leveldb-bench`.
     LevelDb(Vec<String>),
+    /// LevelDB in as many processes as databases: arguments of `adit-leveldb-bench`.
+    LevelDbClients(Vec<String>),
+    /// Jobs of which each thread is a process; Adit's are one process more, with threads.
+    Clients(Vec<Job>, Shape),
     /// Arguments of `adit-sqlite-bench`.
     Sqlite(Vec<String>),
 }
@@ -70,7 +74,10 @@ pub(crate) enum Work {
 impl Group {
     /// Whether it is measured only when it is asked for by name.
     pub(crate) fn is_by_request(&self) -> bool {
-        matches!(self.work, Work::LevelDb(_))
+        matches!(
+            self.work,
+            Work::LevelDb(_) | Work::LevelDbClients(_) | Work::Clients(..)
+        )
     }
 
     /// Whether it is measured on that system in that repetition.
@@ -80,21 +87,25 @@ impl Group {
             (place, System::Host) if place != Place::Image => return false,
             _ => {}
         }
-        if let Work::LevelDb(_) = self.work {
-            // On the local disk its own file system is enough.
-            let is_looped = self.place == Place::Image && matches!(system, System::Kernel(_));
-            return *system != System::Raw && !is_looped;
-        }
-        if *system == System::AditRun {
-            return false;
+        // On the local disk its own file system is enough.
+        let is_looped = self.place == Place::Image && matches!(system, System::Kernel(_));
+        match (&self.work, system) {
+            (Work::LevelDb(_), System::Raw | System::Served) => return false,
+            (Work::LevelDb(_), _) => return !is_looped,
+            (Work::LevelDbClients(_), System::Adit | System::AditRun | System::Raw) => {
+                return false;
+            }
+            (Work::LevelDbClients(_), _) => return !is_looped,
+            (Work::Clients(..), System::AditRun | System::Raw) => return false,
+            (Work::Clients(..), _) => return !is_looped,
+            (_, System::AditRun | System::Served) => return false,
+            _ => {}
         }
         match self.work {
             Work::Jobs(..) => true,
             Work::Apart(..) => *system != System::Raw,
             Work::Layers(..) => *system == System::Adit && repetition == 0,
-            Work::DbBench(_) | Work::Ycsb(_) | Work::LevelDb(_) | Work::Sqlite(_) => {
-                *system != System::Raw
-            }
+            _ => *system != System::Raw,
         }
     }
 
@@ -102,14 +113,20 @@ impl Group {
     pub(super) fn memory_bytes(&self, system: &System) -> u64 {
         let beside_bytes = match system {
             System::Kernel(_) | System::Host => BESIDE_CACHE_BYTES,
-            System::Adit | System::AditRun | System::Raw => BESIDE_OWN_CACHE_BYTES,
+            System::Adit | System::AditRun | System::Served | System::Raw => BESIDE_OWN_CACHE_BYTES,
         };
         let more_bytes = match self.work {
-            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) => match self.place {
-                Place::Ssd(_) => SSD_BYTES,
-                Place::Device | Place::Loop | Place::Image => 0,
-            },
-            Work::DbBench(_) | Work::Ycsb(_) | Work::LevelDb(_) | Work::Sqlite(_) => ENGINE_BYTES,
+            Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) | Work::Clients(..) => {
+                match self.place {
+                    Place::Ssd(_) => SSD_BYTES,
+                    Place::Device | Place::Loop | Place::Image => 0,
+                }
+            }
+            Work::DbBench(_)
+            | Work::Ycsb(_)
+            | Work::LevelDb(_)
+            | Work::LevelDbClients(_)
+            | Work::Sqlite(_) => ENGINE_BYTES,
         };
         self.cache_bytes + beside_bytes + more_bytes
     }
@@ -216,6 +233,8 @@ impl Suite {
         groups.push(ycsb(&amounts));
         groups.push(ycsb_synced(&amounts));
         groups.extend(leveldb());
+        groups.push(threads::clients(&shape(&amounts, 0)));
+        groups.extend(leveldb_clients());
         groups.push(sqlite(&amounts));
         groups
     }
@@ -631,6 +650,62 @@ fn leveldb() -> Vec<Group> {
             "LevelDB, YCSB, values of 1000 bytes, on the local disk",
             Place::Image,
             &large,
+        ),
+    ]
+}
+
+/// Ten databases, each of a client of one server, or of a process on a kernel's file system. The same in
+/// each suite.
+fn leveldb_clients() -> Vec<Group> {
+    const TERMS: &str = "Ten databases, each of a process of its own, which has LevelDB's default options (a write buffer of 4 MiB, a block cache \
+                         of 8 MiB, snappy) and compacts by itself. served: by the plugin's Env, a client of one server; the others: LevelDB's own Env.";
+    let group = |id, title, place, value_size: u64, records: u64| {
+        let jobs = "--jobs=ycsb-load,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f,fillsync";
+        let arguments = [
+            jobs.to_owned(),
+            "--instances=10".to_owned(),
+            "--processes=1".to_owned(),
+            format!("--keys={records}"),
+            format!("--value_size={value_size}"),
+            "--json=1".to_owned(),
+        ];
+        Group {
+            id,
+            title,
+            terms: TERMS,
+            cache_bytes: 512 * MIB,
+            place,
+            work: Work::LevelDbClients(arguments.to_vec()),
+        }
+    };
+    vec![
+        group(
+            "clients-leveldb",
+            "Ten LevelDB clients, YCSB, values of 100 bytes",
+            Place::Device,
+            100,
+            60_000,
+        ),
+        group(
+            "clients-leveldb1k",
+            "Ten LevelDB clients, YCSB, values of 1000 bytes",
+            Place::Device,
+            1000,
+            20_000,
+        ),
+        group(
+            "clients-leveldb-disk",
+            "Ten LevelDB clients, YCSB, values of 100 bytes, on the local disk",
+            Place::Image,
+            100,
+            60_000,
+        ),
+        group(
+            "clients-leveldb1k-disk",
+            "Ten LevelDB clients, YCSB, values of 1000 bytes, on the local disk",
+            Place::Image,
+            1000,
+            20_000,
         ),
     ]
 }

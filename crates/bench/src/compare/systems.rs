@@ -8,7 +8,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::measurement::errors::while_doing;
-use crate::measurement::medians::{ADIT, ADIT_RUN, RAW};
+use crate::measurement::medians::{ADIT, ADIT_RUN, RAW, SERVED};
 use crate::target::adit::io_error;
 
 /// Who gets the device.
@@ -19,6 +19,8 @@ pub enum System {
     Adit,
     /// The same with the program as it is, under `adit run`.
     AditRun,
+    /// The same volume in a server, of which each program is a client.
+    Served,
     /// A file system of the kernel, by the name that `mkfs.NAME` and `mount -t NAME` know.
     Kernel(String),
     /// Files in a folder of the local disk, beside the image of the others.
@@ -69,6 +71,7 @@ impl System {
         match self {
             System::Adit => ADIT,
             System::AditRun => ADIT_RUN,
+            System::Served => SERVED,
             System::Kernel(name) => name,
             System::Host => "host",
             System::Raw => RAW,
@@ -78,7 +81,7 @@ impl System {
     /// Makes it on an empty device.
     pub(crate) fn make(&self, device: &Path) -> io::Result<()> {
         match self {
-            System::Adit | System::AditRun => {
+            System::Adit | System::AditRun | System::Served => {
                 let address = utf8(device)?;
                 adit::Volume::mkfs(address, adit::MkfsOptions::new().force(true)).map_err(io_error)
             }
@@ -95,6 +98,10 @@ impl System {
             System::AditRun => vec![
                 format!("adit mkfs {device_name} --force"),
                 format!("adit run {device_name} -- PROGRAM"),
+            ],
+            System::Served => vec![
+                format!("adit mkfs {device_name} --force"),
+                format!("adit serve {device_name} --socket SOCKET"),
             ],
             System::Kernel(name) => {
                 vec![
@@ -117,7 +124,7 @@ impl System {
                 .map(str::to_owned)
         };
         match self {
-            System::Adit | System::AditRun => env!("CARGO_PKG_VERSION").to_owned(),
+            System::Adit | System::AditRun | System::Served => env!("CARGO_PKG_VERSION").to_owned(),
             System::Kernel(name) => said(&format!("mkfs.{name}")).unwrap_or_default(),
             System::Host | System::Raw => String::new(),
         }

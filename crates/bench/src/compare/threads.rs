@@ -91,6 +91,37 @@ impl Curves {
     }
 }
 
+/// Curves over clients: a process each.
+pub(super) fn clients(shape: &Shape) -> Group {
+    let mut jobs = Vec::new();
+    for of in ThreadOperation::ALL {
+        for threads in [1, 2, 4, 8, 16] {
+            let shared = false;
+            jobs.push(Job::Threads(Threads {
+                of,
+                shared,
+                threads,
+            }));
+        }
+    }
+    let shape = Shape {
+        slice: Duration::from_millis(250),
+        cache_bytes: CACHE_BYTES,
+        ..shape.clone()
+    };
+    Group {
+        id: "clients",
+        title: "By clients",
+        terms: "Each client is a process of one thread, with files and directories of its own; they begin together and run for the same \
+                time. served: clients of one server, whose poller needs a core, too. adit: the threads of one process that has the volume \
+                embedded. A time is the elapsed one divided by the operations of all clients. Files that are read or overwritten: 16 MiB \
+                together, read before.",
+        cache_bytes: CACHE_BYTES,
+        place: Place::Device,
+        work: Work::Clients(jobs, shape),
+    }
+}
+
 /// Id, title and terms.
 fn words(place: Place) -> (&'static str, &'static str, &'static str) {
     match place {

@@ -70,7 +70,7 @@ pub(crate) fn measure_rows(
         };
         for look in looks {
             let turn = 2 * round as u32 + u32::from(look == Look::Layers);
-            for (key, sample) in super::run(adit, job, shape, turn, look)? {
+            for (key, sample) in super::run(adit, job, shape, turn, look, None)? {
                 let known = |row: &Gathered| (&row.id, row.threads) == (&key.id, key.threads);
                 let index = rows.iter().position(known).unwrap_or_else(|| {
                     rows.push(Gathered::new(key.id.clone(), key.threads));

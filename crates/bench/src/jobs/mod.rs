@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measurement::calm::Look;
 use crate::measurement::data::{Noise, PAGE_BYTES};
+use crate::measurement::gate::Gate;
 use crate::target::Target;
 use stage::{Measured, Shape, Stage};
 
@@ -164,6 +165,7 @@ pub(crate) fn run<T: Target>(
     shape: &Shape,
     round: u32,
     look: Look,
+    gate: Option<&Gate>,
 ) -> io::Result<Vec<Measured>> {
     let stage = Stage {
         target,
@@ -171,6 +173,7 @@ pub(crate) fn run<T: Target>(
         round,
         look,
         noise: Noise::new(u64::from(round) + 1),
+        gate,
     };
     if !target.is_file_system() && job.needs_a_file_system() {
         return Ok(Vec::new());

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measurement::calm::{Look, measure_calm};
 use crate::measurement::data::{AlignedBuffer, Noise, PAGE_BYTES, Prng};
+use crate::measurement::gate::Gate;
 use crate::measurement::interrupt;
 use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
@@ -41,6 +42,8 @@ pub(super) struct Stage<'a, T: Target> {
     pub(super) round: u32,
     pub(super) look: Look,
     pub(super) noise: Noise,
+    /// Where it waits for the others, if it is one of several clients.
+    pub(super) gate: Option<&'a Gate>,
 }
 
 impl<T: Target> Stage<'_, T> {
@@ -79,11 +82,18 @@ impl<T: Target> Stage<'_, T> {
         to_the_end(|| self.measure(limit, timing, operation), end)
     }
 
-    /// Measures; with a look at the lock, the share of the time in which it is held, too.
-    pub(super) fn with_lock_share(
+    /// Processes that do the same at the same time, each on files of its own.
+    pub(super) fn clients(&self) -> u32 {
+        self.gate.map_or(1, |gate| gate.clients)
+    }
+
+    /// Measures, all clients at the same time; with a look at the lock, the share of the time in
+    /// which it is held, too.
+    pub(super) fn together(
         &self,
         measure: impl FnOnce() -> io::Result<Sample>,
     ) -> io::Result<Sample> {
+        self.gate.map_or(Ok(()), Gate::pass)?;
         if self.look != Look::Lock {
             return measure();
         }

@@ -31,7 +31,7 @@ pub(super) fn append<T: Target>(
         logs.push((name, file));
     }
     let limit = Limit::time(stage.shape.slice);
-    let sample = stage.with_lock_share(|| {
+    let sample = stage.together(|| {
         in_threads(threads, |thread| {
             let (_, file) = &logs[thread as usize % logs.len()];
             stage.measure(limit, Timing::Each, |turn| {
@@ -70,7 +70,7 @@ pub(super) fn new_file<T: Target>(
         operations: NEW_FILES_MAX / u64::from(threads),
     };
     let made: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
-    let sample = stage.with_lock_share(|| {
+    let sample = stage.together(|| {
         in_threads(threads, |thread| {
             let folder = folder_of(thread);
             let sample = stage.measure(limit, Timing::Each, |turn| {

@@ -142,7 +142,8 @@ fn pages<T: Target>(
     operation: impl Fn(&T::File, u64, &mut [u8], u64) -> io::Result<()> + Sync,
 ) -> io::Result<Sample> {
     let count = if point.shared { 1 } else { point.threads };
-    let len_bytes = FILES_BYTES / u64::from(count) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    let all = u64::from(count * stage.clients());
+    let len_bytes = FILES_BYTES / all / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     let files: io::Result<Vec<T::File>> = (0..count)
         .map(|file| stage.written_file(&format!("threads-{file}"), len_bytes, access))
         .collect();
@@ -155,7 +156,7 @@ fn pages<T: Target>(
         Access::Durable => Timing::Each,
         Access::Cached | Access::Direct => Timing::OneIn(STRETCH),
     };
-    let sample = stage.with_lock_share(|| {
+    let sample = stage.together(|| {
         in_threads(point.threads, |thread| {
             let file = &files[thread as usize % files.len()];
             let mut buffer = AlignedBuffer::new(PAGE_BYTES);
@@ -187,7 +188,7 @@ fn names<T: Target>(stage: &Stage<'_, T>, point: Threads) -> io::Result<Vec<Meas
         .iter()
         .try_for_each(|folder| target.create_folder(folder))?;
     target.sync_everything()?;
-    let each = NAMES_MAX / u64::from(threads);
+    let each = NAMES_MAX / u64::from(threads * stage.clients());
     let names = |kind: char, thread: u32, count: u64| -> Vec<Name> {
         let name = |i| stage.inside(&folder_of(thread), format_args!("{kind}{thread}-{i}"));
         (0..count).map(name).collect()
@@ -211,7 +212,7 @@ fn names<T: Target>(stage: &Stage<'_, T>, point: Threads) -> io::Result<Vec<Meas
                     Ok(sample)
                 })
             };
-            let sample = stage.with_lock_share(|| to_the_end(work, || target.sync_everything()))?;
+            let sample = stage.together(|| to_the_end(work, || target.sync_everything()))?;
             rows.push((point.key(id, title, "directory", 0), sample));
             let done = done.into_iter().map(AtomicU64::into_inner);
             io::Result::Ok(done.collect::<Vec<u64>>())

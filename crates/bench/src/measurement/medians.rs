@@ -9,11 +9,12 @@ use serde::Serialize;
 
 use super::row::{Measurement, threads_in_title};
 
-/// The labels of the floor, of Adit, and of programs under `adit run`; every other label is a
-/// kernel's file system.
+/// The labels of the floor, of Adit, of programs under `adit run`, and of clients of a server; every
+/// other label is a kernel's file system.
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ADIT: &str = "adit";
 pub(crate) const ADIT_RUN: &str = "adit run";
+pub(crate) const SERVED: &str = "served";
 
 /// One kind of operation.
 #[derive(Clone, Debug, Serialize)]
@@ -60,6 +61,8 @@ pub struct Cell {
     pub memory_bytes: Option<u64>,
     /// See [`Measurement::lock_share`].
     pub lock_share: Option<f64>,
+    /// See [`Measurement::least_share`].
+    pub least_share: Option<f64>,
 }
 
 impl Row {
@@ -77,7 +80,8 @@ impl Row {
     /// Adit's rate by that of the fastest of the kernel's file systems.
     pub fn to_kernel(&self) -> Option<f64> {
         let kernels = self.adit_to.iter();
-        let kernels = kernels.filter(|(system, _)| *system != RAW && *system != ADIT_RUN);
+        let kernels =
+            kernels.filter(|(system, _)| ![RAW, ADIT_RUN, SERVED].contains(&system.as_str()));
         kernels.map(|(_, &ratio)| ratio).min_by(f64::total_cmp)
     }
 
@@ -210,6 +214,7 @@ fn summarize(system: &str, measured: &[Measurement]) -> Cell {
             (asked > 0).then_some(one.device_read_bytes? as f64 / asked as f64)
         }),
         lock_share: median_of(&|one| one.lock_share),
+        least_share: median_of(&|one| one.least_share),
         memory_bytes: median_of(&|one| Some(one.memory_bytes? as f64)).map(|bytes| bytes as u64),
         rounds: rates,
     }

@@ -2,6 +2,7 @@
 //!
 //! - `sample`: one measurement, with latencies; `calm`: one without disturbances; `row`: its row;
 //! - `medians`: rows of several rounds; `layers`: where the time of a row goes;
+//! - `gate`: processes that measure at the same time;
 //! - `resources`: what it cost besides time; `environment`: on which machine;
 //! - `data`: random and incompressible bytes; `errors`, `interrupt`: failures and Ctrl-C.
 
@@ -9,6 +10,7 @@ pub(crate) mod calm;
 pub(crate) mod data;
 pub(crate) mod environment;
 pub(crate) mod errors;
+pub(crate) mod gate;
 pub(crate) mod interrupt;
 pub(crate) mod layers;
 pub(crate) mod medians;

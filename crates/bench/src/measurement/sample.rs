@@ -218,6 +218,7 @@ impl Sample {
             device_read_bytes: self.device_read_bytes,
             memory_bytes: self.memory_bytes,
             lock_share: self.lock_share,
+            least_share: None,
         }
     }
 

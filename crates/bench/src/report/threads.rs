@@ -23,6 +23,10 @@ pub(crate) fn write(text: &mut String, systems: &[&str], group: &GroupResult) {
         "Share of the time in which the lock of Adit's worker is held, %",
         &|cell| Some(format!("{:.0}", cell.lock_share? * 100.0)),
     );
+    table(
+        "Of the client that did least, % of what each did on average",
+        &|cell| Some(format!("{:.0}", cell.least_share? * 100.0)),
+    );
     table("Single operations, p99.9, µs", &|cell| {
         cell.p999_us.map(short)
     });

@@ -7,6 +7,7 @@ pub(crate) mod adit;
 pub(crate) mod floor;
 mod flow;
 pub(crate) mod kernel;
+pub(crate) mod serving;
 pub(crate) mod ssd;
 
 use std::ffi::{CStr, CString};

@@ -471,6 +471,43 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
     }
 }
 
+/// A process that gets no processor time misses many servers, and goes on with the one that it meets.
+#[test]
+fn a_process_that_misses_twenty_servers_goes_on() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Served::start(&place, &[]);
+    let mut command = place.command(&["run", "unix:s", "--reconnect", "60", "--", "python3", "-c"]);
+    command.arg(
+        "import sys\nf=open('/adit/f','a')\nfor line in sys.stdin:\n f.write(line)\n f.flush()\n \
+         print('=written',flush=True)",
+    );
+    command.stdin(std::process::Stdio::piped());
+    command.stdout(std::process::Stdio::piped());
+    let mut process = command.spawn().expect("it runs");
+    let mut input = process.stdin.take().expect("piped");
+    let mut output = std::io::BufReader::new(process.stdout.take().expect("piped"));
+    let mut write = |line: &[u8]| {
+        std::io::Write::write_all(&mut input, line).expect("sent");
+        let mut told = String::new();
+        output.read_line(&mut told).expect("read");
+        assert_eq!(told, "=written\n");
+    };
+    write(b"one\n");
+    let pid = rustix::process::Pid::from_child(&process);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    for _ in 0..20 {
+        served = replace(served, &place, Way::Kill);
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it goes on");
+    write(b"two\n");
+    drop(input);
+    assert!(process.wait().expect("ended").success());
+    assert_eq!(place.ok(&["cat", "unix:s", "/f"]), "one\ntwo\n");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+}
+
 /// A process that comes back too late has none of its locks any more, nor any file: another one may
 /// have changed what they protect, which only programs know. And no number of a file that is gone
 /// leads to another file. A directory protects nothing.

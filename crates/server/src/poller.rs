@@ -45,8 +45,10 @@ const DRAIN_NS: u64 = 200_000_000;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
-/// between two looks. Where other programs compute on its core, it sleeps instead.
-const SPIN_NS: u64 = 3_000;
+/// between two looks: a session that waits for its turn may be one of them.
+const SPIN_NS: u64 = 1_000;
+/// Where other programs compute on its core, it spins for so long, and sleeps.
+const SHORT_SPIN_NS: u64 = 3_000;
 
 /// A poller, as the server holds it.
 #[derive(Debug)]
@@ -351,7 +353,7 @@ impl Turns<'_> {
                 continue;
             }
             let awake_ns = match self.patience.is_short(now_ns) {
-                true => spin_ns.min(SPIN_NS),
+                true => spin_ns.min(SHORT_SPIN_NS),
                 false => spin_ns,
             };
             match now_ns.saturating_sub(active_ns) {

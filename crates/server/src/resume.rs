@@ -34,7 +34,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Sessions come back although so many servers ended meanwhile, before they could.
-const EARLIER_MAX: usize = 16;
+const EARLIER_MAX: usize = 64;
 /// Bound of the file.
 const BYTES_MAX: usize = 64 << 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"aditnext");

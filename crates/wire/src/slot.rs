@@ -118,6 +118,12 @@ impl Doorbell {
         self.bits.fetch_or(1 << slot, Ordering::AcqRel) & ASLEEP != 0
     }
 
+    /// The session: has the server not taken the message of slot `slot` yet?
+    #[inline]
+    pub fn is_rung(&self, slot: usize) -> bool {
+        self.bits.load(Ordering::Relaxed) & (1 << slot) != 0
+    }
+
     /// The server, awake: the slots with new messages.
     #[inline]
     pub fn take(&self) -> u64 {

@@ -29,6 +29,8 @@ use std::time::Duration;
 
 /// A thread that waits spins for so long: as long as an answer from memory takes.
 const SPIN_NS: u64 = 20_000;
+/// But only so long while the server has not taken the message: it may be waiting for this core.
+const UNTAKEN_SPIN_NS: u64 = 1_000;
 /// Then it lets other threads have its core between two looks, until it has waited for so long.
 const YIELD_NS: u64 = 60_000;
 /// Where other programs compute on its core, it spins for so long and does not yield.
@@ -532,6 +534,7 @@ impl<'c> Taken<'c> {
     pub(super) fn end(&mut self) -> Result<Reply, Failure> {
         let slot = self.link.memory.slot(self.slot);
         let patience = &self.link.patience;
+        let doorbell = self.link.memory.doorbell();
         let mut began_ns = 0;
         loop {
             if simulation::pause() {
@@ -555,6 +558,9 @@ impl<'c> Taken<'c> {
                 // The server may need this core.
                 true if self.woke => (0, 0),
                 true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
+                // The server may need this core.
+                false if self.woke => (0, YIELD_NS),
+                false if doorbell.is_rung(self.slot) => (UNTAKEN_SPIN_NS, YIELD_NS),
                 false => (SPIN_NS, YIELD_NS),
             };
             match now_ns.saturating_sub(began_ns) {

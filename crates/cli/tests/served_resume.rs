@@ -81,7 +81,15 @@ fn steps(volume: &Volume, client: usize, stop: &AtomicBool, done: &AtomicU64) ->
         assert_eq!(found, line, "an append is where it says");
         let name = format!("/c{client}-{number}");
         let moved = format!("/m{client}-{number}");
-        drop(volume.open_file(&name, &exclusive).expect("made once"));
+        if number % 2 == 0 {
+            drop(volume.open_file(&name, &exclusive).expect("made once"));
+        } else {
+            let made = volume.create_and_sync(&name, &exclusive, &line);
+            let made = made.expect("made once, with its content");
+            made.append(b"more").expect("the file is open");
+            let found = volume.read(&name).expect("read");
+            assert_eq!(found, [&line[..], b"more"].concat());
+        }
         volume.rename(&name, &moved).expect("renamed once");
         volume.hard_link(&moved, &name).expect("linked once");
         volume.remove_file(&moved).expect("unlinked once");

@@ -109,6 +109,41 @@ impl Volume {
         })
     }
 
+    /// Makes a small file durably: opens it, writes its content, and syncs as
+    /// [`sync_all`](File::sync_all), so that content and name survive a power cut. The options say
+    /// [`create_new`](OpenOptions::create_new) or [`truncate`](OpenOptions::truncate), and write
+    /// access; else `EINVAL`.
+    ///
+    /// It is one operation, and up to 1 MiB one message to a server, but not atomic. After an error
+    /// of the write or the sync the file is there: empty after `ENOSPC`, with any part of its
+    /// content after `EIO`. After a power cut before the return it is absent, or has any part of its
+    /// content. To replace a file atomically, make another one and rename it.
+    ///
+    /// ```
+    /// # fn main() -> adit::Result<()> {
+    /// # let volume = adit::Volume::open("mem:64M")?;
+    /// use adit::OpenOptions;
+    /// let mut new = OpenOptions::new();
+    /// new.write(true).create_new(true);
+    /// volume.create_and_sync("/CURRENT.new", &new, "MANIFEST-000001\n")?;
+    /// volume.rename("/CURRENT.new", "/CURRENT")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn create_and_sync(
+        &self,
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+        content: impl AsRef<[u8]>,
+    ) -> Result<File> {
+        let (path, content) = (path.as_ref(), content.as_ref());
+        let (flags, mode) = (options.flags(), options.create_mode());
+        let created = self
+            .opened
+            .create_and_sync(&self.who, place(path), flags, mode, content);
+        let created = created.map_err(|error| naming(error, "create", path))?;
+        Ok(File::new(self.opened.clone(), created))
+    }
+
     /// The whole content of a file.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let path = path.as_ref();

@@ -11,7 +11,7 @@
 //! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
 
 use crate::connection::{
-    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteFile, Requests, Work, connect,
+    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, Opening, RemoteFile, Requests, Work, connect,
     start_requests,
 };
 use crate::file::FileState;
@@ -471,8 +471,31 @@ impl OpenVolume {
             }
             Placement::Connected(connection) => {
                 self.usable()?;
-                let opened = connection.open(who, place, flags, mode)?;
+                let opened = connection.open(who, Opening::new(place, flags, mode))?;
                 Ok(OpenedFile::Connected(opened))
+            }
+        }
+    }
+
+    /// Opens a file that is new or truncated, writes its content, and syncs it.
+    pub(crate) fn create_and_sync(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+        content: &[u8],
+    ) -> Result<OpenedFile> {
+        match &self.placement {
+            Placement::Embedded(embedded) => {
+                let create =
+                    |fs| Fs::create_and_sync(fs, place.at(who), flags, mode, content, || ());
+                embedded.engine().run(create).map(OpenedFile::Embedded)
+            }
+            Placement::Connected(connection) => {
+                self.usable()?;
+                let created = connection.create_and_sync(who, place, flags, mode, content)?;
+                Ok(OpenedFile::Connected(created))
             }
         }
     }

@@ -15,6 +15,7 @@ mod held;
 mod inherit;
 mod link;
 mod mapped;
+mod opening;
 mod outcome;
 mod requests;
 mod resume;
@@ -26,6 +27,7 @@ pub(crate) use connect::{
 };
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
+pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 
 use held::{Held, Released};
@@ -39,7 +41,7 @@ use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_store::cache::Hint;
-use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
+use adit_wire::calls::{Close, FileCall, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
 use adit_wire::value::{OwnedValue, Value};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -240,55 +242,6 @@ impl Connection {
             if self.is_current(link) {
                 held.note(number, file, &bytes);
                 return Ok(reply);
-            }
-        }
-    }
-
-    /// Opens what a path names.
-    pub(crate) fn open(
-        &self,
-        who: &Credentials,
-        place: Place<'_>,
-        flags: OpenFlags,
-        mode: u32,
-    ) -> Result<RemoteFile> {
-        let mut open = Open { place, flags, mode };
-        let mut is_made = false;
-        loop {
-            let mut is_created = false;
-            let opened = self.volume_call_or(who, &open, |fate| {
-                // What was created is opened: it would be found by its own creation otherwise.
-                is_created = fate.is_applied != Some(false);
-                let excludes = open.flags.contains(OpenFlags::EXCLUSIVE);
-                match (excludes, fate.is_applied) {
-                    (true, Some(true)) => Some(Err(Errno::AGAIN.into())),
-                    (true, None) => Some(Err(self.unknown())),
-                    _ => None,
-                }
-            });
-            match opened {
-                Err(error) if is_created && error.errno() == Errno::AGAIN => {}
-                // Somebody has removed or replaced it, or its mode doesn't let its maker open it again.
-                Err(error)
-                    if is_made
-                        && [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno()) =>
-                {
-                    return Err(self.unknown());
-                }
-                opened => {
-                    if let Some(file) = self.keep(opened?, who) {
-                        return Ok(file);
-                    }
-                }
-            }
-            // It is there, by this call: no link, and nobody else's, since the name was free.
-            if open
-                .flags
-                .contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE)
-            {
-                let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
-                open.flags = open.flags.difference(begins) | OpenFlags::NOFOLLOW;
-                is_made = true;
             }
         }
     }

@@ -1,0 +1,217 @@
+//! Opening a file, or making it with its content, when the server ends meanwhile: the next message
+//! to send.
+//!
+//! ```text
+//! All ── reply, the server is there ─────────────► the file
+//!  ├──── reply, the server has ended since ──────► Open   (All, for an opening that truncates)
+//!  ├──── no reply, all was written ──────────────► Sync ── the file is open ── sync ──► the file
+//!  ├──── no reply, it was created exclusively ───► All, but without creating it
+//!  └──── no reply, otherwise ────────────────────► All
+//! ```
+//! Invariant: a file is created exclusively once. A session that goes on opens the file that it has
+//! created; it would find it in its way otherwise.
+
+use super::link::{Failure, Fate, Taken};
+use super::{Answered, Connection, RemoteFile, too_long};
+use adit_base::{Errno, Error, Result};
+use adit_fs::{Credentials, OpenFlags};
+use adit_wire::calls::{CreateAndSync, Open, Place, VolumeCall};
+use adit_wire::memory::DATA_BYTES_MAX;
+use adit_wire::message::{Message, WriteFlags};
+use adit_wire::value::Value;
+use std::io::IoSlice;
+
+/// What is to be opened, and how much of that is left to do.
+pub(crate) struct Opening<'a> {
+    place: Place<'a>,
+    flags: OpenFlags,
+    mode: u32,
+    /// What the file, which is new or truncated, gets as its content, durably.
+    content: Option<&'a [u8]>,
+    left: Left,
+    /// The file is there, by this opening.
+    is_made: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    All,
+    /// The content is written.
+    Sync,
+    /// The content is durable.
+    Open,
+}
+
+const EXCLUSIVE: OpenFlags = OpenFlags::CREATE.union(OpenFlags::EXCLUSIVE);
+
+impl<'a> Opening<'a> {
+    pub(crate) fn new(place: Place<'a>, flags: OpenFlags, mode: u32) -> Opening<'a> {
+        Opening {
+            place,
+            flags,
+            mode,
+            content: None,
+            left: Left::All,
+            is_made: false,
+        }
+    }
+
+    /// Of a file that is new or truncated, with at most as much content as a message has.
+    pub(crate) fn with_content(self, content: &'a [u8]) -> Opening<'a> {
+        Opening {
+            content: Some(content),
+            ..self
+        }
+    }
+
+    /// Must the file be synced once it is open?
+    pub(super) fn syncs(&self) -> bool {
+        self.left == Left::Sync
+    }
+
+    /// Puts the message's call into the area.
+    pub(super) fn fill(
+        &self,
+        taken: &Taken<'_>,
+        who: &Credentials,
+        own: &Credentials,
+    ) -> Result<Message> {
+        let mut bytes = Vec::with_capacity(256 + self.content.map_or(0, <[u8]>::len));
+        (who != own).then(|| who.clone()).put(&mut bytes);
+        let Opening {
+            place, flags, mode, ..
+        } = *self;
+        let number = match self.content.filter(|_| self.left == Left::All) {
+            Some(content) => {
+                let call = CreateAndSync {
+                    place,
+                    flags,
+                    mode,
+                    content,
+                };
+                call.put(&mut bytes);
+                CreateAndSync::NUMBER
+            }
+            None => {
+                Open { place, flags, mode }.put(&mut bytes);
+                Open::NUMBER
+            }
+        };
+        let filled = taken.fill(&bytes);
+        filled.map_err(|error| too_long(&[Some(place), None], error))?;
+        let len = bytes.len() as u32;
+        Ok(Message::VolumeCall { number, len })
+    }
+
+    /// The server has replied and ended, so the next one doesn't have the file open.
+    pub(super) fn forget(&mut self) {
+        match self.content {
+            Some(_) if self.left == Left::All => {
+                self.left = Left::Open;
+                self.make(OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
+            }
+            Some(_) => {}
+            None if self.flags.contains(EXCLUSIVE) => self.make(EXCLUSIVE),
+            None => {}
+        }
+    }
+
+    /// The server has ended without a reply. An error: nobody knows what it has done.
+    pub(super) fn lose(&mut self, fate: &Fate, connection: &Connection) -> Result<()> {
+        if self.content.is_some() && self.left == Left::All && fate.is_written {
+            self.left = Left::Sync;
+            self.make(OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
+        } else if self.flags.contains(OpenFlags::EXCLUSIVE) {
+            match fate.is_applied {
+                Some(false) => {}
+                Some(true) => {
+                    self.make(EXCLUSIVE);
+                    // Nothing of the content, or a part of it, is there.
+                    let has_content = self.content.is_some();
+                    self.flags.set(OpenFlags::TRUNCATE, has_content);
+                }
+                None => return Err(connection.unknown()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The file is there, by this opening: opens it without these flags. What was created
+    /// exclusively is no link, and nobody else's, since the name was free.
+    fn make(&mut self, done: OpenFlags) {
+        if self.flags.contains(OpenFlags::EXCLUSIVE) {
+            self.flags.insert(OpenFlags::NOFOLLOW);
+        }
+        self.flags.remove(done);
+        self.is_made = true;
+    }
+
+    /// The error of the server.
+    pub(super) fn error(&self, error: Error, connection: &Connection) -> Error {
+        // Somebody has removed or replaced it, or its mode doesn't let its maker open it again.
+        let is_gone = [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno());
+        match self.is_made && is_gone {
+            true => connection.unknown(),
+            false => error,
+        }
+    }
+}
+
+impl Connection {
+    /// Opens what a path names.
+    pub(crate) fn open(&self, who: &Credentials, mut opening: Opening<'_>) -> Result<RemoteFile> {
+        loop {
+            let mut taken = self.take_slot()?;
+            let message = opening.fill(&taken, who, &self.own)?;
+            let (called, link) = (taken.call(message), taken.link);
+            drop(taken);
+            match called {
+                Ok((reply, hint)) => match self.keep(Answered { reply, hint, link }, who) {
+                    Some(file) if opening.syncs() => return self.synced(file),
+                    Some(file) => return Ok(file),
+                    None => opening.forget(),
+                },
+                Err(Failure::Lost(fate)) => opening.lose(&fate, self)?,
+                Err(Failure::Error(error)) => return Err(opening.error(error, self)),
+            }
+        }
+    }
+
+    /// Opens a file that is new or truncated, writes its content, and syncs it: by one message, if
+    /// that holds the content.
+    pub(crate) fn create_and_sync(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+        content: &[u8],
+    ) -> Result<RemoteFile> {
+        let opening = Opening::new(place, flags, mode);
+        if content.len() <= DATA_BYTES_MAX {
+            return self.open(who, opening.with_content(content));
+        }
+        if !flags.makes_content() {
+            return self.open(who, opening.with_content(&[])); // the server says why not
+        }
+        let file = self.open(who, opening)?;
+        let content = [IoSlice::new(content)];
+        match self.write(&file, 0, &content, WriteFlags::SYNC_ALL) {
+            Ok(_) => Ok(file),
+            Err(error) => {
+                self.close(file.number);
+                Err(error)
+            }
+        }
+    }
+
+    fn synced(&self, file: RemoteFile) -> Result<RemoteFile> {
+        match self.sync(&file, true) {
+            Ok(()) => Ok(file),
+            Err(error) => {
+                self.close(file.number);
+                Err(error)
+            }
+        }
+    }
+}

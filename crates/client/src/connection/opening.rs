@@ -12,13 +12,12 @@
 //! created; it would find it in its way otherwise.
 
 use super::link::{Failure, Fate, Taken};
-use super::{Answered, Connection, RemoteFile, too_long};
+use super::{Answered, Connection, RemoteFile};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, OpenFlags};
-use adit_wire::calls::{CreateAndSync, Open, Place, VolumeCall};
+use adit_wire::calls::{CreateAndSync, Open, Place};
 use adit_wire::memory::DATA_BYTES_MAX;
 use adit_wire::message::{Message, WriteFlags};
-use adit_wire::value::Value;
 use std::io::IoSlice;
 
 /// What is to be opened, and how much of that is left to do.
@@ -74,14 +73,12 @@ impl<'a> Opening<'a> {
         &self,
         taken: &Taken<'_>,
         who: &Credentials,
-        own: &Credentials,
+        connection: &Connection,
     ) -> Result<Message> {
-        let mut bytes = Vec::with_capacity(256 + self.content.map_or(0, <[u8]>::len));
-        (who != own).then(|| who.clone()).put(&mut bytes);
         let Opening {
             place, flags, mode, ..
         } = *self;
-        let number = match self.content.filter(|_| self.left == Left::All) {
+        match self.content.filter(|_| self.left == Left::All) {
             Some(content) => {
                 let call = CreateAndSync {
                     place,
@@ -89,18 +86,10 @@ impl<'a> Opening<'a> {
                     mode,
                     content,
                 };
-                call.put(&mut bytes);
-                CreateAndSync::NUMBER
+                connection.fill_call(taken, who, &call)
             }
-            None => {
-                Open { place, flags, mode }.put(&mut bytes);
-                Open::NUMBER
-            }
-        };
-        let filled = taken.fill(&bytes);
-        filled.map_err(|error| too_long(&[Some(place), None], error))?;
-        let len = bytes.len() as u32;
-        Ok(Message::VolumeCall { number, len })
+            None => connection.fill_call(taken, who, &Open { place, flags, mode }),
+        }
     }
 
     /// The server has replied and ended, so the next one doesn't have the file open.
@@ -162,7 +151,7 @@ impl Connection {
     pub(crate) fn open(&self, who: &Credentials, mut opening: Opening<'_>) -> Result<RemoteFile> {
         loop {
             let mut taken = self.take_slot()?;
-            let message = opening.fill(&taken, who, &self.own)?;
+            let message = opening.fill(&taken, who, self)?;
             let (called, link) = (taken.call(message), taken.link);
             drop(taken);
             match called {

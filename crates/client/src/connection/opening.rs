@@ -11,6 +11,7 @@
 //! Invariant: a file is created exclusively once. A session that goes on opens the file that it has
 //! created; it would find it in its way otherwise.
 
+use super::file::Unknown;
 use super::link::{Failure, Fate, Taken};
 use super::{Answered, Connection, RemoteFile};
 use adit_base::{Errno, Error, Result};
@@ -105,8 +106,8 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// The server has ended without a reply. An error: nobody knows what it has done.
-    pub(super) fn lose(&mut self, fate: &Fate, connection: &Connection) -> Result<()> {
+    /// The server has ended without a reply.
+    pub(super) fn lose(&mut self, fate: &Fate) -> Result<(), Unknown> {
         if self.content.is_some() && self.left == Left::All && fate.is_written {
             self.left = Left::Sync;
             self.make(OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
@@ -119,7 +120,7 @@ impl<'a> Opening<'a> {
                     let has_content = self.content.is_some();
                     self.flags.set(OpenFlags::TRUNCATE, has_content);
                 }
-                None => return Err(connection.unknown()),
+                None => return Err(Unknown),
             }
         }
         Ok(())
@@ -135,14 +136,10 @@ impl<'a> Opening<'a> {
         self.is_made = true;
     }
 
-    /// The error of the server.
-    pub(super) fn error(&self, error: Error, connection: &Connection) -> Error {
-        // Somebody has removed or replaced it, or its mode doesn't let its maker open it again.
-        let is_gone = [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno());
-        match self.is_made && is_gone {
-            true => connection.unknown(),
-            false => error,
-        }
+    /// Does an error of the server say that the file is there no more? Somebody has removed or
+    /// replaced it, or its mode doesn't let its maker open it again.
+    pub(super) fn is_gone(&self, error: &Error) -> bool {
+        self.is_made && [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno())
     }
 }
 
@@ -160,9 +157,17 @@ impl Connection {
                     Some(file) => return Ok(file),
                     None => opening.forget(),
                 },
-                Err(Failure::Lost(fate)) => opening.lose(&fate, self)?,
-                Err(Failure::Error(error)) => return Err(opening.error(error, self)),
+                Err(failure) => self.after(&mut opening, failure)?,
             }
+        }
+    }
+
+    /// An opening has failed, or is to be done with the next server.
+    pub(super) fn after(&self, opening: &mut Opening<'_>, failure: Failure) -> Result<()> {
+        match failure {
+            Failure::Lost(fate) => opening.lose(&fate).map_err(|Unknown| self.unknown()),
+            Failure::Error(error) if opening.is_gone(&error) => Err(self.unknown()),
+            Failure::Error(error) => Err(error),
         }
     }
 
@@ -201,6 +206,79 @@ impl Connection {
                 self.close(file.number);
                 Err(error)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRUNCATES: OpenFlags = OpenFlags::CREATE.union(OpenFlags::TRUNCATE);
+
+    fn fate(is_applied: Option<bool>, is_written: bool) -> Fate {
+        Fate {
+            is_applied,
+            append: None,
+            is_written,
+        }
+    }
+
+    /// What is left of an opening: with content, and with which flags.
+    fn left(
+        flags: OpenFlags,
+        content: Option<&[u8]>,
+        lost: impl Fn(&mut Opening<'_>) -> Result<(), Unknown>,
+    ) -> Option<(Left, OpenFlags)> {
+        let flags = OpenFlags::WRITE_ONLY | flags;
+        let mut opening = Opening::new(Place::root(b"/f"), flags, 0o600);
+        opening.content = content;
+        lost(&mut opening).ok()?;
+        let is_made = opening.flags != flags;
+        assert_eq!(opening.is_gone(&Errno::NOENT.into()), is_made);
+        assert!(!opening.is_gone(&Errno::NOSPC.into()));
+        Some((
+            opening.left,
+            opening.flags.difference(OpenFlags::WRITE_ONLY),
+        ))
+    }
+
+    #[test]
+    fn a_file_is_created_exclusively_once() {
+        let nothing = OpenFlags::empty();
+        let (link, cut) = (OpenFlags::NOFOLLOW, OpenFlags::TRUNCATE);
+        let lost = |applied, written| move |of: &mut Opening<'_>| of.lose(&fate(applied, written));
+        for content in [None, Some(&b"content"[..])] {
+            let again = if content.is_some() { link | cut } else { link };
+            for (flags, applied, expected) in [
+                (EXCLUSIVE, Some(false), Some(EXCLUSIVE)),
+                (EXCLUSIVE, Some(true), Some(again)),
+                (EXCLUSIVE, None, None),
+                (TRUNCATES, Some(false), Some(TRUNCATES)),
+                (TRUNCATES, Some(true), Some(TRUNCATES)),
+                (TRUNCATES, None, Some(TRUNCATES)),
+            ] {
+                let found = left(flags, content, lost(applied, false));
+                assert_eq!(found, expected.map(|flags| (Left::All, flags)));
+            }
+        }
+        // All is written; all is durable.
+        let content = Some(&b"content"[..]);
+        for (flags, expected) in [(EXCLUSIVE, link), (TRUNCATES, nothing)] {
+            let written = left(flags, content, lost(Some(true), true));
+            assert_eq!(written, Some((Left::Sync, expected)));
+            let replied = |of: &mut Opening<'_>| {
+                of.forget();
+                Ok(())
+            };
+            assert_eq!(left(flags, content, replied), Some((Left::Open, expected)));
+            let both = |of: &mut Opening<'_>| {
+                of.lose(&fate(Some(true), true))?;
+                of.lose(&fate(Some(false), false))?;
+                of.forget();
+                Ok(())
+            };
+            assert_eq!(left(flags, content, both), Some((Left::Sync, expected)));
         }
     }
 }

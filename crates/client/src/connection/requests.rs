@@ -346,8 +346,7 @@ impl Requests {
                         None => opening.forget(),
                     }
                 }
-                Err(Failure::Lost(fate)) => opening.lose(&fate, connection)?,
-                Err(Failure::Error(error)) => return Err(opening.error(error, connection)),
+                Err(failure) => connection.after(&mut opening, failure)?,
             }
         }
     }

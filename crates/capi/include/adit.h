@@ -371,6 +371,16 @@ int adit_scrub(adit_volume *volume, const adit_health_options *options, adit_scr
 int adit_open(adit_volume *volume, const char *path, unsigned flags, unsigned mode,
               adit_file **file);
 
+/* Makes a small file durably: opens it, writes its content, and syncs as adit_fsync, so that content
+ * and name survive a power cut. One operation, and up to 1 MiB one message to a server. flags have
+ * write access and ADIT_O_CREAT | ADIT_O_EXCL, or ADIT_O_TRUNC; else -EINVAL. file may be NULL: the
+ * file is closed again.
+ * It is not atomic. After an error of the write or the sync the file is there: empty after -ENOSPC,
+ * with any part of its content after -EIO. To replace a file atomically, make another one and rename
+ * it. */
+int adit_create_and_sync(adit_volume *volume, const char *path, unsigned flags, unsigned mode,
+                         const void *data, size_t len, adit_file **file);
+
 /* Closes without a sync. The handle is gone, even after an error. */
 int adit_close(adit_file *file);
 

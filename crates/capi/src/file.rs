@@ -95,6 +95,30 @@ pub unsafe extern "C" fn adit_open(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_create_and_sync(
+    volume: *mut VolumeHandle,
+    name: *const c_char,
+    flags: c_uint,
+    mode: c_uint,
+    data: *const c_void,
+    len: usize,
+    result: *mut *mut FileHandle,
+) -> c_int {
+    guard_unit(|| {
+        // SAFETY: promised by adit.h.
+        let (volume, path) = unsafe { (&handle(volume)?.volume, path(name)?) };
+        // SAFETY: promised by adit.h.
+        let content = unsafe { bytes(data, len)? };
+        let created = volume.create_and_sync(path, &open_options(flags, mode)?, content)?;
+        // Without a place for it the file is closed again.
+        if let Ok(result) = out(result) {
+            result.give(FileHandle::new(created));
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_close(pointer: *mut FileHandle) -> c_int {
     // SAFETY: promised by adit.h.
     guard_unit(|| unsafe { close(pointer, |handle| handle.file.is_inherited()) })

@@ -7,7 +7,7 @@ mod support;
 
 use adit::{
     Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions,
-    RangeLock, Volume,
+    Pending, RangeLock, Volume,
 };
 use std::io::{BufRead, IoSlice, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -81,7 +81,15 @@ fn steps(volume: &Volume, client: usize, stop: &AtomicBool, done: &AtomicU64) ->
         assert_eq!(found, line, "an append is where it says");
         let name = format!("/c{client}-{number}");
         let moved = format!("/m{client}-{number}");
-        drop(volume.open_file(&name, &exclusive).expect("made once"));
+        if number % 2 == 0 {
+            drop(volume.open_file(&name, &exclusive).expect("made once"));
+        } else {
+            let made = volume.create_and_sync(&name, &exclusive, &line);
+            let made = made.expect("made once, with its content");
+            made.append(b"more").expect("the file is open");
+            let found = volume.read(&name).expect("read");
+            assert_eq!(found, [&line[..], b"more"].concat());
+        }
         volume.rename(&name, &moved).expect("renamed once");
         volume.hard_link(&moved, &name).expect("linked once");
         volume.remove_file(&moved).expect("unlinked once");
@@ -249,6 +257,54 @@ fn keep_under_way(volume: &Volume, stop: &AtomicBool, done: &AtomicU64) -> Vec<(
     }
 }
 
+/// One thread keeps dozens of changes of names under way. Each fails if it is done twice.
+fn keep_names_under_way(volume: &Volume, stop: &AtomicBool) -> u64 {
+    const DEPTH: u64 = 40;
+    let mut exclusive = OpenOptions::new();
+    exclusive.write(true).create_new(true);
+    let all = |of: Vec<Pending<()>>| {
+        for done in of {
+            done.wait().expect("done once");
+        }
+    };
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let numbers = || rounds * DEPTH..(rounds + 1) * DEPTH;
+        let (name, moved) = (
+            |number: u64| format!("/n{number}"),
+            |number: u64| format!("/m{number}"),
+        );
+        let made = numbers().map(|number| volume.open_file_async(name(number), &exclusive));
+        let made: Vec<_> = made.collect();
+        let files: Vec<File> = made
+            .into_iter()
+            .map(|made| made.wait().expect("made once"))
+            .collect();
+        let looks = numbers().map(|number| volume.metadata_async(name(number)));
+        let looks: Vec<_> = looks.collect();
+        for (number, file) in numbers().zip(&files) {
+            file.append(&record(number)).expect("the file is open");
+        }
+        for look in looks {
+            look.wait().expect("it is there");
+        }
+        all(numbers()
+            .map(|number| volume.rename_async(name(number), moved(number)))
+            .collect());
+        volume.sync_async().wait().expect("synced");
+        for number in numbers() {
+            let found = volume.read(moved(number)).expect("read");
+            assert!(found == record(number), "file {number}");
+        }
+        drop(files);
+        all(numbers()
+            .map(|number| volume.remove_file_async(moved(number)))
+            .collect());
+        rounds += 1;
+    }
+    rounds
+}
+
 fn go_on_with_many_under_way(way: impl Fn(u64) -> Way) {
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
@@ -257,6 +313,7 @@ fn go_on_with_many_under_way(way: impl Fn(u64) -> Way) {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut appended = std::thread::scope(|scope| {
         let client = scope.spawn(|| keep_under_way(&volume, &stop, &done));
+        let names = scope.spawn(|| keep_names_under_way(&volume, &stop));
         for round in 0..deaths(8) {
             std::thread::sleep(Duration::from_millis(20) + moment(round, 60_000));
             let ended = served.take().expect("it serves");
@@ -265,6 +322,7 @@ fn go_on_with_many_under_way(way: impl Fn(u64) -> Way) {
             until("operations end", || done.load(Ordering::Relaxed) > before);
         }
         stop.store(true, Ordering::Relaxed);
+        println!("{} rounds", names.join().expect("all went well"));
         client.join().expect("all went well")
     });
     println!("{} appends", appended.len());

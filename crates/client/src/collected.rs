@@ -405,6 +405,7 @@ impl Volume {
         let operations = requests.into_iter().map(|(request, to_event)| {
             let mut ticket = Ticket::new(collection, to_event);
             let (file, work, len) = request.into_remote();
+            work.begin(file.connected().0);
             move |requests: &'static Requests| {
                 ticket.is_started = true;
                 async move {

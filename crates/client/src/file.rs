@@ -9,7 +9,7 @@
 use crate::connection::{Connection, Pieces, RemoteFile, Work, wait_for_lock};
 use crate::metadata::Metadata;
 use crate::names::set_time;
-use crate::open_volume::{OpenVolume, OpenedFile};
+use crate::open_volume::{OpenVolume, OpenedFile, elsewhere};
 use crate::pending::Pending;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -17,6 +17,7 @@ use adit_fs::{
     AllocateFlags, BlobId, Credentials, FlockOperation, Fs, LockOwner, OpenFile, OpenFlags,
     RangeLock,
 };
+use adit_reactor::is_inside_call;
 use adit_reactor::sync::join_all;
 use adit_server::perform::PerformFile;
 use adit_store::XattrMode;
@@ -64,6 +65,11 @@ impl FileState {
     }
 
     pub(crate) fn close(self) {
+        // Inside an operation, with the result of a handle that nobody kept: closing would wait for
+        // the server there.
+        if self.volume.connection().is_some() && is_inside_call() {
+            return elsewhere(move || self.volume.close_file(self.open));
+        }
         self.volume.close_file(self.open);
     }
 }
@@ -422,6 +428,7 @@ impl File {
                 fs.fdatasync(open).await
             }),
             OpenedFile::Connected(file) => {
+                self.state.volume.wait_for_changes(Some(file.id))?;
                 let flags = WriteFlags::SYNC_DATA;
                 self.remote()?.write(file, offset, data, flags).map(drop)
             }
@@ -438,6 +445,7 @@ impl File {
                 Ok(at)
             }),
             OpenedFile::Connected(file) => {
+                self.state.volume.wait_for_changes(Some(file.id))?;
                 let flags = WriteFlags::APPEND | WriteFlags::SYNC_DATA;
                 self.remote()?.write(file, 0, data, flags)
             }
@@ -465,6 +473,9 @@ impl File {
     /// As [`write_atomic`](Self::write_atomic) and [`sync_data`](Self::sync_data) in one. If only
     /// the sync fails, readers see the ranges, but a power cut may lose them, as a whole.
     pub fn write_atomic_and_sync(&self, ranges: &[(u64, &[u8])]) -> Result<()> {
+        if let OpenedFile::Connected(file) = &self.alive()?.open {
+            self.state.volume.wait_for_changes(Some(file.id))?;
+        }
         let ranges = ranges.to_vec();
         self.call(WriteAtomic { ranges, sync: true })
     }
@@ -501,7 +512,7 @@ impl File {
         match &self.alive()?.open {
             OpenedFile::Embedded(_) => self.run(|fs, open| fs.fsync(open)),
             OpenedFile::Connected(file) => {
-                self.state.volume.wait_for_writes(Some(file.id))?;
+                self.state.volume.wait_for_changes(Some(file.id))?;
                 self.remote()?.sync(file, true)
             }
         }
@@ -512,7 +523,7 @@ impl File {
         match &self.alive()?.open {
             OpenedFile::Embedded(_) => self.run(|fs, open| fs.fdatasync(open)),
             OpenedFile::Connected(file) => {
-                self.state.volume.wait_for_writes(Some(file.id))?;
+                self.state.volume.wait_for_changes(Some(file.id))?;
                 self.remote()?.sync(file, false)
             }
         }

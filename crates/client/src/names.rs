@@ -2,6 +2,7 @@
 //!
 //! Errors carry the path in words; which errno means what is as in Linux's manual pages.
 
+use crate::connection::Opening;
 use crate::directory::ReadDir;
 use crate::file::File;
 use crate::metadata::Metadata;
@@ -14,8 +15,8 @@ use adit_fs::{Access, At, Credentials, FileKind, Follow, OpenFlags, RenameFlags,
 use adit_server::perform::PerformVolume;
 use adit_store::XattrMode;
 use adit_wire::calls::{
-    Link, MakeDirectory, MakeNode, MakeSymlink, Place, ReadLink, RemoveDirectory, Rename, Truncate,
-    Unlink,
+    Link, MakeDirectory, MakeNode, MakeSymlink, Place, ReadLink, RemoveDirectory, Rename, Stat,
+    Truncate, Unlink,
 };
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -95,18 +96,63 @@ impl Volume {
 
     /// As [`open_file`](Self::open_file), without blocking.
     pub fn open_file_async(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Pending<File> {
-        if self.is_connected() {
-            return Pending::ready(self.open_file(path, options));
-        }
-        let path = path.as_ref().to_owned();
         let (flags, mode) = (options.flags(), options.create_mode());
         let (opened, who) = (self.opened.clone(), self.who.clone());
+        if self.is_connected() {
+            let own = path.as_ref().to_owned();
+            let started = self
+                .opened
+                .start_on_server(async move |requests, connection| {
+                    let opening = Opening::new(place(&own), flags, mode);
+                    match requests.open(connection, &who, opening).await {
+                        Ok(open) => Ok(File::new(opened, OpenedFile::Connected(open))),
+                        Err(error) => Err(naming(error, "open", &own)),
+                    }
+                });
+            return started.unwrap_or_else(|_| Pending::ready(self.open_file(path, options)));
+        }
+        let path = path.as_ref().to_owned();
         self.opened.spawn(move |fs| async move {
             match fs.open(root(&who, &path), flags, mode).await {
                 Ok(open) => Ok(File::new(opened, OpenedFile::Embedded(open))),
                 Err(error) => Err(naming(error, "open", &path)),
             }
         })
+    }
+
+    /// Makes a small file durably: opens it, writes its content, and syncs as
+    /// [`sync_all`](File::sync_all), so that content and name survive a power cut. The options say
+    /// [`create_new`](OpenOptions::create_new) or [`truncate`](OpenOptions::truncate), and write
+    /// access; else `EINVAL`.
+    ///
+    /// It is one operation, and up to 1 MiB one message to a server, but not atomic. After an error
+    /// of the write or the sync the file is there: empty after `ENOSPC`, with any part of its
+    /// content after `EIO`. After a power cut before the return it is absent, or has any part of its
+    /// content. To replace a file atomically, make another one and rename it.
+    ///
+    /// ```
+    /// # fn main() -> adit::Result<()> {
+    /// # let volume = adit::Volume::open("mem:64M")?;
+    /// use adit::OpenOptions;
+    /// let mut new = OpenOptions::new();
+    /// new.write(true).create_new(true);
+    /// volume.create_and_sync("/CURRENT.new", &new, "MANIFEST-000001\n")?;
+    /// volume.rename("/CURRENT.new", "/CURRENT")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn create_and_sync(
+        &self,
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+        content: impl AsRef<[u8]>,
+    ) -> Result<File> {
+        let (path, content) = (path.as_ref(), content.as_ref());
+        let (flags, mode) = (options.flags(), options.create_mode());
+        let created = self
+            .opened
+            .create_and_sync(&self.who, place(path), flags, mode, content);
+        let created = created.map_err(|error| naming(error, "create", path))?;
+        Ok(File::new(self.opened.clone(), created))
     }
 
     /// The whole content of a file.
@@ -153,10 +199,23 @@ impl Volume {
 
     /// As [`metadata`](Self::metadata), without blocking.
     pub fn metadata_async(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
+        let (own, who) = (path.as_ref().to_owned(), self.who.clone());
         if self.is_connected() {
-            return Pending::ready(self.metadata(path));
+            let started = self
+                .opened
+                .start_on_server(async move |requests, connection| {
+                    let (place, follow) = (place(&own), Follow::Yes);
+                    match requests
+                        .volume_call(connection, &who, &Stat { place, follow })
+                        .await
+                    {
+                        Ok(stat) => Ok(Metadata::new(stat)),
+                        Err(error) => Err(naming(error, "stat", &own)),
+                    }
+                });
+            return started.unwrap_or_else(|_| Pending::ready(self.metadata(path)));
         }
-        let (path, who) = (path.as_ref().to_owned(), self.who.clone());
+        let path = own;
         self.opened.spawn(move |fs| async move {
             match fs.stat(root(&who, &path), Follow::Yes).await {
                 Ok(stat) => Ok(Metadata::new(stat)),
@@ -183,10 +242,18 @@ impl Volume {
 
     /// As [`remove_file`](Self::remove_file), without blocking.
     pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Pending<()> {
+        let (own, who) = (path.as_ref().to_owned(), self.who.clone());
         if self.is_connected() {
-            return Pending::ready(self.remove_file(path));
+            let started = self
+                .opened
+                .start_on_server(async move |requests, connection| {
+                    let call = Unlink { place: place(&own) };
+                    let done = requests.change(connection, &who, &call).await;
+                    done.map_err(|error| naming(error, "remove", &own))
+                });
+            return started.unwrap_or_else(|_| Pending::ready(self.remove_file(path)));
         }
-        let (path, who) = (path.as_ref().to_owned(), self.who.clone());
+        let path = own;
         self.opened.spawn(move |fs| async move {
             let done = fs.unlink(root(&who, &path)).await;
             done.map_err(|error| naming(error, "remove", &path))
@@ -218,11 +285,24 @@ impl Volume {
 
     /// As [`rename`](Self::rename), without blocking.
     pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
-        if self.is_connected() {
-            return Pending::ready(self.rename(from, to));
-        }
-        let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
+        let owned = (from.as_ref().to_owned(), to.as_ref().to_owned());
         let who = self.who.clone();
+        if self.is_connected() {
+            let started = self
+                .opened
+                .start_on_server(async move |requests, connection| {
+                    let (old, new) = owned;
+                    let call = Rename {
+                        from: place(&old),
+                        to: place(&new),
+                        flags: RenameFlags::empty(),
+                    };
+                    let done = requests.change(connection, &who, &call).await;
+                    done.map_err(|error| naming_two(error, "rename", &old, &new))
+                });
+            return started.unwrap_or_else(|_| Pending::ready(self.rename(from, to)));
+        }
+        let (from, to) = owned;
         self.opened.spawn(move |fs| async move {
             let done = fs
                 .rename(root(&who, &from), root(&who, &to), RenameFlags::empty())

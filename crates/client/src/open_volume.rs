@@ -11,7 +11,7 @@
 //! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
 
 use crate::connection::{
-    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, RemoteFile, Requests, Work, connect,
+    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, Opening, RemoteFile, Requests, Work, connect,
     start_requests,
 };
 use crate::file::FileState;
@@ -471,8 +471,31 @@ impl OpenVolume {
             }
             Placement::Connected(connection) => {
                 self.usable()?;
-                let opened = connection.open(who, place, flags, mode)?;
+                let opened = connection.open(who, Opening::new(place, flags, mode))?;
                 Ok(OpenedFile::Connected(opened))
+            }
+        }
+    }
+
+    /// Opens a file that is new or truncated, writes its content, and syncs it.
+    pub(crate) fn create_and_sync(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+        content: &[u8],
+    ) -> Result<OpenedFile> {
+        match &self.placement {
+            Placement::Embedded(embedded) => {
+                let create =
+                    |fs| Fs::create_and_sync(fs, place.at(who), flags, mode, content, || ());
+                embedded.engine().run(create).map(OpenedFile::Embedded)
+            }
+            Placement::Connected(connection) => {
+                self.usable()?;
+                let created = connection.create_and_sync(who, place, flags, mode, content)?;
+                Ok(OpenedFile::Connected(created))
             }
         }
     }
@@ -637,18 +660,46 @@ impl OpenVolume {
         }
     }
 
-    /// Waits for the writes that a session has started before: those of a file, or all. So a sync
+    /// Waits for what a session has started before: the writes of a file, or all changes. So a sync
     /// covers them.
-    pub(crate) fn wait_for_writes(&self, file: Option<BlobId>) -> Result<()> {
+    pub(crate) fn wait_for_changes(&self, file: Option<BlobId>) -> Result<()> {
+        if !self.connection().is_some_and(Connection::has_changes) {
+            return Ok(());
+        }
         match self.requests.get() {
             Some((engine, generation)) if *generation == fork::generation() => {
                 engine.run(move |requests| async move {
-                    requests.writes_before(file).await;
+                    requests.changes_before(file).await;
                     Ok(())
                 })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Starts an operation on a volume in a server, which stays open until it is done. Err: it has to
+    /// be done at once, in a forked child without what runs it.
+    pub(crate) fn start_on_server<T, F>(self: &Arc<Self>, operation: F) -> Result<Pending<T>>
+    where
+        T: Send + 'static,
+        F: AsyncFnOnce(&Requests, &Connection) -> Result<T> + Send + 'static,
+    {
+        self.usable()?;
+        let engine = self.remote_engine()?.clone();
+        let opened = self.clone();
+        if let Some(connection) = self.connection() {
+            connection.begin_change();
+        }
+        Ok(Pending::running(engine.spawn(move |requests| async move {
+            let connection = opened.connection().expect("it is in a server");
+            let done = operation(requests, connection).await;
+            connection.end_change();
+            if let Some(last) = Arc::into_inner(opened) {
+                // Its end waits for this operation.
+                elsewhere(move || drop(last));
+            }
+            done
+        })))
     }
 
     /// Starts work on an open file of a volume in a server, which stays open until it is done; `then`
@@ -667,13 +718,14 @@ impl OpenVolume {
             FileState::release(file);
             return Pending::ready(done.map(then));
         };
+        work.begin(connection);
         Pending::running(engine.spawn(move |requests| async move {
             let done = Self::perform_remotely(requests, file, &work).await;
             done.map(then)
         }))
     }
 
-    /// Does work on an open file, and lets go of the file.
+    /// Does work on an open file that has begun ([`Work::begin`]), and lets go of the file.
     pub(crate) async fn perform_remotely(
         requests: &Requests,
         file: Arc<FileState>,
@@ -681,6 +733,7 @@ impl OpenVolume {
     ) -> Result<u64> {
         let (connection, remote) = file.connected();
         let done = requests.perform(connection, remote, work).await;
+        work.end(connection);
         if let Some(last) = Arc::into_inner(file) {
             // The file was dropped meanwhile, and perhaps the volume. Closing waits for the server.
             elsewhere(move || last.close());
@@ -883,7 +936,7 @@ fn end(engine: &Engine<Fs>, looks: Option<Looks>) -> Result<()> {
 
 /// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't
 /// done: the next open recovers.
-fn elsewhere(work: impl FnOnce() + Send + 'static) {
+pub(crate) fn elsewhere(work: impl FnOnce() + Send + 'static) {
     let spawned = std::thread::Builder::new()
         .name("adit-close".to_owned())
         .spawn(work);

@@ -178,8 +178,7 @@ impl Volume {
         connection.is_some_and(|connection| connection.has_inherited())
     }
 
-    /// Is the volume in a server (`unix:SOCKET`)? Then asynchronous operations on names and on the
-    /// whole volume are done when they are started; those on an open file wait beside the caller.
+    /// Is the volume in a server (`unix:SOCKET`)?
     pub fn is_connected(&self) -> bool {
         self.opened.connection().is_some()
     }
@@ -261,16 +260,23 @@ impl Volume {
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
-        self.opened.wait_for_writes(None)?;
+        self.opened.wait_for_changes(None)?;
         self.opened.call(&self.who, SyncAll {})
     }
 
     /// As [`sync`](Self::sync), without blocking.
     pub fn sync_async(&self) -> Pending<()> {
-        match self.is_connected() {
-            true => Pending::ready(self.sync()),
-            false => self.opened.spawn(|fs| fs.syncfs()),
+        if !self.is_connected() {
+            return self.opened.spawn(|fs| fs.syncfs());
         }
+        let who = self.who.clone();
+        let started = self
+            .opened
+            .start_on_server(async move |requests, connection| {
+                requests.changes_before(None).await;
+                requests.volume_call(connection, &who, &SyncAll {}).await
+            });
+        started.unwrap_or_else(|_| Pending::ready(self.sync()))
     }
 
     /// Space and identity.

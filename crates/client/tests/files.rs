@@ -679,3 +679,120 @@ fn a_write_with_its_sync_is_one_write_of_the_device() {
     let content = volume.read("/file").expect("read");
     assert_eq!(content, b"in pieces pieces es in pieces in pieces ");
 }
+
+/// What a storage engine does with CURRENT, MANIFEST or a pid file: three calls were three messages.
+#[test]
+fn a_file_is_created_with_its_content_durably_by_one_write_of_the_device() {
+    let device = MemoryDevice::new(MemoryConfig::default()).expect("memory");
+    let volume = Volume::on_device(device.clone(), &VolumeOptions::new(), true)
+        .and_then(served::through)
+        .expect("opened");
+    volume.create_dir("/d").expect("made");
+    volume.sync().expect("synced");
+    let mut new = OpenOptions::new();
+    new.read(true).write(true).create_new(true).mode(0o600);
+    let mut before = device.counts();
+    for (number, content) in [&b"MANIFEST-000001\n"[..], b"", &[7; 3000]]
+        .iter()
+        .enumerate()
+    {
+        let path = format!("/d/{number}");
+        let file = volume.create_and_sync(&path, &new, content);
+        let file = file.expect("created");
+        let counts = device.counts();
+        assert_eq!(counts.writes, before.writes + 1, "{number}");
+        file.append(b"more").expect("appended");
+        file.sync_data().expect("synced");
+        before = device.counts();
+        let read = volume.read(&path).expect("read");
+        assert_eq!(read, [content, &b"more"[..]].concat());
+        assert_eq!(file.metadata().expect("there").mode() & 0o7777, 0o600);
+        let again = volume.create_and_sync(&path, &new, content);
+        assert_eq!(again.expect_err("it exists").errno(), Errno::EXIST);
+        assert_eq!(volume.read(&path).expect("read"), read);
+    }
+}
+
+#[test]
+fn a_file_is_created_with_its_content_as_it_is_opened() {
+    let volume = volume();
+    let options = |of: fn(&mut OpenOptions)| {
+        let mut options = OpenOptions::new();
+        options.write(true).read(true);
+        of(&mut options);
+        options
+    };
+    let create = options(|of| _ = of.create(true).truncate(true));
+    let truncate = options(|of| _ = of.truncate(true));
+    let missing = volume.create_and_sync("/f", &truncate, "x");
+    assert_eq!(missing.expect_err("there is none").errno(), Errno::NOENT);
+    // Up to what a message holds, a byte more, and much more.
+    for len in [0, 1, 4096, 1 << 20, (1 << 20) + 1, 5 << 20] {
+        let content: Vec<u8> = (0..len).map(|at| (at / 3) as u8).collect();
+        for options in [&create, &truncate] {
+            volume
+                .write("/f", "what was there, and is longer")
+                .expect("written");
+            let file = volume.create_and_sync("/f", options, &content);
+            let file = file.expect("created");
+            assert_eq!(file.len().expect("size"), len);
+            assert!(volume.read("/f").expect("read") == content, "{len} bytes");
+        }
+    }
+    let log = options(|of| _ = of.append(true).create_new(true));
+    let log = volume
+        .create_and_sync("/log", &log, "first")
+        .expect("created");
+    log.write_at(b" second", 0).expect("appended");
+    assert_eq!(volume.read("/log").expect("read"), b"first second");
+    let direct = options(|of| _ = of.direct(true).create_new(true));
+    volume
+        .create_and_sync("/direct", &direct, "odd")
+        .expect("created");
+    assert_eq!(volume.read("/direct").expect("read"), b"odd");
+
+    let refused = [
+        OpenOptions::new(),
+        options(|_| ()),
+        options(|of| _ = of.create(true)),
+        options(|of| _ = of.create_new(true).path_only(true)),
+        options(|of| _ = of.write(false).create_new(true)),
+        options(|of| _ = of.write(false).truncate(true)),
+    ];
+    for refused in refused {
+        for content in [vec![1], vec![1; 2 << 20]] {
+            let error = volume.create_and_sync("/refused", &refused, content);
+            let error = error.expect_err("it may have content already");
+            assert_eq!(error.errno(), Errno::INVAL, "{refused:?}");
+            assert!(error.what().starts_with("create /refused"), "{error}");
+        }
+    }
+    assert!(!volume.exists("/refused").expect("looked"));
+    volume.create_dir("/d").expect("made");
+    volume.symlink("/f", "/link").expect("made");
+    for (path, options, errno) in [
+        ("/d", &create, Errno::ISDIR),
+        ("/no/f", &create, Errno::NOENT),
+        ("/f/f", &create, Errno::NOTDIR),
+        (
+            "/link",
+            &options(|of| _ = of.create_new(true)),
+            Errno::EXIST,
+        ),
+        (
+            "/link",
+            &options(|of| _ = of.truncate(true).no_follow(true)),
+            Errno::LOOP,
+        ),
+    ] {
+        let error = volume.create_and_sync(path, options, "x");
+        assert_eq!(error.expect_err("no file").errno(), errno, "{path}");
+    }
+    volume
+        .create_and_sync("/link", &create, "through")
+        .expect("created");
+    assert_eq!(volume.read("/f").expect("read"), b"through");
+    let long = format!("/{}", "n".repeat(5000));
+    let error = volume.create_and_sync(&long, &create, vec![1; 1 << 20]);
+    assert_eq!(error.expect_err("too long").errno(), Errno::NAMETOOLONG);
+}

@@ -291,6 +291,37 @@ fn every_operation_that_allocates_is_refused_without_a_trace_and_deleting_gives_
     }
 }
 
+/// As after three calls: the file is there and empty, and deleting works.
+#[test]
+fn a_file_whose_content_has_no_room_is_empty() {
+    let volume = served::open("mem:24M").expect("a volume in memory");
+    let mut new = OpenOptions::new();
+    new.read(true).write(true).create_new(true);
+    let mut replaced = OpenOptions::new();
+    replaced.write(true).create(true).truncate(true);
+    volume.write("/old", "old").expect("written");
+    // Then there is room for names, and not for the content.
+    volume.write("/spare", vec![0; 256 << 10]).expect("written");
+    drop(create(&volume, "/fill").expect("created"));
+    fill(&volume);
+    volume.remove_file("/spare").expect("removed");
+    volume.sync().expect("synced");
+    let content = vec![1; 1 << 20];
+    for (path, options) in [("/new", &new), ("/old", &replaced)] {
+        let refused = volume.create_and_sync(path, options, &content);
+        assert_eq!(errno(refused), Errno::NOSPC, "{path}");
+        assert_eq!(volume.read(path).expect("it is there"), b"", "{path}");
+    }
+    volume.remove_file("/new").expect("removed");
+    volume.remove_file("/fill").expect("removed");
+    volume.sync().expect("synced");
+    let created = volume.create_and_sync("/new", &new, &content);
+    drop(created.expect("there is room"));
+    assert!(volume.read("/new").expect("read") == content);
+    let problems = volume.check().expect("checked").problems;
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
 /// What was free left out that promised pages need nodes, and that a name and an inode need pages:
 /// df showed hundreds of kilobytes where every create answered ENOSPC.
 #[test]

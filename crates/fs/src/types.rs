@@ -50,6 +50,12 @@ impl OpenFlags {
         ) && !self.contains(OpenFlags::PATH)
     }
 
+    /// Is a file that is opened so empty, and open for writing?
+    pub const fn makes_content(self) -> bool {
+        let exclusive = OpenFlags::CREATE.union(OpenFlags::EXCLUSIVE);
+        self.writable() && (self.contains(exclusive) || self.contains(OpenFlags::TRUNCATE))
+    }
+
     /// May the descriptor write?
     pub const fn writable(self) -> bool {
         matches!(

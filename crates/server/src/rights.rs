@@ -68,7 +68,7 @@ pub(crate) fn read_only() -> Error {
 /// May the session do this call?
 pub(crate) fn check<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<C>) -> Result<()> {
     // What is opened is looked at where it is opened.
-    let opens = [Open::NUMBER, OpenBlob::NUMBER].contains(&C::NUMBER);
+    let opens = [Open::NUMBER, OpenBlob::NUMBER, CreateAndSync::NUMBER].contains(&C::NUMBER);
     if session.read_only && !opens && !LOOKING.contains(&C::NUMBER) {
         return Err(read_only());
     }
@@ -106,13 +106,13 @@ pub(crate) fn check_file_call(session: &Session, number: u16) -> Result<()> {
 pub(crate) async fn open_to_read(
     fs: &Fs,
     who: &Credentials,
-    call: &Open<'_>,
+    Open { place, flags, mode }: Open<'_>,
 ) -> Result<Arc<OpenFile>> {
-    let (place, flags) = (call.place.at(who), call.flags);
+    let place = place.at(who);
     let changing = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
     let creates = flags.contains(OpenFlags::CREATE);
     if !flags.intersects(changing) && !flags.writable() {
-        return fs.open(place, flags, call.mode).await;
+        return fs.open(place, flags, mode).await;
     }
     let links = match flags.contains(OpenFlags::NOFOLLOW) || flags.contains(OpenFlags::EXCLUSIVE) {
         true => Follow::No,
@@ -130,7 +130,7 @@ pub(crate) async fn open_to_read(
         fs.access(place, links, Access::WRITE).await?;
         return Err(read_only());
     }
-    fs.open(place, flags.difference(changing), call.mode).await
+    fs.open(place, flags.difference(changing), mode).await
 }
 
 /// Checks rights for a read-only session.

@@ -21,7 +21,7 @@ use adit_reactor::Prepared;
 use adit_store::Receipt;
 use adit_store::cache::Hint;
 use adit_wire::calls::*;
-use adit_wire::memory::HINTS_MAX;
+use adit_wire::memory::{DATA_BYTES_MAX, HINTS_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::Reply;
 use adit_wire::value::Value;
@@ -417,6 +417,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                     }));
                 })*
                 Open::NUMBER => return open(ticket, bytes, begun),
+                CreateAndSync::NUMBER => return create_and_sync(ticket, bytes, begun),
                 OpenBlob::NUMBER => return open_blob(ticket, bytes, begun),
                 Reopen::NUMBER => return resuming::reopen(ticket, &bytes, begun),
                 EndResuming::NUMBER => return resuming::end(ticket, &bytes),
@@ -560,7 +561,7 @@ fn check_access(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()>
     Ok(())
 }
 
-fn open(mut ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
     let decoded = Decoded::<Open>::decode(&bytes).ok_or_else(|| garbled(Open::NUMBER))?;
     if let Err(error) = rights::check(&ticket.session, &decoded) {
         ticket.finish_with(Err(error));
@@ -573,7 +574,7 @@ fn open(mut ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
             Some((who, call)) => {
                 let who = who.as_ref().unwrap_or(&ticket.session.who);
                 match ticket.session.read_only {
-                    true => rights::open_to_read(fs, who, &call).await,
+                    true => rights::open_to_read(fs, who, call).await,
                     // What it truncates is truncated once more without harm.
                     false if !call.flags.contains(OpenFlags::CREATE) => {
                         fs.open(call.place.at(who), call.flags, call.mode).await
@@ -586,14 +587,68 @@ fn open(mut ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
             }
             None => Err(garbled(Open::NUMBER)),
         };
-        let added = match opened {
-            Ok(open) => {
-                ticket.tell_attributes(open.blob_id());
-                add(fs, &ticket.session, open).await
+        finish_opened(ticket, fs, opened).await;
+        Ok(())
+    }));
+    Ok(())
+}
+
+/// Puts a file that was opened into the session's table, and replies.
+async fn finish_opened(mut ticket: Ticket, fs: &Fs, opened: Result<Arc<OpenFile>>) {
+    let added = match opened {
+        Ok(open) => {
+            ticket.tell_attributes(open.blob_id());
+            add(fs, &ticket.session, open).await
+        }
+        Err(error) => Err(error),
+    };
+    ticket.finish_with_value(added);
+}
+
+fn create_and_sync(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    let number = CreateAndSync::NUMBER;
+    let decoded = Decoded::<CreateAndSync>::decode(&bytes).ok_or_else(|| garbled(number))?;
+    let refused = match decoded.1.content.len() {
+        0..=DATA_BYTES_MAX => rights::check(&ticket.session, &decoded),
+        len => {
+            let what = format!("create a file with {len} bytes by one message");
+            Err(Error::with(Errno::INVAL, what))
+        }
+    };
+    if let Err(error) = refused {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
+    drop(decoded);
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let opened = match Decoded::<CreateAndSync>::decode(&bytes) {
+            Some((who, call)) => {
+                let session = &ticket.session;
+                let who = who.as_ref().unwrap_or(&session.who);
+                let CreateAndSync {
+                    place,
+                    flags,
+                    mode,
+                    content,
+                } = call;
+                let written = || {
+                    simulation::pause();
+                    session.memory.notes(ticket.slot).note_written();
+                    simulation::pause();
+                };
+                match session.read_only && flags.makes_content() {
+                    true => rights::open_to_read(fs, who, Open { place, flags, mode }).await,
+                    false => {
+                        let create =
+                            fs.create_and_sync(place.at(who), flags, mode, content, written);
+                        fs.store().with_receipt(ticket.receipt(), create).await
+                    }
+                }
             }
-            Err(error) => Err(error),
+            None => Err(garbled(number)),
         };
-        ticket.finish_with_value(added);
+        finish_opened(ticket, fs, opened).await;
         Ok(())
     }));
     Ok(())

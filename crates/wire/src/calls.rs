@@ -245,6 +245,8 @@ calls! { VolumeCall VOLUME_CALLS:
     35 = Sessions {} => ServerState;
     /// Moves a session to another poller.
     36 = MoveSession { number: u64, poller: u32 } => ();
+    /// Opens a file that is new, or truncated, writes its content, and then does as fsync.
+    37 = CreateAndSync<'a> { place: Place<'a>, flags: OpenFlags, mode: u32, content: &'a [u8] } at place => Opened;
 }
 
 calls! { FileCall FILE_CALLS:

@@ -54,12 +54,14 @@ enum Action {
     CachedOverwrite,
     AppendSync,
     AppendDurably,
+    CreateWriteSync,
+    CreateAndSync,
     DirectRead,
     /// So many at a time, by one thread.
     DirectReads(usize),
 }
 
-const ROWS: [(Action, &str); 14] = [
+const ROWS: [(Action, &str); 16] = [
     (Action::Nothing, "a message that asks for nothing"),
     (Action::Stat, "stat"),
     (Action::FileStat, "fstat of an open file"),
@@ -71,6 +73,8 @@ const ROWS: [(Action, &str); 14] = [
     (Action::CachedOverwrite, "cached overwrite 4 KiB"),
     (Action::AppendSync, "append 100 B, fdatasync"),
     (Action::AppendDurably, "append 100 B with O_DSYNC"),
+    (Action::CreateWriteSync, "new file 100 B, fsync, unlink"),
+    (Action::CreateAndSync, "the same, created by one operation"),
     (Action::DirectRead, "direct read 4 KiB"),
     (Action::DirectReads(8), "direct read 4 KiB, 8 at a time"),
     (Action::DirectReads(32), "direct read 4 KiB, 32 at a time"),
@@ -81,6 +85,8 @@ fn timing(action: Action) -> Timing {
     Timing::OneIn(match action {
         Action::AppendSync
         | Action::AppendDurably
+        | Action::CreateWriteSync
+        | Action::CreateAndSync
         | Action::DirectRead
         | Action::DirectReads(_) => 8,
         _ => 64,
@@ -248,6 +254,8 @@ fn measure_volume(
     };
     let (log, durable) = (log(false)?, log(true)?);
     let (entry, name) = ([1; 100], format!("{folder}/name"));
+    let mut new = OpenOptions::new();
+    new.write(true).create_new(true);
     for (row, (action, _)) in ROWS.iter().enumerate() {
         let is_here = !matches!(action, Action::Nothing | Action::ReadByMessage);
         if !is_here && system != 1 {
@@ -290,6 +298,18 @@ fn measure_volume(
                 }
                 Action::AppendDurably => {
                     durable.append(&entry)?;
+                }
+                // Both close and unlink, too: the name is free for the next turn.
+                Action::CreateWriteSync => {
+                    let file = volume.open_file(&name, &new)?;
+                    file.write_at(&entry, 0)?;
+                    file.sync_all()?;
+                    drop(file);
+                    volume.remove_file(&name)?;
+                }
+                Action::CreateAndSync => {
+                    drop(volume.create_and_sync(&name, &new, entry)?);
+                    volume.remove_file(&name)?;
                 }
                 Action::DirectRead => {
                     let memory = aligned.try_mut().expect("it is not shared");
@@ -388,6 +408,7 @@ fn measure_kernel(
             Action::Nothing
             | Action::ReadByMessage
             | Action::TwoReaders
+            | Action::CreateAndSync
             | Action::DirectReads(_) => false,
             Action::DirectRead => direct.is_ok(), // tmpfs has no direct IO
             _ => true,
@@ -400,6 +421,7 @@ fn measure_kernel(
                 Action::Nothing
                 | Action::ReadByMessage
                 | Action::TwoReaders
+                | Action::CreateAndSync
                 | Action::DirectReads(_) => {}
                 Action::Stat => _ = std::fs::metadata(&data_path)?,
                 Action::FileStat => _ = file.metadata()?,
@@ -417,6 +439,13 @@ fn measure_kernel(
                     log.sync_data()?;
                 }
                 Action::AppendDurably => io::Write::write_all(&mut &durable, &entry)?,
+                Action::CreateWriteSync => {
+                    let mut file = HostFile::create_new(&name)?;
+                    io::Write::write_all(&mut file, &entry)?;
+                    file.sync_all()?;
+                    drop(file);
+                    std::fs::remove_file(&name)?;
+                }
                 Action::DirectRead => {
                     let memory = aligned.try_mut().expect("it is not shared");
                     direct

@@ -263,6 +263,18 @@ public:
         return File(file, core_);
     }
 
+    /* Makes a small file durably; flags: ADIT_O_..., with EXCL or TRUNC and write access. */
+    Result<File> create_and_sync(Text path, unsigned flags, const void *data, std::size_t len,
+                                 unsigned mode = 0644) const
+    {
+        adit_file *file = nullptr;
+        const int done =
+            adit_create_and_sync(raw(), path.get(), flags, mode, data, len, &file);
+        if (done < 0)
+            return Fault::of(done);
+        return File(file, core_);
+    }
+
     Result<Directory> open_directory(Text path) const
     {
         adit_dir *directory = nullptr;

@@ -210,6 +210,32 @@ static void smaller_and_larger_structures_get_what_they_have_room_for(adit_volum
     IS(adit_close(root), 0);
 }
 
+static void a_file_is_created_with_its_content(adit_volume *volume)
+{
+    adit_file *file = NULL;
+    const unsigned fresh = ADIT_O_RDWR | ADIT_O_CREAT | ADIT_O_EXCL;
+    const unsigned again = ADIT_O_WRONLY | ADIT_O_TRUNC;
+    char bytes[8] = {0};
+    IS(adit_create_and_sync(volume, "/made", ADIT_O_RDWR | ADIT_O_CREAT, 0644, "x", 1, &file), -EINVAL);
+    IS(adit_create_and_sync(volume, "/made", ADIT_O_CREAT | ADIT_O_EXCL, 0644, "x", 1, &file), -EINVAL);
+    IS(adit_create_and_sync(volume, "/made", again, 0644, "x", 1, &file), -ENOENT);
+    IS(adit_create_and_sync(volume, "/made", fresh, 0644, NULL, 1, &file), -EINVAL);
+    IS(adit_create_and_sync(volume, NULL, fresh, 0644, "x", 1, &file), -EINVAL);
+    IS(adit_create_and_sync(NULL, "/made", fresh, 0644, "x", 1, &file), -EINVAL);
+    HOLDS(file == NULL);
+    IS(adit_create_and_sync(volume, "/made", fresh, 0600, "content", 7, &file), 0);
+    IS(adit_pread(file, bytes, 8, 0), 7);
+    HOLDS(memcmp(bytes, "content", 8) == 0);
+    IS(adit_close(file), 0);
+    IS(adit_create_and_sync(volume, "/made", fresh, 0600, "x", 1, NULL), -EEXIST);
+    IS(adit_create_and_sync(volume, "/made", again, 0, "new", 3, NULL), 0);
+    file = must_open(volume, "/made", ADIT_O_RDONLY);
+    IS(adit_file_size(file), 3);
+    IS(adit_close(file), 0);
+    IS(adit_create_and_sync(volume, "/made", again, 0, NULL, 0, NULL), 0);
+    IS(adit_unlink(volume, "/made"), 0);
+}
+
 static void open_flags_mean_what_they_say(adit_volume *volume)
 {
     adit_file *file = NULL;
@@ -892,6 +918,7 @@ int main(int argc, char **argv)
     a_volume_is_open_once(volume, argv[1]);
     an_absurd_page_cache_is_refused_with_what_is_allowed(argv[1]);
     smaller_and_larger_structures_get_what_they_have_room_for(volume);
+    a_file_is_created_with_its_content(volume);
     open_flags_mean_what_they_say(volume);
     an_atomic_write_changes_all_of_its_ranges_or_none(volume);
     data_is_read_as_it_was_written(volume);

@@ -74,6 +74,9 @@ static void what_is_closed_or_moved_from_answers_einval()
 {
     adit::Volume volume = adit::Volume::open("mem:64M").value();
     HOLDS(volume.is_open());
+    const unsigned fresh = ADIT_O_RDWR | ADIT_O_CREAT | ADIT_O_EXCL;
+    HOLDS(volume.create_and_sync("/made", fresh, "xy", 2).value().size().value() == 2);
+    FAILS(EEXIST, volume.create_and_sync("/made", fresh, "xy", 2));
     adit::File file = volume.open_file("/f", CREATE).value();
     adit::File moved = std::move(file);
     HOLDS(!file.is_open() && moved.is_open());

@@ -5,7 +5,7 @@ use super::link::Link;
 use super::mapped::Mapped;
 use super::resume::Waiting;
 use adit_base::fork;
-use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
@@ -69,6 +69,7 @@ impl Connection {
             is_watched: AtomicBool::new(false),
             inherited: Mutex::default(),
             generation: AtomicU32::new(NO_GENERATION),
+            changes: AtomicU64::new(0),
         }
     }
 

@@ -72,13 +72,16 @@ impl Connection {
                 } else if len <= DATA_BYTES_MAX
                     && let Some(mut taken) = self.try_take_slot()
                 {
-                    taken.begin(Message::Read {
+                    let memory = (request.buffer.as_ptr(), len);
+                    let in_place = taken.read_in_place(file, request.offset, memory);
+                    let is_in_place = in_place.is_some();
+                    taken.begin(in_place.unwrap_or(Message::Read {
                         file: file.number,
                         len: len as u32,
                         offset: request.offset,
                         hint: taken.link.cache.is_some(),
-                    });
-                    under_way.push((taken, request));
+                    }));
+                    under_way.push((taken, request, is_in_place));
                 } else if under_way.is_empty() {
                     let mut pieces = [IoSliceMut::new(request.buffer)];
                     request.result = self.read(file, request.offset, &mut pieces);
@@ -89,8 +92,12 @@ impl Connection {
                 }
                 next = rest.next();
             }
-            for (mut taken, request) in under_way {
+            for (mut taken, request, is_in_place) in under_way {
                 request.result = match taken.end() {
+                    Ok(reply) if is_in_place => match reply.value as usize {
+                        got if got <= request.buffer.len() => Ok(got),
+                        _ => Err(super::foreign()),
+                    },
                     Ok(reply) => {
                         let got = reply.value as usize;
                         taken.note_hints(file, request.offset, got, reply.hint);

@@ -620,6 +620,11 @@ impl<'c> Taken<'c> {
     /// Sends a call; its reply is in the area, but for the hint.
     pub(super) fn call<T: OwnedValue>(&mut self, message: Message) -> Result<(T, u64), Failure> {
         let reply = self.send(message)?;
+        Ok(self.decoded(reply)?)
+    }
+
+    /// The result of a call, which is in the area, and the hint.
+    pub(super) fn decoded<T: OwnedValue>(&self, reply: Reply) -> Result<(T, u64)> {
         let value = T::decode(self.area(reply.len as usize)).ok_or_else(foreign)?;
         Ok((value, reply.hint))
     }

@@ -15,6 +15,7 @@ mod held;
 mod inherit;
 mod link;
 mod mapped;
+mod opening;
 mod outcome;
 mod requests;
 mod resume;
@@ -26,6 +27,7 @@ pub(crate) use connect::{
 };
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
+pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 
 use held::{Held, Released};
@@ -34,12 +36,12 @@ use link::{Failure, Fate, Link, Taken};
 
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{self, Bug, planted};
-use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_store::cache::Hint;
-use adit_wire::calls::{Close, FileCall, Open, OpenBlob, Opened, Place, VolumeCall};
+use adit_wire::calls::{Close, FileCall, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
 use adit_wire::value::{OwnedValue, Value};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -75,6 +77,8 @@ pub(crate) struct Connection {
     inherited: Mutex<Option<Inherited>>,
     /// Fork generation of the process whose link it is.
     generation: AtomicU32,
+    /// Asynchronous operations that change something, started and not done: a sync waits for them.
+    changes: AtomicU64,
 }
 
 /// A reply, where it says that something is in the server's cache, and the link whose server has
@@ -84,6 +88,9 @@ struct Answered<'c, R> {
     hint: u64,
     link: &'c Link,
 }
+
+/// What [`Connection::keep`] answers.
+type Kept = Option<RemoteFile>;
 
 impl Connection {
     #[inline]
@@ -171,7 +178,23 @@ impl Connection {
         Ok(answer.reply)
     }
 
-    /// The same, with all of the answer; `settle` as in [`with_slot`](Self::with_slot).
+    /// Puts a call about the volume into the area.
+    fn fill_call<'a, C: VolumeCall<'a>>(
+        &self,
+        taken: &Taken<'_>,
+        who: &Credentials,
+        call: &C,
+    ) -> Result<Message> {
+        let mut bytes = Vec::with_capacity(256);
+        (*who != self.own).then(|| who.clone()).put(&mut bytes);
+        call.put(&mut bytes);
+        let filled = taken.fill(&bytes);
+        filled.map_err(|error| too_long(&call.places(), error))?;
+        let (number, len) = (C::NUMBER, bytes.len() as u32);
+        Ok(Message::VolumeCall { number, len })
+    }
+
+    /// As [`volume_call`](Self::volume_call), with all of the answer; `settle` as in [`with_slot`](Self::with_slot).
     fn volume_call_or<'a, 'c, C>(
         &'c self,
         who: &Credentials,
@@ -182,15 +205,9 @@ impl Connection {
         C: VolumeCall<'a>,
         C::Reply: OwnedValue,
     {
-        let mut bytes = Vec::with_capacity(256);
-        (*who != self.own).then(|| who.clone()).put(&mut bytes);
-        call.put(&mut bytes);
-        let (number, len) = (C::NUMBER, bytes.len() as u32);
         let ask = |taken: &mut Taken<'c>| {
-            taken
-                .fill(&bytes)
-                .map_err(|error| too_long(&call.places(), error))?;
-            let (reply, hint) = taken.call(Message::VolumeCall { number, len })?;
+            let message = self.fill_call(taken, who, call)?;
+            let (reply, hint) = taken.call(message)?;
             let link = taken.link;
             Ok(Answered { reply, hint, link })
         };
@@ -244,55 +261,6 @@ impl Connection {
         }
     }
 
-    /// Opens what a path names.
-    pub(crate) fn open(
-        &self,
-        who: &Credentials,
-        place: Place<'_>,
-        flags: OpenFlags,
-        mode: u32,
-    ) -> Result<RemoteFile> {
-        let mut open = Open { place, flags, mode };
-        let mut is_made = false;
-        loop {
-            let mut is_created = false;
-            let opened = self.volume_call_or(who, &open, |fate| {
-                // What was created is opened: it would be found by its own creation otherwise.
-                is_created = fate.is_applied != Some(false);
-                let excludes = open.flags.contains(OpenFlags::EXCLUSIVE);
-                match (excludes, fate.is_applied) {
-                    (true, Some(true)) => Some(Err(Errno::AGAIN.into())),
-                    (true, None) => Some(Err(self.unknown())),
-                    _ => None,
-                }
-            });
-            match opened {
-                Err(error) if is_created && error.errno() == Errno::AGAIN => {}
-                // Somebody has removed or replaced it, or its mode doesn't let its maker open it again.
-                Err(error)
-                    if is_made
-                        && [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno()) =>
-                {
-                    return Err(self.unknown());
-                }
-                opened => {
-                    if let Some(file) = self.keep(opened?, who) {
-                        return Ok(file);
-                    }
-                }
-            }
-            // It is there, by this call: no link, and nobody else's, since the name was free.
-            if open
-                .flags
-                .contains(OpenFlags::CREATE | OpenFlags::EXCLUSIVE)
-            {
-                let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
-                open.flags = open.flags.difference(begins) | OpenFlags::NOFOLLOW;
-                is_made = true;
-            }
-        }
-    }
-
     /// Opens a blob.
     pub(crate) fn open_blob(
         &self,
@@ -310,9 +278,28 @@ impl Connection {
 
     /// The session has opened a file. None: its server has ended since, and the next one doesn't
     /// know.
-    fn keep(&self, answer: Answered<'_, Opened>, who: &Credentials) -> Option<RemoteFile> {
+    fn keep(&self, answer: Answered<'_, Opened>, who: &Credentials) -> Kept {
+        self.keep_in(self.held(), &answer, who)
+    }
+
+    /// The same, without waiting. The outer None: what is held is locked, perhaps until there is a
+    /// next server.
+    fn try_keep(&self, answer: &Answered<'_, Opened>, who: &Credentials) -> Option<Kept> {
+        let held = match self.held.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.keep_in(held, answer, who))
+    }
+
+    fn keep_in(
+        &self,
+        mut held: MutexGuard<'_, Held>,
+        answer: &Answered<'_, Opened>,
+        who: &Credentials,
+    ) -> Kept {
         let opened = answer.reply;
-        let mut held = self.held();
         self.is_current(answer.link).then(|| {
             held.open(opened, (*who != self.own).then(|| who.clone()));
             if let Some(cache) = &answer.link.cache {

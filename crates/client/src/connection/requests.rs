@@ -14,24 +14,26 @@
 //! 2. Operations take slots in the order in which they were started. One that needs a slot holds
 //!    none, so more operations than slots wait, and don't block each other. Some slots are left to
 //!    threads that wait for a reply: one of them may bring what another thread waits for.
-//! 3. A sync waits for the writes of its file that were started before it, so that it covers them. The
-//!    server may begin messages in another order than that in which they were sent.
+//! 3. A sync, and a write with its sync, waits for the writes of its file that were started before
+//!    it, so that it covers them; that of the volume for all changes. The server may begin messages in
+//!    another order than that in which they were sent.
 //! 4. Nothing waits under the worker's lock. Between two servers operations wait for the thread that
 //!    watches the connection. Where there is none, no next server is waited for; or it could not be
 //!    started: then an operation looks for the next server itself, and all others wait for it.
 
 use super::file::{Unknown, append_too_large, fate_of_write};
 use super::link::{Failure, Fate, Taken};
-use super::{Connection, RemoteFile};
+use super::{Answered, Connection, Opening, RemoteFile};
 use adit_base::simulation;
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::{
     Capabilities, Completion, Device, Doorbell, Geometry, Queue, Request, Submission,
 };
-use adit_fs::{BlobId, OpenFlags};
+use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_reactor::sync::{Event, RwLock};
 use adit_reactor::{Engine, EngineOptions, Reactor};
+use adit_wire::calls::VolumeCall;
 use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::{Reply, SLOTS};
@@ -151,23 +153,24 @@ pub(crate) struct Requests {
     freed: Event,
     /// Slots that operations have.
     slots: Cell<usize>,
-    /// The files of writes under way, in the order in which the writes were started.
-    writes: RefCell<BTreeMap<u64, BlobId>>,
-    next_write: Cell<u64>,
-    /// A write is done.
-    written: Event,
+    /// The changes under way, in the order in which they were started: the file of a write; None: a
+    /// change of names.
+    changes: RefCell<BTreeMap<u64, Option<BlobId>>>,
+    next_change: Cell<u64>,
+    /// A change is done.
+    changed: Event,
 }
 
-/// A write under way.
-struct BegunWrite<'r> {
+/// A change under way.
+struct BegunChange<'r> {
     requests: &'r Requests,
     number: u64,
 }
 
-impl Drop for BegunWrite<'_> {
+impl Drop for BegunChange<'_> {
     fn drop(&mut self) {
-        self.requests.writes.borrow_mut().remove(&self.number);
-        self.requests.written.notify_all();
+        self.requests.changes.borrow_mut().remove(&self.number);
+        self.requests.changed.notify_all();
     }
 }
 
@@ -206,9 +209,9 @@ pub(crate) fn start(connection: &Arc<Connection>) -> Result<Arc<Engine<Requests>
             line: RwLock::new(),
             freed: Event::new(),
             slots: Cell::new(0),
-            writes: RefCell::default(),
-            next_write: Cell::new(0),
-            written: Event::new(),
+            changes: RefCell::default(),
+            next_change: Cell::new(0),
+            changed: Event::new(),
         })
     })
 }
@@ -238,37 +241,113 @@ impl Requests {
                 offset,
                 flags,
             } => {
-                let _begun = self.begin_write(file.id);
+                let begun = self.begin_change(Some(file.id));
+                if flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA) {
+                    self.changes_before_number(begun.number, Some(file.id))
+                        .await;
+                }
                 self.write(connection, file, *offset, memory, *flags).await
             }
             Work::Sync { all } => {
-                self.writes_before(Some(file.id)).await;
+                self.changes_before(Some(file.id)).await;
                 self.sync(connection, file, *all).await.map(|()| 0)
             }
         }
     }
 
-    fn begin_write(&self, file: BlobId) -> BegunWrite<'_> {
-        let number = self.next_write.get();
-        self.next_write.set(number + 1);
-        self.writes.borrow_mut().insert(number, file);
-        BegunWrite {
+    fn begin_change(&self, file: Option<BlobId>) -> BegunChange<'_> {
+        let number = self.next_change.get();
+        self.next_change.set(number + 1);
+        self.changes.borrow_mut().insert(number, file);
+        BegunChange {
             requests: self,
             number,
         }
     }
 
-    /// Waits for the writes that were started before: those of a file, or all.
-    pub(crate) async fn writes_before(&self, file: Option<BlobId>) {
-        let next = self.next_write.get();
-        let is_awaited = |of: &BlobId| file.is_none_or(|file| file == *of);
+    /// Waits for what was started before: the writes of a file, or all changes.
+    pub(crate) async fn changes_before(&self, file: Option<BlobId>) {
+        self.changes_before_number(self.next_change.get(), file)
+            .await;
+    }
+
+    async fn changes_before_number(&self, number: u64, file: Option<BlobId>) {
+        let is_awaited = |of: &Option<BlobId>| file.is_none() || *of == file;
         while self
-            .writes
+            .changes
             .borrow()
-            .range(..next)
+            .range(..number)
             .any(|(_, of)| is_awaited(of))
         {
-            self.written.wait().await;
+            self.changed.wait().await;
+        }
+    }
+
+    /// Does a call about the volume that looks, or answers nothing.
+    pub(crate) async fn volume_call<'a, C>(
+        &self,
+        connection: &Connection,
+        who: &Credentials,
+        call: &C,
+    ) -> Result<C::Reply>
+    where
+        C: VolumeCall<'a>,
+    {
+        let ask = async |taken: &mut Taken<'_>| {
+            let message = connection.fill_call(taken, who, call)?;
+            let reply = self.send(taken, message).await?;
+            Ok(taken.decoded(reply)?.0)
+        };
+        // Of such a call it sends no message of its own, which this thread would wait for.
+        let settle = async |fate: &Fate| connection.outcome(who, call, fate);
+        self.with_slot(connection, ask, settle).await
+    }
+
+    /// Does a call that changes names and answers nothing.
+    pub(crate) async fn change<'a, C>(
+        &self,
+        connection: &Connection,
+        who: &Credentials,
+        call: &C,
+    ) -> Result<()>
+    where
+        C: VolumeCall<'a, Reply = ()>,
+    {
+        let _begun = self.begin_change(None);
+        self.volume_call(connection, who, call).await
+    }
+
+    /// Opens what a path names, as [`Connection::open`].
+    pub(crate) async fn open(
+        &self,
+        connection: &Connection,
+        who: &Credentials,
+        mut opening: Opening<'_>,
+    ) -> Result<RemoteFile> {
+        let _begun = self.begin_change(None);
+        loop {
+            let mut held = self.take_slot(connection).await?;
+            let link = held.taken.link;
+            let message = opening.fill(&held.taken, who, connection)?;
+            let replied = self.send(&mut held.taken, message).await;
+            let replied = replied.and_then(|reply| Ok(held.taken.decoded(reply)?));
+            drop(held);
+            match replied {
+                Ok((reply, hint)) => {
+                    let answer = Answered { reply, hint, link };
+                    let kept = loop {
+                        match connection.try_keep(&answer, who) {
+                            Some(kept) => break kept,
+                            None => self.reactor.sleep(SERVER_PAUSE).await,
+                        }
+                    };
+                    match kept {
+                        Some(file) => return Ok(file),
+                        None => opening.forget(),
+                    }
+                }
+                Err(failure) => connection.after(&mut opening, failure)?,
+            }
         }
     }
 
@@ -499,7 +578,42 @@ impl Requests {
     }
 }
 
+impl Work {
+    fn changes(&self) -> bool {
+        matches!(self, Work::Write { .. })
+    }
+
+    /// It is about to be started; [`end`](Self::end) must follow.
+    pub(crate) fn begin(&self, connection: &Connection) {
+        if self.changes() {
+            connection.begin_change();
+        }
+    }
+
+    /// It is done.
+    pub(crate) fn end(&self, connection: &Connection) {
+        if self.changes() {
+            connection.end_change();
+        }
+    }
+}
+
 impl Connection {
+    /// An asynchronous operation that changes something is about to be started.
+    pub(crate) fn begin_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is done. If it can't be any more, since the engine has failed, syncs ask that in vain.
+    pub(crate) fn end_change(&self) {
+        self.changes.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Is such an operation under way?
+    pub(crate) fn has_changes(&self) -> bool {
+        self.changes.load(Ordering::Acquire) > 0
+    }
+
     /// Does work with an open file, and blocks: where no engine can do it, in a forked child of the
     /// process that has one.
     pub(crate) fn perform(&self, file: &RemoteFile, work: &mut Work) -> Result<u64> {

@@ -493,6 +493,11 @@ fn a_forked_child_keeps_no_socket() {
         }
     }
     volume.close().expect("closed");
+    // The child closes its copies when it first runs, which may be later than this.
+    let begin = std::time::Instant::now();
+    while !image.socket_names().is_empty() && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let (names, ended) = (image.socket_names(), is_ended(&session));
     let reopened = Volume::open(&image.address);
     // SAFETY: a child of ours, which is then waited for.

@@ -235,6 +235,34 @@ fn read_write() -> OpenOptions {
     options
 }
 
+#[test]
+fn a_file_with_its_content_and_its_sync_is_one_message() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    let volume = Volume::open("mem:64M").expect("opened");
+    let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");
+    let there = Volume::open(&format!("unix:{}", socket.display())).expect("connected");
+    let messages = || server.state().sessions[0].served;
+    let mut new = OpenOptions::new();
+    new.write(true).create_new(true);
+    let before = messages();
+    let file = there.create_and_sync("/CURRENT", &new, "MANIFEST-000001\n");
+    let file = file.expect("created");
+    assert_eq!(messages(), before + 1);
+    let before = messages();
+    let whole = there.create_and_sync("/whole", &new, vec![1; 1 << 20]);
+    let whole = whole.expect("created");
+    assert_eq!(messages(), before + 1);
+    // Opened, and written and synced in two pieces.
+    let before = messages();
+    let larger = there.create_and_sync("/larger", &new, vec![1; (1 << 20) + 1]);
+    assert_eq!(messages(), before + 3);
+    assert_eq!(volume.read("/CURRENT").expect("read"), b"MANIFEST-000001\n");
+    drop((file, whole, larger, there));
+    server.stop();
+    volume.close().expect("closed");
+}
+
 /// An append of more than a message holds was E2BIG, and pieces of two larger writes were mixed.
 #[test]
 fn large_writes_are_one_operation_each() {

@@ -3,12 +3,15 @@
 
 use crate::support::Served;
 use crate::{connect, errno, read_write, served};
-use adit::{Buffer, CompletionQueue, Errno, File, OpenOptions, Pending, Volume, VolumeOptions};
+use adit::{
+    Buffer, CompletionQueue, Errno, File, OpenOptions, Pending, ReadRequest, Volume, VolumeOptions,
+};
 use adit_block::{
     Capabilities, Completion, Device, Doorbell, Geometry, MemoryConfig, MemoryDevice, Operation,
     Queue, Request, Submission,
 };
 use adit_wire::slot::SLOTS;
+use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -420,4 +423,171 @@ fn large_and_empty_operations_are_whole() {
     let only_read = only_read.expect("opened");
     let refused = only_read.write_at_async(Buffer::zeroed(1), 0).wait();
     assert_eq!(errno(refused), Errno::BADF);
+}
+
+/// Operations on names were done when they were started, one after the other.
+#[test]
+fn opens_of_one_thread_are_at_the_device_together() {
+    const FILES: usize = 400;
+    let gate = Gate::new();
+    let device = || Arc::new(Gated(gate.clone()));
+    let volume = Volume::on_device(device(), &VolumeOptions::new(), true).expect("opened");
+    let path = |number: usize| format!("/{number:03}");
+    for number in 0..FILES {
+        volume
+            .write(path(number), number.to_le_bytes())
+            .expect("written");
+    }
+    volume.close().expect("closed");
+    // The inodes are not in its cache; the names are, once they are listed.
+    let volume = Volume::on_device(device(), &VolumeOptions::new(), false).expect("opened");
+    let served = Served::new(volume);
+    let session = connect(&served);
+    let names = session.read_dir("/").expect("listed").count();
+    assert_eq!(names, FILES);
+    gate.close();
+    let mut options = OpenOptions::new();
+    options.read(true);
+    let mut opens: Vec<_> = (0..FILES)
+        .map(|number| session.open_file_async(path(number), &options))
+        .collect();
+    gate.until(4);
+    // Another name is at the same time.
+    let look = session.metadata_async(path(FILES - 1));
+    assert!(!look.is_done());
+    let last = opens.pop().expect("there is one");
+    gate.open();
+    let last = last.wait().expect("opened");
+    assert_eq!(last.len().expect("size"), 8);
+    assert_eq!(look.wait().expect("there").len(), 8);
+    for (number, open) in opens.into_iter().enumerate() {
+        let file = open.wait().expect("opened");
+        let mut found = [0; 8];
+        file.read_exact_at(&mut found, 0).expect("read");
+        assert_eq!(usize::from_le_bytes(found), number);
+    }
+    let missing = session.open_file_async("/missing", &options).wait();
+    let missing = missing.expect_err("there is none");
+    assert_eq!(missing.errno(), Errno::NOENT);
+    assert!(missing.what().contains("/missing"), "{missing}");
+    let missing = session.remove_file_async("/missing").wait();
+    assert_eq!(errno(missing), Errno::NOENT);
+}
+
+#[test]
+fn a_sync_of_the_volume_covers_what_was_started_before_it() {
+    let served = served();
+    let session = connect(&served);
+    let file = session.open_file("/f", &read_write()).expect("opened");
+    for round in 0..20 {
+        let writes: Vec<_> = (0..100)
+            .map(|page| file.write_at_async(Buffer::copy_of(&[round; PAGE]), page * PAGE as u64))
+            .collect();
+        let made: Vec<_> = (0..50)
+            .map(|number| session.open_file_async(format!("/{round}-{number}"), &read_write()))
+            .collect();
+        let sync = match round % 2 {
+            0 => session.sync_async().wait(),
+            _ => session.sync(),
+        };
+        sync.expect("synced");
+        let there = served.volume();
+        assert!(there.read("/f").expect("read") == [round; 100 * PAGE]);
+        assert_eq!(there.read_dir("/").expect("listed").count(), 51);
+        let removed: Vec<_> = (0..50)
+            .map(|number| session.remove_file_async(format!("/{round}-{number}")))
+            .collect();
+        session.sync_async().wait().expect("synced");
+        assert_eq!(there.read_dir("/").expect("listed").count(), 1);
+        drop((writes, made, removed));
+    }
+}
+
+/// A write with its sync covered other writes of its file only if they were done.
+#[test]
+fn a_write_with_its_sync_covers_what_was_started_before_it() {
+    let served = served();
+    let session = connect(&served);
+    let file = session.open_file("/f", &read_write()).expect("opened");
+    for round in 0..60 {
+        let writes: Vec<_> = (0..60)
+            .map(|page| file.write_at_async(Buffer::copy_of(&[round; PAGE]), page * PAGE as u64))
+            .collect();
+        let data = [IoSlice::new(b"with its sync")];
+        match round % 3 {
+            0 => file.write_and_sync(&data, 0).expect("written"),
+            1 => drop(file.append_and_sync(&data).expect("appended")),
+            _ => file
+                .write_atomic_and_sync(&[(0, b"whole")])
+                .expect("written"),
+        }
+        let found = served.volume().read("/f").expect("read");
+        let found = &found[PAGE..60 * PAGE];
+        assert!(found.iter().all(|byte| *byte == round), "round {round}");
+        drop(writes);
+    }
+}
+
+#[test]
+fn files_whose_handles_were_dropped_are_closed() {
+    let served = served();
+    for keeps_session in [true, false] {
+        let session = connect(&served);
+        for number in 0..200 {
+            drop(session.open_file_async(format!("/{number}"), &read_write()));
+            drop(session.metadata_async("/"));
+            drop(session.sync_async());
+        }
+        if keeps_session {
+            session.sync().expect("synced");
+            let open = || {
+                let volume = served.volume();
+                volume.run(|fs| async { Ok(fs.open_descriptors(0, 1000).len()) })
+            };
+            until("the files are closed", || open().expect("known") == 0);
+        }
+        drop(session);
+        until("the session ends", || served.sessions() == 0);
+    }
+    assert_eq!(served.volume().read_dir("/").expect("listed").count(), 200);
+}
+
+#[test]
+fn reads_of_one_call_go_into_buffers_of_the_session() {
+    let (gate, _served, session, file) = gated(20);
+    let mut memory: Vec<_> = (0..20)
+        .map(|_| session.buffer(PAGE).expect("memory"))
+        .collect();
+    let starts: Vec<_> = memory.iter().map(Buffer::as_mut_ptr).collect();
+    let starts = starts
+        .iter()
+        .map(|start| *start as usize)
+        .collect::<Vec<_>>();
+    gate.close();
+    std::thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let mut requests: Vec<_> = memory
+                .iter_mut()
+                .enumerate()
+                .map(|(page, of)| {
+                    ReadRequest::new((page * PAGE) as u64, of.try_mut().expect("mine"))
+                })
+                .collect();
+            file.read_many(&mut requests).expect("read");
+            for request in requests {
+                assert_eq!(request.result.expect("read"), PAGE);
+            }
+        });
+        gate.until(16);
+        for start in &starts[..16] {
+            // SAFETY: mapped as long as the buffers; the device writes there once the gate is open.
+            let byte = unsafe { (*start as *const u8).read_volatile() };
+            assert_eq!(byte, MARK, "no copy is between");
+        }
+        gate.open();
+        reads.join().expect("no panic");
+    });
+    for (page, memory) in memory.iter().enumerate() {
+        assert!(is_page(memory, page), "page {page}");
+    }
 }

@@ -44,6 +44,11 @@ impl Drop for ReentryGuard {
     }
 }
 
+/// Is this thread inside a call of some worker? Then it must not wait.
+pub fn is_inside_call() -> bool {
+    INSIDE.with(|inside| inside.load(Ordering::Relaxed))
+}
+
 /// Aborts if a bug of ours unwinds while other threads point into this thread's stack.
 pub(super) struct AbortOnUnwind;
 

@@ -115,6 +115,41 @@ pub(crate) fn lengths(rig: &Rig) {
     }
 }
 
+/// Content for a file that may have some already, and more content than a message may have: errnos,
+/// and the session goes on.
+pub(crate) fn contents(rig: &Rig) {
+    let mut peer = Peer::begin(&rig.socket());
+    let exclusive = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+    let place = Place::root(b"/contents");
+    let mut create = |flags, content: &[u8]| {
+        let mode = 0o600;
+        let call = CreateAndSync {
+            place,
+            flags,
+            mode,
+            content,
+        };
+        peer.volume_call(0, call)
+    };
+    for flags in [
+        OpenFlags::empty(),
+        exclusive,
+        OpenFlags::WRITE_ONLY,
+        OpenFlags::READ_WRITE | OpenFlags::CREATE,
+        OpenFlags::WRITE_ONLY | OpenFlags::READ_WRITE | exclusive,
+        OpenFlags::READ_WRITE | OpenFlags::PATH | exclusive,
+        OpenFlags::TRUNCATE | OpenFlags::CREATE,
+    ] {
+        assert_eq!(create(flags, b"x").err(), Some(libc::EINVAL), "{flags:?}");
+    }
+    let flags = OpenFlags::WRITE_ONLY | exclusive;
+    let too_much = vec![0; DATA_BYTES_MAX + 1];
+    assert_eq!(create(flags, &too_much).err(), Some(libc::EINVAL));
+    create(flags, &too_much[1..]).expect("there was none");
+    assert_eq!(create(flags, b"x").err(), Some(libc::EEXIST));
+    peer.volume_call(0, Unlink { place }).expect("removed");
+}
+
 /// Numbers of calls that nobody knows: an errno, and the session goes on.
 pub(crate) fn calls_that_there_are_not(rig: &Rig) {
     let mut peer = Peer::begin(&rig.socket());
@@ -392,6 +427,12 @@ fn valid(other: u64) -> Vec<Valid> {
             place,
             flags: OpenFlags::READ_WRITE | OpenFlags::CREATE,
             mode,
+        }),
+        volume(CreateAndSync {
+            place,
+            flags: OpenFlags::READ_WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE,
+            mode,
+            content: b"content",
         }),
         volume(OpenBlob {
             id,

@@ -39,6 +39,7 @@ fn words_lengths_and_numbers_that_mean_nothing() {
     attack(&[
         calls::words,
         calls::lengths,
+        calls::contents,
         calls::calls_that_there_are_not,
         calls::numbers_of_files,
         calls::numbers_of_other_sessions,

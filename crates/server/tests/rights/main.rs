@@ -229,6 +229,17 @@ fn each_call_fails(peer: &mut Peer, what: Place<'_>, errnos: &[i32]) {
     ] {
         fails!(Open { place, flags, mode });
     }
+    for flags in [
+        OpenFlags::READ_WRITE | OpenFlags::TRUNCATE,
+        OpenFlags::WRITE_ONLY | OpenFlags::TRUNCATE | OpenFlags::CREATE,
+    ] {
+        fails!(CreateAndSync {
+            place,
+            flags,
+            mode,
+            content: b"mine",
+        });
+    }
 }
 
 /// Each call that makes, removes or moves names at a place.
@@ -504,7 +515,7 @@ fn other_users(peer: &mut Peer) {
         let unlinked = peer.call_for(Some(who.clone()), 0, Unlink { place });
         assert_eq!(unlinked, Err(EPERM));
         // Whatever the arguments are: the right comes first, or they are none.
-        for number in 1..=31u16 {
+        for number in 1..=37u16 {
             let bytes = Some(who.clone()).encode();
             peer.fill(0, &bytes);
             let len = bytes.len() as u32;

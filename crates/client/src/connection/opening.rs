@@ -1,0 +1,284 @@
+//! Opening a file, or making it with its content, when the server ends meanwhile: the next message
+//! to send.
+//!
+//! ```text
+//! All ── reply, the server is there ─────────────► the file
+//!  ├──── reply, the server has ended since ──────► Open   (All, for an opening that truncates)
+//!  ├──── no reply, all was written ──────────────► Sync ── the file is open ── sync ──► the file
+//!  ├──── no reply, it was created exclusively ───► All, but without creating it
+//!  └──── no reply, otherwise ────────────────────► All
+//! ```
+//! Invariant: a file is created exclusively once. A session that goes on opens the file that it has
+//! created; it would find it in its way otherwise.
+
+use super::file::Unknown;
+use super::link::{Failure, Fate, Taken};
+use super::{Answered, Connection, RemoteFile};
+use adit_base::{Errno, Error, Result};
+use adit_fs::{Credentials, OpenFlags};
+use adit_wire::calls::{CreateAndSync, Open, Place};
+use adit_wire::memory::DATA_BYTES_MAX;
+use adit_wire::message::{Message, WriteFlags};
+use std::io::IoSlice;
+
+/// What is to be opened, and how much of that is left to do.
+pub(crate) struct Opening<'a> {
+    place: Place<'a>,
+    flags: OpenFlags,
+    mode: u32,
+    /// What the file, which is new or truncated, gets as its content, durably.
+    content: Option<&'a [u8]>,
+    left: Left,
+    /// The file is there, by this opening.
+    is_made: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    All,
+    /// The content is written.
+    Sync,
+    /// The content is durable.
+    Open,
+}
+
+const EXCLUSIVE: OpenFlags = OpenFlags::CREATE.union(OpenFlags::EXCLUSIVE);
+
+impl<'a> Opening<'a> {
+    pub(crate) fn new(place: Place<'a>, flags: OpenFlags, mode: u32) -> Opening<'a> {
+        Opening {
+            place,
+            flags,
+            mode,
+            content: None,
+            left: Left::All,
+            is_made: false,
+        }
+    }
+
+    /// Of a file that is new or truncated, with at most as much content as a message has.
+    pub(crate) fn with_content(self, content: &'a [u8]) -> Opening<'a> {
+        Opening {
+            content: Some(content),
+            ..self
+        }
+    }
+
+    /// Must the file be synced once it is open?
+    pub(super) fn syncs(&self) -> bool {
+        self.left == Left::Sync
+    }
+
+    /// Puts the message's call into the area.
+    pub(super) fn fill(
+        &self,
+        taken: &Taken<'_>,
+        who: &Credentials,
+        connection: &Connection,
+    ) -> Result<Message> {
+        let Opening {
+            place, flags, mode, ..
+        } = *self;
+        match self.content.filter(|_| self.left == Left::All) {
+            Some(content) => {
+                let call = CreateAndSync {
+                    place,
+                    flags,
+                    mode,
+                    content,
+                };
+                connection.fill_call(taken, who, &call)
+            }
+            None => connection.fill_call(taken, who, &Open { place, flags, mode }),
+        }
+    }
+
+    /// The server has replied and ended, so the next one doesn't have the file open.
+    pub(super) fn forget(&mut self) {
+        match self.content {
+            Some(_) if self.left == Left::All => {
+                self.left = Left::Open;
+                self.make(OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
+            }
+            Some(_) => {}
+            None if self.flags.contains(EXCLUSIVE) => self.make(EXCLUSIVE),
+            None => {}
+        }
+    }
+
+    /// The server has ended without a reply.
+    pub(super) fn lose(&mut self, fate: &Fate) -> Result<(), Unknown> {
+        if self.content.is_some() && self.left == Left::All && fate.is_written {
+            self.left = Left::Sync;
+            self.make(OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE);
+        } else if self.flags.contains(OpenFlags::EXCLUSIVE) {
+            match fate.is_applied {
+                Some(false) => {}
+                Some(true) => {
+                    self.make(EXCLUSIVE);
+                    // Nothing of the content, or a part of it, is there.
+                    let has_content = self.content.is_some();
+                    self.flags.set(OpenFlags::TRUNCATE, has_content);
+                }
+                None => return Err(Unknown),
+            }
+        }
+        Ok(())
+    }
+
+    /// The file is there, by this opening: opens it without these flags. What was created
+    /// exclusively is no link, and nobody else's, since the name was free.
+    fn make(&mut self, done: OpenFlags) {
+        if self.flags.contains(OpenFlags::EXCLUSIVE) {
+            self.flags.insert(OpenFlags::NOFOLLOW);
+        }
+        self.flags.remove(done);
+        self.is_made = true;
+    }
+
+    /// Does an error of the server say that the file is there no more? Somebody has removed or
+    /// replaced it, or its mode doesn't let its maker open it again.
+    pub(super) fn is_gone(&self, error: &Error) -> bool {
+        self.is_made && [Errno::ACCESS, Errno::NOENT, Errno::LOOP].contains(&error.errno())
+    }
+}
+
+impl Connection {
+    /// Opens what a path names.
+    pub(crate) fn open(&self, who: &Credentials, mut opening: Opening<'_>) -> Result<RemoteFile> {
+        loop {
+            let mut taken = self.take_slot()?;
+            let message = opening.fill(&taken, who, self)?;
+            let (called, link) = (taken.call(message), taken.link);
+            drop(taken);
+            match called {
+                Ok((reply, hint)) => match self.keep(Answered { reply, hint, link }, who) {
+                    Some(file) if opening.syncs() => return self.synced(file),
+                    Some(file) => return Ok(file),
+                    None => opening.forget(),
+                },
+                Err(failure) => self.after(&mut opening, failure)?,
+            }
+        }
+    }
+
+    /// An opening has failed, or is to be done with the next server.
+    pub(super) fn after(&self, opening: &mut Opening<'_>, failure: Failure) -> Result<()> {
+        match failure {
+            Failure::Lost(fate) => opening.lose(&fate).map_err(|Unknown| self.unknown()),
+            Failure::Error(error) if opening.is_gone(&error) => Err(self.unknown()),
+            Failure::Error(error) => Err(error),
+        }
+    }
+
+    /// Opens a file that is new or truncated, writes its content, and syncs it: by one message, if
+    /// that holds the content.
+    pub(crate) fn create_and_sync(
+        &self,
+        who: &Credentials,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+        content: &[u8],
+    ) -> Result<RemoteFile> {
+        let opening = Opening::new(place, flags, mode);
+        if content.len() <= DATA_BYTES_MAX {
+            return self.open(who, opening.with_content(content));
+        }
+        if !flags.makes_content() {
+            return self.open(who, opening.with_content(&[])); // the server says why not
+        }
+        let file = self.open(who, opening)?;
+        let content = [IoSlice::new(content)];
+        match self.write(&file, 0, &content, WriteFlags::SYNC_ALL) {
+            Ok(_) => Ok(file),
+            Err(error) => {
+                self.close(file.number);
+                Err(error)
+            }
+        }
+    }
+
+    fn synced(&self, file: RemoteFile) -> Result<RemoteFile> {
+        match self.sync(&file, true) {
+            Ok(()) => Ok(file),
+            Err(error) => {
+                self.close(file.number);
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRUNCATES: OpenFlags = OpenFlags::CREATE.union(OpenFlags::TRUNCATE);
+
+    fn fate(is_applied: Option<bool>, is_written: bool) -> Fate {
+        Fate {
+            is_applied,
+            append: None,
+            is_written,
+        }
+    }
+
+    /// What is left of an opening: with content, and with which flags.
+    fn left(
+        flags: OpenFlags,
+        content: Option<&[u8]>,
+        lost: impl Fn(&mut Opening<'_>) -> Result<(), Unknown>,
+    ) -> Option<(Left, OpenFlags)> {
+        let flags = OpenFlags::WRITE_ONLY | flags;
+        let mut opening = Opening::new(Place::root(b"/f"), flags, 0o600);
+        opening.content = content;
+        lost(&mut opening).ok()?;
+        let is_made = opening.flags != flags;
+        assert_eq!(opening.is_gone(&Errno::NOENT.into()), is_made);
+        assert!(!opening.is_gone(&Errno::NOSPC.into()));
+        Some((
+            opening.left,
+            opening.flags.difference(OpenFlags::WRITE_ONLY),
+        ))
+    }
+
+    #[test]
+    fn a_file_is_created_exclusively_once() {
+        let nothing = OpenFlags::empty();
+        let (link, cut) = (OpenFlags::NOFOLLOW, OpenFlags::TRUNCATE);
+        let lost = |applied, written| move |of: &mut Opening<'_>| of.lose(&fate(applied, written));
+        for content in [None, Some(&b"content"[..])] {
+            let again = if content.is_some() { link | cut } else { link };
+            for (flags, applied, expected) in [
+                (EXCLUSIVE, Some(false), Some(EXCLUSIVE)),
+                (EXCLUSIVE, Some(true), Some(again)),
+                (EXCLUSIVE, None, None),
+                (TRUNCATES, Some(false), Some(TRUNCATES)),
+                (TRUNCATES, Some(true), Some(TRUNCATES)),
+                (TRUNCATES, None, Some(TRUNCATES)),
+            ] {
+                let found = left(flags, content, lost(applied, false));
+                assert_eq!(found, expected.map(|flags| (Left::All, flags)));
+            }
+        }
+        // All is written; all is durable.
+        let content = Some(&b"content"[..]);
+        for (flags, expected) in [(EXCLUSIVE, link), (TRUNCATES, nothing)] {
+            let written = left(flags, content, lost(Some(true), true));
+            assert_eq!(written, Some((Left::Sync, expected)));
+            let replied = |of: &mut Opening<'_>| {
+                of.forget();
+                Ok(())
+            };
+            assert_eq!(left(flags, content, replied), Some((Left::Open, expected)));
+            let both = |of: &mut Opening<'_>| {
+                of.lose(&fate(Some(true), true))?;
+                of.lose(&fate(Some(false), false))?;
+                of.forget();
+                Ok(())
+            };
+            assert_eq!(left(flags, content, both), Some((Left::Sync, expected)));
+        }
+    }
+}

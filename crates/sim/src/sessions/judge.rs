@@ -6,6 +6,10 @@
 //!
 //! Invariant: it is told of a call's begin before anything is sent, and of its end after the reply.
 
+mod boards;
+
+pub(super) use boards::{BOARD_PAGES, BOARD_WORKERS, Board, word_offset};
+
 use crate::observe::Observed;
 use adit_base::Errno;
 use adit_fs::LockMode;
@@ -56,6 +60,10 @@ pub(super) struct Judge {
     ranges: BTreeMap<(u64, u32), LockMode>,
     /// The winner of each name.
     winners: BTreeMap<u32, u32>,
+    /// What may be found on boards.
+    words: boards::Words,
+    /// The log has at least so many bytes.
+    log_least: u64,
     /// Clients that came back too late: what they had locked is not theirs.
     late: BTreeSet<u32>,
     /// What was found wrong first.
@@ -64,6 +72,8 @@ pub(super) struct Judge {
     pub(super) history: Vec<String>,
     /// Calls that ended.
     pub(super) operations: u64,
+    /// Stores to mapped memory.
+    pub(super) stores: u64,
 }
 
 /// A record: whose, which, and a sum of both.
@@ -193,6 +203,7 @@ impl Judge {
         let number = self.own(worker).appends.take().expect("it was about to");
         self.appended
             .insert((worker, number), Appended { at, is_synced });
+        self.log_least = self.log_least.max(at + RECORD_BYTES as u64);
         self.operations += 1;
     }
 
@@ -285,6 +296,8 @@ impl Judge {
         let found = self.look_at_log(observed, lost);
         let found = found.and_then(|()| self.look_at_names(observed, lost));
         let found = found.and_then(|()| self.look_at_counter(observed, lost));
+        let look = |board| self.look_at_board(observed, board, lost);
+        let found = found.and_then(|()| Board::ALL.into_iter().try_for_each(look));
         if let Err(what) = found {
             self.violated(what);
         }
@@ -392,6 +405,7 @@ impl Judge {
         self.ranges.clear();
         self.holder = None;
         self.begin_counter(value);
+        self.forget_boards(observed)?;
         let races = observed
             .names
             .keys()

@@ -528,6 +528,7 @@ fn pages_that_no_session_goes_on_with_are_in_the_memory_that_is_taken_over() {
     volume.write(&file, PAGE, &[3; 10]).expect("written");
     volume.run(|fs| fs.unmap(&file)).expect("unmapped");
     let mut expected = [1; 30];
-    (expected[..10].fill(3), expected[10..20].fill(2));
+    expected[..10].fill(3);
+    expected[10..20].fill(2);
     assert_eq!(read(), expected);
 }

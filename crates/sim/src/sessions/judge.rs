@@ -192,6 +192,12 @@ impl Judge {
         self.release(client);
     }
 
+    /// Did the worker's client come back too late?
+    fn is_of_late(&self, worker: u32) -> bool {
+        let client = self.workers.get(&worker).map(|own| own.client);
+        client.is_some_and(|client| self.late.contains(&client))
+    }
+
     /// A worker appends a record.
     pub(super) fn appends(&mut self, worker: u32, number: u32) {
         self.begun.insert((worker, number));
@@ -210,6 +216,10 @@ impl Judge {
     /// A worker has the lock of the whole file.
     pub(super) fn locked(&mut self, worker: u32) {
         self.operations += 1;
+        if self.is_of_late(worker) {
+            // The reply may be one of before, and its next call says that the lock is lost.
+            return;
+        }
         if let Some(other) = self.holder.replace(worker) {
             self.violated(format!("worker {worker} has the lock, and so has {other}"));
         }
@@ -246,6 +256,9 @@ impl Judge {
     /// A worker has a range of bytes.
     pub(super) fn locked_range(&mut self, worker: u32, mode: LockMode, offset: u64, len: u64) {
         self.operations += 1;
+        if self.is_of_late(worker) {
+            return; // as in `locked`
+        }
         for byte in offset..offset + len {
             let others = self.ranges.range((byte, 0)..=(byte, u32::MAX));
             let excludes =

@@ -412,7 +412,7 @@ impl Simulation {
             .collect();
         if !living.is_empty() {
             let client = &mut self.clients[*self.random.pick(&living)];
-            client.stopped_until = self.figures.steps + 100 + self.random.below(2000);
+            client.stopped_until = self.figures.steps + 100 + self.random.below(4000);
             let number = client.number();
             self.say(format!("client {number} is stopped"));
         }

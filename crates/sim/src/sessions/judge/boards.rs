@@ -74,11 +74,6 @@ impl Judge {
         }
     }
 
-    fn is_of_late(&self, worker: u32) -> bool {
-        let client = self.workers.get(&worker).map(|own| own.client);
-        client.is_some_and(|client| self.late.contains(&client))
-    }
-
     /// What whoever reads from now on finds at least.
     pub(in crate::sessions) fn floor(&self, board: Board) -> Floor {
         let words = self.words.iter().filter(|((of, _), _)| *of == board);

@@ -80,12 +80,18 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Reads all words by a call, after a while.
+    /// Reads all words by calls: now, when it may learn where they are in the server's cache, and
+    /// after a while, when that server may be dead.
     pub(super) fn look(&mut self) -> Result<(), Failed> {
         let board = self.some_board();
+        self.look_at(board)?;
         for _ in 0..self.random.below(30) {
             simulation::pause();
         }
+        self.look_at(board)
+    }
+
+    fn look_at(&mut self, board: Board) -> Result<(), Failed> {
         let floor = self.tell(|judge| judge.floor(board));
         let mut bytes = vec![0; BOARD_BYTES];
         let read = self.boards.file(board).read_exact_at(&mut bytes, 0);

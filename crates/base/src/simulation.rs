@@ -70,6 +70,14 @@ labels! {
         HastyOrphans =
             "a server deletes files without names before the sessions of the last one are back",
         StaleMapped = "a session believes a frame of the server's cache whatever it holds by now",
+        BelievedDead =
+            "a server takes over a dead one's cache, and doesn't say there that it is not believed",
+        UnflushedClaim =
+            "the end of the grace forgets what was stored to mappings that nobody goes on with",
+        UnflushedEnd = "a session's end doesn't write what it stored to a mapping to the file",
+        HastyMemory =
+            "memory of a mapping goes with the first session that goes on with it and ends",
+        FilledAgain = "a server forgets which pages of a mapping's memory the last one had filled",
     }
 }
 
@@ -80,7 +88,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 12] = [
+    pub const OF_SESSIONS: [Bug; 17] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -93,6 +101,11 @@ impl Bug {
         Bug::HastyGrace,
         Bug::HastyOrphans,
         Bug::StaleMapped,
+        Bug::BelievedDead,
+        Bug::UnflushedClaim,
+        Bug::UnflushedEnd,
+        Bug::HastyMemory,
+        Bug::FilledAgain,
     ];
 }
 

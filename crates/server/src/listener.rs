@@ -5,6 +5,7 @@
 use crate::balance::Balance;
 use crate::door::{Door, Greeted, Policy, Spare};
 use crate::inheritance::Inheritance;
+use crate::mappings::memory_for;
 use crate::notices;
 use crate::poller::Poller;
 use crate::resume::may_live;
@@ -311,12 +312,7 @@ impl Hall {
 
     /// Gives a session the memory of a file's mappings, which it holds.
     fn give_mapped(&self, greeted: &Greeted, of: MappedFile) -> Result<()> {
-        let sessions = self.sessions();
-        let session = sessions.iter().find(|session| session.key() == of.key);
-        let open = session.ok_or_else(no_session)?.file(of.file)?;
-        let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
-        let memory = open.mapped_memory().ok_or_else(none)?;
-        let memory = memory.descriptor(open.flags().writable())?;
+        let memory = memory_for(&self.sessions(), of)?;
         let _ = send_message_with(&greeted.socket, &Answer::Mapped, &[memory.as_fd()]);
         Ok(())
     }
@@ -403,14 +399,6 @@ pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option
     asked
         .map(|opening| volume.resumption.resumed(volume.opening, opening))
         .transpose()
-}
-
-#[cold]
-fn no_session() -> Error {
-    Error::with(
-        Errno::STALE,
-        "speak for a session that this server doesn't have",
-    )
 }
 
 #[cold]

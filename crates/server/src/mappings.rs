@@ -9,13 +9,16 @@
 //! whose sessions it takes, before anybody can change the file, and deletes all else of the volume.
 
 use crate::resume::Resumption;
+use crate::session::Session;
 use adit_base::random::os_random_u64;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, Fs, MappedMemory};
+use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags};
 use adit_reactor::Engine;
-use adit_wire::handshake::Opening;
+use adit_wire::handshake::{MappedFile, Opening};
 use adit_wire::socket::own_uid;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -34,7 +37,10 @@ pub(crate) struct Mappings {
     prefix: String,
     epoch: u64,
     /// Of the last server, until they are taken over or the grace ends.
-    left: Mutex<HashMap<BlobId, PathBuf>>,
+    left: Mutex<BTreeMap<BlobId, PathBuf>>,
+    /// Descriptors that hold memory which was taken over, until the grace ends: a session that goes
+    /// on with it may end before others have come back to it.
+    kept: Mutex<BTreeMap<BlobId, Arc<OpenFile>>>,
 }
 
 impl Mappings {
@@ -47,6 +53,7 @@ impl Mappings {
             prefix: format!("adit.mapped-{upper:016x}{lower:016x}-"),
             epoch: opening.epoch,
             left: Mutex::default(),
+            kept: Mutex::default(),
         };
         for (path, id, epoch) in mappings.found() {
             let volume_id = opening.volume_id;
@@ -60,8 +67,12 @@ impl Mappings {
         mappings
     }
 
-    fn left(&self) -> MutexGuard<'_, HashMap<BlobId, PathBuf>> {
+    fn left(&self) -> MutexGuard<'_, BTreeMap<BlobId, PathBuf>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<BlobId, Arc<OpenFile>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn found(&self) -> Vec<(PathBuf, BlobId, u64)> {
@@ -133,10 +144,54 @@ impl Mappings {
         Ok(taken?.counted(COUNT.clone()))
     }
 
+    /// Takes over the memory that the last server had for a file, and keeps it until the grace ends.
+    pub(crate) async fn keep(&self, fs: &Fs, open: &OpenFile) -> Result<()> {
+        let id = open.blob_id();
+        if self.kept().contains_key(&id) || planted(Bug::HastyMemory) {
+            return Ok(());
+        }
+        let who = Credentials::process();
+        let file = fs.reopen(id, open.kind(), OpenFlags::READ_WRITE, &who);
+        let file = file.await?;
+        let held = fs.hold_mapped(&file, || self.take_over(id)).await;
+        let unused = match held {
+            // Another session's call did the same meanwhile.
+            Ok(()) => self.kept().insert(id, file),
+            Err(_) => Some(file),
+        };
+        if let Some(unused) = unused {
+            fs.leave(&unused).await?;
+        }
+        held
+    }
+
+    /// No session needs to find there any more what was taken over.
+    fn end_keeping(&self, engine: &Engine<Fs>) {
+        for file in std::mem::take(&mut *self.kept()).into_values() {
+            // Other code deletes all files without a name. An error is the next fsync's to tell.
+            let _ = engine.run(|fs| fs.leave(&file));
+        }
+    }
+
+    /// The server ends, perhaps within the grace: the next one finds the memory.
+    pub(crate) fn give_up(&self, engine: &Engine<Fs>) {
+        for file in self.kept().values() {
+            file.mapped_memory()
+                .iter()
+                .for_each(|memory| memory.leave());
+        }
+        self.end_keeping(engine);
+    }
+
     /// Ends the grace: writes the memories that no session has taken over to their files.
     pub(crate) fn end_grace(&self, engine: &Engine<Fs>) {
+        self.end_keeping(engine);
         let left = std::mem::take(&mut *self.left());
         for (id, path) in left {
+            if planted(Bug::UnflushedClaim) {
+                MappedMemory::remove_left(&path);
+                continue;
+            }
             let memory = match MappedMemory::take_over(path) {
                 Ok(memory) => memory,
                 Err(error) => {
@@ -155,6 +210,19 @@ impl Mappings {
             }
         }
     }
+}
+
+/// The memory of a file's mappings, for the session that holds it.
+pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<OwnedFd> {
+    let session = sessions.iter().find(|session| session.key() == of.key);
+    let session = session.ok_or_else(|| {
+        let what = "speak for a session that this server doesn't have";
+        Error::with(Errno::STALE, what)
+    })?;
+    let open = session.file(of.file)?;
+    let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
+    let memory = open.mapped_memory().ok_or_else(none)?;
+    memory.descriptor(open.flags().writable())
 }
 
 /// Is there a descriptor left for more memory?

@@ -87,6 +87,9 @@ pub(crate) struct SessionsFile {
     /// Of the tokens.
     key: HashKey,
     record: Mutex<Record>,
+    /// The process has died in a simulated world, and writes nothing more.
+    #[cfg(feature = "internal")]
+    is_cut: AtomicBool,
 }
 
 impl SessionsFile {
@@ -120,6 +123,8 @@ impl SessionsFile {
             file,
             key: HashKey([record.key.0, record.key.1]),
             record: Mutex::new(record),
+            #[cfg(feature = "internal")]
+            is_cut: AtomicBool::new(false),
         };
         (sessions_file, last)
     }
@@ -195,6 +200,10 @@ impl SessionsFile {
     /// In one call: who is killed leaves the old record or the new one.
     fn write(&self, record: &Record) {
         let Some(file) = &self.file else { return };
+        #[cfg(feature = "internal")]
+        if self.is_cut.load(Ordering::Relaxed) {
+            return;
+        }
         let mut bytes = record.encode();
         let sum = checksum(&bytes);
         bytes.splice(
@@ -207,6 +216,12 @@ impl SessionsFile {
         if written != Ok(bytes.len()) {
             tracing::warn!(path = %self.path.display(), ?written, "the next server won't know all sessions of this one");
         }
+    }
+
+    /// From here on nothing is written: the process has died.
+    #[cfg(feature = "internal")]
+    pub(crate) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
     }
 
     /// What opens a file again.

@@ -178,6 +178,7 @@ impl Server {
         pollers.clear();
         for volume in &self.hall.volumes {
             volume.resumption.give_up();
+            volume.mappings.give_up(&volume.engine);
         }
     }
 }

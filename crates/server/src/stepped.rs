@@ -7,6 +7,7 @@
 
 use crate::balance::Balance;
 use crate::listener::resumed;
+use crate::mappings::memory_for;
 use crate::poller::Polled;
 use crate::resume::SessionsFile;
 use crate::serve::{self, Begun};
@@ -17,7 +18,7 @@ use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{self, Bug, planted};
 use adit_fs::Fs;
 use adit_reactor::Engine;
-use adit_wire::handshake::{Answer, Begun as Beginning, Request};
+use adit_wire::handshake::{Aim, Answer, Begun as Beginning, Request};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::Peer;
 use std::cell::Cell;
@@ -42,15 +43,17 @@ pub struct Cutter(Arc<Mutex<Cut>>);
 #[derive(Default)]
 struct Cut {
     memories: Vec<Arc<SessionMemory>>,
+    sessions_file: Option<Arc<SessionsFile>>,
     is_cut: bool,
 }
 
 impl Cutter {
-    /// From here on nothing that the server does reaches a session's memory.
+    /// From here on nothing that the server does reaches a session's memory, or `SOCKET.sessions`.
     pub fn cut(&self) {
         let mut cut = self.lock();
         cut.is_cut = true;
         cut.memories.iter().for_each(|memory| memory.detach());
+        cut.sessions_file.iter().for_each(|file| file.cut());
     }
 
     fn lock(&self) -> MutexGuard<'_, Cut> {
@@ -68,7 +71,9 @@ impl SteppedServer {
     ) -> Result<SteppedServer> {
         let (sessions_file, last) = SessionsFile::take(socket);
         let (balance, name) = (Balance::new(), "simulated".to_owned());
-        let volume = ServedVolume::new(name, engine, &balance, &Arc::new(sessions_file), &last)?;
+        let sessions_file = Arc::new(sessions_file);
+        cutter.lock().sessions_file = Some(sessions_file.clone());
+        let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last)?;
         if !volume.resumption.in_grace() || planted(Bug::HastyOrphans) {
             volume.delete_orphans();
         }
@@ -89,6 +94,13 @@ impl SteppedServer {
         peer: Peer,
         request: &Request,
     ) -> (Answer, Vec<OwnedFd>) {
+        if let Aim::Mapped(of) = request.aim {
+            let sessions: Vec<_> = self.polled.iter().map(|of| of.session.clone()).collect();
+            return match memory_for(&sessions, of) {
+                Ok(memory) => (Answer::Mapped, vec![memory]),
+                Err(error) => (Answer::Refused(error), Vec::new()),
+            };
+        }
         let begin = || {
             let resumed = resumed(&self.volume, request)?;
             let (memory, descriptor) = SessionMemory::create()?;
@@ -157,6 +169,11 @@ impl SteppedServer {
         self.polled.retain(|polled| !polled.session.has_ended());
     }
 
+    /// The version words of the cache that sessions read.
+    pub fn versions(&self) -> Option<&OwnedFd> {
+        self.volume.published.as_ref().map(|of| &of.versions)
+    }
+
     /// Do sessions of the last server come back? Then it answers no others.
     pub fn in_grace(&self) -> bool {
         self.volume.resumption.in_grace()
@@ -171,10 +188,14 @@ impl SteppedServer {
     pub fn end_grace(&self, lives: impl Fn(u32) -> bool) -> Option<Vec<u32>> {
         let (volume, resumption) = (&self.volume, &self.volume.resumption);
         let missing = resumption.expected();
-        // Nothing is mapped here.
-        let last = || {};
+        let is_dead = Cell::new(false);
+        let last = || {
+            volume.mappings.end_grace(&volume.engine);
+            is_dead.set(self.cutter.lock().is_cut);
+        };
         let is_over = resumption.end_if_over(volume.opening, &volume.sessions_file, lives, last);
-        is_over.then(|| {
+        // One that died before the end of the grace was noted has not ended it.
+        (is_over && !is_dead.get()).then(|| {
             volume.delete_orphans();
             missing
         })
@@ -198,6 +219,7 @@ impl SteppedServer {
             serve::hand_over(&polled.session, &mut self.begun);
         }
         self.volume.resumption.give_up();
+        self.volume.mappings.give_up(&self.volume.engine);
         while self.volume.under_way() > 0 || !self.begun.is_empty() {
             self.drive(64);
             simulation::sleep(Some(monotonic_ns() + 100_000));

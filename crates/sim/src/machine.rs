@@ -43,7 +43,7 @@ pub struct Mapping {
 
 impl Mapping {
     /// Reads one.
-    fn read(path: &Path) -> std::io::Result<Mapping> {
+    pub(crate) fn read(path: &Path) -> std::io::Result<Mapping> {
         let file = std::fs::File::open(path)?;
         let metadata = file.metadata()?;
         let len_bytes = metadata.len();
@@ -57,10 +57,11 @@ impl Mapping {
             };
             at = data - data % PAGE_BYTES as u64;
             let read = file.read_at(&mut chunk, at)?;
-            for (index, page) in chunk[..read].chunks_exact(PAGE_BYTES).enumerate() {
-                if page.iter().any(|byte| *byte != 0) {
-                    let page: [u8; PAGE_BYTES] = page.try_into().expect("a whole page");
-                    let page = Box::new(page);
+            for (index, found) in chunk[..read].chunks(PAGE_BYTES).enumerate() {
+                if found.iter().any(|byte| *byte != 0) {
+                    // The last one may be a part of a page.
+                    let mut page = Box::new([0; PAGE_BYTES]);
+                    page[..found.len()].copy_from_slice(found);
                     pages.push((at + (index * PAGE_BYTES) as u64, page));
                 }
             }
@@ -82,16 +83,42 @@ impl Mapping {
         !self.pages.is_empty()
     }
 
+    /// Its name in its directory.
+    pub(crate) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Gives the file its content back: processes that have it mapped see that.
+    pub(crate) fn restore(&self, path: &Path) -> std::io::Result<()> {
+        let file = std::fs::File::options().write(true).read(true).open(path)?;
+        let now = Mapping::read(path)?;
+        if file.metadata()?.len() != self.len_bytes {
+            file.set_len(self.len_bytes)?;
+        }
+        let restored = |at: &u64| self.pages.binary_search_by_key(at, |(at, _)| *at);
+        for (at, _) in now.pages.iter().filter(|(at, _)| *at < self.len_bytes) {
+            if restored(at).is_err() {
+                file.write_all_at(&[0; PAGE_BYTES], *at)?;
+            }
+        }
+        self.write_pages(&file)
+    }
+
+    fn write_pages(&self, file: &std::fs::File) -> std::io::Result<()> {
+        for (at, page) in &self.pages {
+            let len = (self.len_bytes - at).min(PAGE_BYTES as u64) as usize;
+            file.write_all_at(&page[..len], *at)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn write(&self, directory: &Path) -> std::io::Result<()> {
         let file = std::fs::File::create(directory.join(&self.name))?;
         file.set_len(self.len_bytes)?;
         if self.uid != file.metadata()?.uid() {
             std::os::unix::fs::fchown(&file, Some(self.uid), None)?;
         }
-        for (at, page) in &self.pages {
-            file.write_all_at(&page[..], *at)?;
-        }
-        Ok(())
+        self.write_pages(&file)
     }
 }
 
@@ -415,6 +442,9 @@ pub struct Config {
     pub commits_in_flight: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
+    /// Where the files of shared memory lie, which the caller keeps from one process to the next.
+    /// None: each machine has a directory of its own, with what its [`Remains`] hold.
+    pub directory: Option<PathBuf>,
     /// Whether a server has the volume: its sessions read the cache, and come back to files without
     /// names.
     pub serves: bool,
@@ -449,7 +479,7 @@ impl Machine {
         random: &mut Prng,
     ) -> std::result::Result<Machine, Unopened> {
         let unopened = |error: Error| Unopened { error, ended: None };
-        let directory = match config.shared {
+        let directory = match config.shared && config.directory.is_none() {
             true => Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?),
             false => None,
         };
@@ -491,7 +521,7 @@ impl Machine {
                 true => Survive::Require,
                 false => Survive::Off,
             },
-            shared_directory: path,
+            shared_directory: config.directory.clone().unwrap_or(path),
             commits_in_flight: config.commits_in_flight,
             published: config.serves,
             writeback_interval: Duration::from_secs(5),

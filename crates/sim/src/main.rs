@@ -204,7 +204,8 @@ fn session_campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     let sum = *sum.lock().unwrap_or_else(|sum| sum.into_inner());
     println!(
         "{} seeds from {} on: {} calls of {} clients, of which {} were killed and {} came back late; \
-         {} servers, {} killed, {} handed over, {} power cuts; {} sessions went on; {:.0} s",
+         {} servers, {} killed, {} handed over, {} power cuts; {} sessions went on; \
+         {} stores to mapped memory; {:.0} s",
         sum.seeds,
         arguments.from,
         sum.operations,
@@ -216,6 +217,7 @@ fn session_campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
         sum.handovers,
         sum.cuts,
         sum.resumed,
+        sum.stores,
         begin.elapsed().as_secs_f64(),
     );
     !failed.load(Ordering::Relaxed)

@@ -109,6 +109,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
             latency_us: plan.latency_us,
             commits_in_flight: plan.commits_in_flight,
             shared: plan.shared,
+            directory: None,
             serves: false,
         },
         clock: Arc::new(AtomicU64::new(1)),

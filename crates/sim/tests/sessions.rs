@@ -3,7 +3,7 @@
 use adit_base::simulation::Bug;
 use adit_sim::sessions::{Figures, run};
 
-/// None took more than 103 when this was written.
+/// None took more than 90 when this was written.
 const SEEDS_MAX: u64 = 300;
 
 fn seeds(seeds: impl IntoIterator<Item = u64>) -> Figures {
@@ -23,18 +23,21 @@ fn seeds(seeds: impl IntoIterator<Item = u64>) -> Figures {
 #[test]
 fn a_fixed_set_of_seeds_keeps_what_sessions_are_promised() {
     let figures = seeds(0..40);
-    assert!(figures.operations > 100 * figures.seeds);
+    assert!(figures.operations > 60 * figures.seeds);
     assert!(figures.kills > figures.seeds && figures.deaths > figures.seeds);
     assert!(figures.resumed > figures.kills && figures.cuts > 0 && figures.late > 0);
+    assert!(figures.stores > figures.seeds);
 }
 
 /// A rename over a file counted as done though its server had died before it: its first look at the
 /// names took the number of a transaction (103). A lock that a session was releasing was another
 /// session's already, and the next server was asked for it twice: the file of one of them was closed
-/// (18). The planted bugs `LookTakesNumber` and `RelockedRelease` are these.
+/// (18). Memory of a mapping that was taken over had only the pages that a session claimed (72), and
+/// went with the first session that claimed it (243). The planted bugs `LookTakesNumber`,
+/// `RelockedRelease`, `FilledAgain` and `HastyMemory` are these; seeds have had other histories since.
 #[test]
 fn seeds_that_once_failed_fail_no_more() {
-    seeds([18, 103]);
+    seeds([18, 72, 103, 243]);
 }
 
 #[test]
@@ -49,9 +52,10 @@ fn the_same_seed_does_the_same_each_time() {
 fn planted_bugs_of_sessions_are_found() {
     for bug in Bug::OF_SESSIONS {
         let from = match bug {
-            // Rare: others hold a lock, or wait for one, at the right moment.
-            Bug::SurvivingLock => 400,
-            Bug::HastyGrace => 150,
+            // Rare: more must happen at the right moment.
+            Bug::BelievedDead => 440,
+            Bug::LookTakesNumber => 1020,
+            Bug::HastyMemory => 1140,
             _ => 0,
         };
         let found =

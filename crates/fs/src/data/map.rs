@@ -48,13 +48,7 @@ impl Fs {
         let end = end.ok_or(Error::new(Errno::OVERFLOW))?;
         let is_first = !file.maps();
         if is_first {
-            let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
-            hold.await?;
-            // Another call has closed it, or did the same, meanwhile.
-            if file.is_closed() || file.set_maps(true) {
-                self.store.release_mapped(blob).await?;
-            }
-            self.usable(file)?;
+            self.hold_mapped(file, make).await?;
         }
         let filled = self.store.fill_mapped(blob, offset..end).await;
         if filled.is_err() && is_first && file.set_maps(false) {
@@ -62,6 +56,24 @@ impl Fs {
             self.store.release_mapped(blob).await?;
         }
         filled
+    }
+
+    /// The descriptor holds the memory behind shared mappings of the file, which `make` makes if
+    /// there is none: as after [`Fs::map`], but nothing is filled.
+    pub async fn hold_mapped(
+        &self,
+        file: &OpenFile,
+        make: impl FnOnce() -> Result<MappedMemory>,
+    ) -> Result<()> {
+        let inode = self.usable(file)?;
+        let blob = inode.blob.as_ref().ok_or(Error::new(Errno::NODEV))?;
+        let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
+        hold.await?;
+        // Another call has closed it, or did the same, meanwhile.
+        if file.is_closed() || file.set_maps(true) {
+            self.store.release_mapped(blob).await?;
+        }
+        self.usable(file).map(drop)
     }
 
     /// Writes the stores of programs to the file, as msync(2) with MS_ASYNC: the next sync makes

@@ -488,3 +488,47 @@ fn others_go_on_while_a_large_mapping_is_filled() {
     volume.close(&file).expect("closed");
     volume.close(&other).expect("closed");
 }
+
+/// A server was killed, and of the processes that had mapped different pages one came back. The
+/// others' pages were read from the file, without their stores; and what was written to these pages
+/// was overwritten with the stores at the end of the mapping.
+#[test]
+fn pages_that_no_session_goes_on_with_are_in_the_memory_that_is_taken_over() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (first, second) = (directory.path().join("1"), directory.path().join("2"));
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    volume
+        .write(&file, 0, &[1; 2 * PAGE as usize])
+        .expect("written");
+    let make = || MappedMemory::named(first.clone());
+    let mapped = volume.run(|fs| fs.map_with(&file, 0, 2 * PAGE, make));
+    mapped.expect("mapped");
+    let program = memory_of(&file);
+    file.mapped_memory().expect("mapped").leave();
+    volume.close(&file).expect("closed");
+    volume.close_volume();
+    program.write_all_at(&[2; 20], PAGE).expect("stored");
+
+    let volume = Volume::open_on(device, 4 << 20);
+    let file = volume.open("/f", RW).expect("opened");
+    let take_over = || MappedMemory::take_over_as(second.clone(), &first);
+    let mapped = volume.run(|fs| fs.map_with(&file, 0, PAGE, take_over));
+    mapped.expect("mapped");
+    let read = || {
+        let mut found = [0; 30];
+        volume.read(&file, PAGE, &mut found).expect("read");
+        found
+    };
+    assert_eq!(
+        (read()[..20].to_vec(), read()[20..].to_vec()),
+        (vec![2; 20], vec![1; 10])
+    );
+    volume.write(&file, PAGE, &[3; 10]).expect("written");
+    volume.run(|fs| fs.unmap(&file)).expect("unmapped");
+    let mut expected = [1; 30];
+    expected[..10].fill(3);
+    expected[10..20].fill(2);
+    assert_eq!(read(), expected);
+}

@@ -34,7 +34,12 @@ pub(super) fn map(
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let _reclaim = reclaim;
-        let take_over = || ticket.session.volume.mappings.take_over(open.blob_id());
+        let mappings = &ticket.session.volume.mappings;
+        if is_resuming {
+            // If it fails, the session's own attempt says why.
+            let _ = mappings.keep(fs, &open).await;
+        }
+        let take_over = || mappings.take_over(open.blob_id());
         let mapped = match is_resuming {
             true => fs.map_with(&open, offset, len_bytes, take_over).await,
             false => fs.map(&open, offset, len_bytes).await,

@@ -6,6 +6,10 @@
 //!
 //! Invariant: it is told of a call's begin before anything is sent, and of its end after the reply.
 
+mod boards;
+
+pub(super) use boards::{BOARD_PAGES, BOARD_WORKERS, Board, word_offset};
+
 use crate::observe::Observed;
 use adit_base::Errno;
 use adit_fs::LockMode;
@@ -56,6 +60,10 @@ pub(super) struct Judge {
     ranges: BTreeMap<(u64, u32), LockMode>,
     /// The winner of each name.
     winners: BTreeMap<u32, u32>,
+    /// What may be found on boards.
+    words: boards::Words,
+    /// The log has at least so many bytes.
+    log_least: u64,
     /// Clients that came back too late: what they had locked is not theirs.
     late: BTreeSet<u32>,
     /// What was found wrong first.
@@ -64,6 +72,8 @@ pub(super) struct Judge {
     pub(super) history: Vec<String>,
     /// Calls that ended.
     pub(super) operations: u64,
+    /// Stores to mapped memory.
+    pub(super) stores: u64,
 }
 
 /// A record: whose, which, and a sum of both.
@@ -182,6 +192,12 @@ impl Judge {
         self.release(client);
     }
 
+    /// Did the worker's client come back too late?
+    fn is_of_late(&self, worker: u32) -> bool {
+        let client = self.workers.get(&worker).map(|own| own.client);
+        client.is_some_and(|client| self.late.contains(&client))
+    }
+
     /// A worker appends a record.
     pub(super) fn appends(&mut self, worker: u32, number: u32) {
         self.begun.insert((worker, number));
@@ -193,12 +209,17 @@ impl Judge {
         let number = self.own(worker).appends.take().expect("it was about to");
         self.appended
             .insert((worker, number), Appended { at, is_synced });
+        self.log_least = self.log_least.max(at + RECORD_BYTES as u64);
         self.operations += 1;
     }
 
     /// A worker has the lock of the whole file.
     pub(super) fn locked(&mut self, worker: u32) {
         self.operations += 1;
+        if self.is_of_late(worker) {
+            // The reply may be one of before, and its next call says that the lock is lost.
+            return;
+        }
         if let Some(other) = self.holder.replace(worker) {
             self.violated(format!("worker {worker} has the lock, and so has {other}"));
         }
@@ -235,6 +256,9 @@ impl Judge {
     /// A worker has a range of bytes.
     pub(super) fn locked_range(&mut self, worker: u32, mode: LockMode, offset: u64, len: u64) {
         self.operations += 1;
+        if self.is_of_late(worker) {
+            return; // as in `locked`
+        }
         for byte in offset..offset + len {
             let others = self.ranges.range((byte, 0)..=(byte, u32::MAX));
             let excludes =
@@ -285,6 +309,8 @@ impl Judge {
         let found = self.look_at_log(observed, lost);
         let found = found.and_then(|()| self.look_at_names(observed, lost));
         let found = found.and_then(|()| self.look_at_counter(observed, lost));
+        let look = |board| self.look_at_board(observed, board, lost);
+        let found = found.and_then(|()| Board::ALL.into_iter().try_for_each(look));
         if let Err(what) = found {
             self.violated(what);
         }
@@ -392,6 +418,7 @@ impl Judge {
         self.ranges.clear();
         self.holder = None;
         self.begin_counter(value);
+        self.forget_boards(observed)?;
         let races = observed
             .names
             .keys()

@@ -17,6 +17,7 @@
 
 mod fiber;
 mod judge;
+mod memory;
 mod worker;
 
 use crate::ground;
@@ -27,6 +28,7 @@ use crate::plan::Ground;
 use crate::run::check;
 use adit::simulated::ask_by;
 use adit::{Errno, Error, Volume, VolumeOptions};
+use adit_base::PAGE_BYTES;
 use adit_base::random::Prng;
 use adit_base::simulation::{self, Bug, World};
 use adit_block::FaultConfig;
@@ -35,7 +37,8 @@ use adit_server::{Cutter, SteppedServer};
 use adit_wire::handshake::{Answer, Request};
 use adit_wire::socket::Peer;
 use fiber::Fiber;
-use judge::Judge;
+use judge::{BOARD_PAGES, Board, Judge};
+use memory::SharedMemory;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use std::cell::Cell;
 use std::fmt;
@@ -77,6 +80,8 @@ pub struct Figures {
     pub cuts: u64,
     /// Sessions that went on with a next server.
     pub resumed: u64,
+    /// Stores to mapped memory.
+    pub stores: u64,
     /// Steps.
     pub steps: u64,
 }
@@ -93,6 +98,7 @@ impl std::ops::AddAssign for Figures {
         self.handovers += other.handovers;
         self.cuts += other.cuts;
         self.resumed += other.resumed;
+        self.stores += other.stores;
         self.steps += other.steps;
     }
 }
@@ -114,11 +120,13 @@ impl fmt::Display for Violation {
 
 type Asked = adit::simulated::Asked;
 
-/// What a client asks a server for, and the answer.
-#[derive(Default)]
-struct Asking {
-    request: Option<Request>,
-    answer: Option<Asked>,
+/// What threads of a client ask a server for.
+type Asking = Vec<Arc<Question>>;
+
+/// What a thread asks for, and the answer.
+struct Question {
+    request: Request,
+    answer: Mutex<Option<Asked>>,
 }
 
 /// A process.
@@ -129,6 +137,8 @@ struct Client {
     /// Ends of its connections, to end them.
     sockets: Vec<OwnedFd>,
     is_dead: bool,
+    /// It has no turns until this step.
+    stopped_until: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -154,6 +164,7 @@ struct Simulation {
     world: World,
     planted: Option<Bug>,
     config: Config,
+    memory: SharedMemory,
     /// Where the socket would be.
     socket: PathBuf,
     judge: Arc<Mutex<Judge>>,
@@ -190,14 +201,17 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
         volatile_cache: random.chance(1, 2),
         ..FaultConfig::default()
     };
+    let memory = SharedMemory::new();
     let mut simulation = Simulation {
         config: Config {
             device,
             latency_us: 0,
             commits_in_flight: 1 + random.below(3) as u32,
             shared: true,
+            directory: Some(memory.directory().to_owned()),
             serves: true,
         },
+        memory,
         world,
         planted,
         socket: directory.path().join("socket"),
@@ -218,6 +232,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     };
     let lived = simulation.live();
     simulation.figures.operations = lock(&simulation.judge).operations;
+    simulation.figures.stores = lock(&simulation.judge).stores;
     let history = lock(&simulation.judge).history.join("\n");
     // What is left of the servers first: nothing that dead clients still do is believed.
     simulation.end();
@@ -230,13 +245,23 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
 /// The files of all, once.
 async fn prepare(fs: &Fs) -> adit::Result<()> {
     let who = Credentials::process();
-    for path in ["/log", "/lock", "/ranges"] {
+    for path in ["/log", "/lock", "/ranges", "/board", "/shared"] {
         let flags = OpenFlags::CREATE | OpenFlags::READ_WRITE;
         let file = fs
             .open(At::root(&who, path.as_bytes()), flags, 0o644)
             .await?;
         if path == "/lock" && file.size_bytes() == 0 {
             fs.write(&file, 0, &[0; 16]).await?;
+        }
+        let board = Board::ALL.iter().find(|board| board.path() == path);
+        if board.is_some() && file.size_bytes() == 0 {
+            // Pages with data, and holes.
+            for page in (0..BOARD_PAGES).step_by(2) {
+                let words = vec![0; PAGE_BYTES];
+                fs.write(&file, (page * PAGE_BYTES) as u64, &words).await?;
+            }
+            fs.ftruncate(&file, (BOARD_PAGES * PAGE_BYTES) as u64)
+                .await?;
         }
         fs.close(&file).await?;
     }
@@ -266,6 +291,9 @@ impl Simulation {
         for client in &self.clients {
             client.shared.stops.store(true, Ordering::Relaxed);
         }
+        for client in &mut self.clients {
+            client.stopped_until = 0;
+        }
         while self.clients.iter().any(Client::lives) || matches!(self.place, Place::Left(_)) {
             self.step()?;
         }
@@ -284,6 +312,9 @@ impl Simulation {
                 self.kill_client(at);
                 self.figures.deaths += 1;
             }
+        }
+        if one_in(&mut self.random, 3000) {
+            self.stop_client();
         }
         if one_in(&mut self.random, 1500) && (self.clients.len() as u32) < CLIENTS_MAX {
             self.begin_client();
@@ -356,6 +387,7 @@ impl Simulation {
             fibers,
             sockets: Vec::new(),
             is_dead: false,
+            stopped_until: 0,
         });
     }
 
@@ -364,13 +396,26 @@ impl Simulation {
         client.is_dead = true;
         let number = client.number();
         client.shared.is_dead.store(true, Ordering::Relaxed);
-        lock(&client.asking).request = None;
+        lock(&client.asking).clear();
         for socket in &client.sockets {
             let _ = shutdown(socket, Shutdown::Both);
         }
         self.say(format!("client {number} dies"));
         lock(&self.judge).died(number);
         self.idle = 0;
+    }
+
+    /// A process is stopped for a while.
+    fn stop_client(&mut self) {
+        let living: Vec<usize> = (0..self.clients.len())
+            .filter(|at| self.clients[*at].lives())
+            .collect();
+        if !living.is_empty() {
+            let client = &mut self.clients[*self.random.pick(&living)];
+            client.stopped_until = self.figures.steps + 100 + self.random.below(4000);
+            let number = client.number();
+            self.say(format!("client {number} is stopped"));
+        }
     }
 
     /// One step of anybody.
@@ -418,7 +463,9 @@ impl Simulation {
     /// A turn of some fiber.
     fn turn(&mut self) -> Result<(), String> {
         let living: Vec<usize> = (0..self.clients.len())
-            .filter(|at| self.clients[*at].lives())
+            .filter(|at| {
+                self.clients[*at].lives() && self.clients[*at].stopped_until <= self.figures.steps
+            })
             .collect();
         if living.is_empty() {
             return Ok(());
@@ -457,7 +504,11 @@ impl Simulation {
                     judge.look(&observed, true);
                     judge.forget(&observed)?;
                 }
-                false => judge.look_at_log(&observed, false)?,
+                false => {
+                    judge.look_at_log(&observed, false)?;
+                    // What was stored to the other one is there when the grace has ended.
+                    judge.look_at_board(&observed, Board::Plain, false)?;
+                }
             }
             if let Some(what) = judge.violation() {
                 return Err(what.clone());
@@ -471,7 +522,12 @@ impl Simulation {
         let engine = machine.engine().clone();
         let server = SteppedServer::start(engine, &self.socket, GRACE, &cutter);
         let server = server.map_err(failed("starting a server"))?;
-        machine.at_end(move || cutter.cut());
+        let (memory, versions) = (self.memory.clone(), server.versions());
+        let versions = versions.map(|of| of.try_clone().expect("a descriptor"));
+        machine.at_end(move || {
+            cutter.cut();
+            memory.freeze(versions.as_ref());
+        });
         let countdown = Countdown::default();
         let crash = Rc::new(Cell::new(Crash::ProcessDeath));
         let (left, how, end) = (countdown.clone(), crash.clone(), machine.ender());
@@ -504,7 +560,7 @@ impl Simulation {
         let in_grace = served.server.in_grace();
         let may = |request: &Request| !in_grace || request.resumes().is_some();
         let asks = |client: &Client| {
-            !client.is_dead && lock(&client.asking).request.as_ref().is_some_and(may)
+            !client.is_dead && lock(&client.asking).iter().any(|of| may(&of.request))
         };
         let asking: Vec<usize> = (0..self.clients.len())
             .filter(|at| asks(&self.clients[*at]))
@@ -513,21 +569,27 @@ impl Simulation {
             return;
         }
         let client = &mut self.clients[*self.random.pick(&asking)];
-        let request = lock(&client.asking).request.take().expect("it asks");
+        let question = {
+            let mut asking = lock(&client.asking);
+            let at = asking.iter().position(|of| may(&of.request));
+            asking.remove(at.expect("it asks"))
+        };
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let pair = socketpair(AddressFamily::UNIX, kind, flags, None);
         let (ours, theirs) = pair.expect("a pair of sockets");
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
         let pid = Some(client.number());
-        let (answer, descriptors) = served.server.answer(ours, Peer { pid, uid, gid }, &request);
+        let (answer, descriptors) =
+            served
+                .server
+                .answer(ours, Peer { pid, uid, gid }, &question.request);
         let number = client.number();
         let said = match &answer {
             Answer::Begun(begun) => format!("begins, resumed {:?}", begun.resumed),
             Answer::Refused(error) => format!("is refused: {error}"),
-            Answer::Left(_) | Answer::Mapped | Answer::Looking => {
-                unreachable!("nobody asks for that")
-            }
+            Answer::Mapped => "gets the memory of its mappings".to_owned(),
+            Answer::Left(_) | Answer::Looking => unreachable!("nobody asks for that"),
         };
         if let Answer::Begun(begun) = &answer {
             self.figures.resumed += u64::from(begun.resumed.is_some());
@@ -536,7 +598,7 @@ impl Simulation {
             }
         }
         client.sockets.extend(theirs.try_clone());
-        lock(&client.asking).answer = Some((theirs, answer, descriptors));
+        *lock(&question.answer) = Some((theirs, answer, descriptors));
         self.say(format!("a session of client {number} {said}"));
     }
 
@@ -547,8 +609,14 @@ impl Simulation {
         if !served.server.in_grace() {
             return;
         }
+        let mut clients = self.clients.iter();
+        let steps = self.figures.steps;
+        let one_in = match clients.any(|of| of.lives() && of.stopped_until > steps) {
+            true => 10,
+            false => 200,
+        };
         // Some are stopped, and too late.
-        if self.random.chance(1, 200) {
+        if self.random.chance(1, one_in) {
             self.world.pass(GRACE.as_nanos() as u64);
         }
         let clients = &self.clients;
@@ -615,13 +683,17 @@ impl Simulation {
         match remains.crash {
             Crash::PowerCut => {
                 self.figures.cuts += 1;
+                self.memory.lose();
                 for at in 0..self.clients.len() {
                     if self.clients[at].lives() {
                         self.kill_client(at);
                     }
                 }
             }
-            Crash::ProcessDeath => self.figures.kills += 1,
+            Crash::ProcessDeath => {
+                self.figures.kills += 1;
+                self.memory.thaw();
+            }
             Crash::Closed => {}
         }
         self.place = Place::Left(Box::new(remains));
@@ -698,13 +770,17 @@ impl Simulation {
 
 /// Asks the server for a session: the simulator answers.
 fn ask(shared: &Shared, asking: &Mutex<Asking>, request: Request) -> adit::Result<Asked> {
-    lock(asking).request = Some(request);
+    let question = Arc::new(Question {
+        request,
+        answer: Mutex::default(),
+    });
+    lock(asking).push(question.clone());
     loop {
         if shared.is_dead.load(Ordering::Relaxed) {
             return Err(Error::with(Errno::PROTO, "live on"));
         }
         simulation::pause();
-        if let Some(answer) = lock(asking).answer.take() {
+        if let Some(answer) = lock(&question.answer).take() {
             return Ok(answer);
         }
     }

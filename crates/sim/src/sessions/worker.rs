@@ -3,13 +3,16 @@
 //! Invariant: the judge hears of each call before it is made and after it has returned, so a worker
 //! that never runs again has told all that it did.
 
-use super::judge::{Judge, Names, RANGE_BYTES, record};
+mod boards;
+
+use super::judge::{Board, Judge, Names, RANGE_BYTES, record};
 use super::lock;
 use adit::{
     Errno, Error, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Result, Volume,
 };
 use adit_base::random::Prng;
 use adit_base::simulation;
+use boards::Boards;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -79,6 +82,7 @@ struct Worker<'s> {
     log: File,
     lock: File,
     ranges: File,
+    boards: Boards,
     /// Numbers of names and records.
     next: u32,
 }
@@ -129,6 +133,7 @@ fn begin<'s>(
         )?,
         lock: of("open the lock", volume.open_file("/lock", &both))?,
         ranges: of("open the ranges", volume.open_file("/ranges", &both))?,
+        boards: Boards::open(volume)?,
         next: 0,
     })
 }
@@ -169,7 +174,7 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> std::result::Result<(), Failed> {
-        match self.random.below(20) {
+        match self.random.below(30) {
             0..4 => self.append(),
             4..6 => self.create(),
             6 => self.rename(),
@@ -181,6 +186,13 @@ impl Worker<'_> {
             15..17 => self.range(),
             17 => self.race(),
             18 => self.unname(),
+            19 => self.map(),
+            20..22 => self.post(),
+            22..24 => self.look(),
+            24 => self.measure(),
+            25..27 => self.store(),
+            27 => self.load(),
+            28 => self.sync_board(),
             _ => self.sync(),
         }
     }
@@ -415,10 +427,14 @@ impl Worker<'_> {
 
     fn sync(&mut self) -> std::result::Result<(), Failed> {
         let states = self.tell(|judge| judge.states(self.number));
+        let floors = self.tell(|judge| Board::ALL.map(|board| (board, judge.floor(board))));
         self.tell(|judge| judge.say(format!("worker {}: sync", self.number)));
         of("sync", self.volume.sync())?;
         if let Some(states) = states {
             self.tell(|judge| judge.synced(self.number, states));
+        }
+        for (board, floor) in floors.into_iter().flatten() {
+            self.tell(|judge| judge.board_synced(board, &floor));
         }
         Ok(())
     }

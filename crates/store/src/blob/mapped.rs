@@ -7,13 +7,15 @@
 //! Programs store to the memory past the worker, at any time. Invariants:
 //! 1. Of a page that the memory has, the memory has the newest bytes: a read takes them from there,
 //!    and a write changes the file first and then the memory, under the blob's `lock`.
-//! 2. A page is filled from the file once: a second time would overwrite stores.
+//! 2. A page is filled from the file once: a second time would overwrite stores. A memory that is
+//!    taken over has from the start all pages that the process before filled.
 //! 3. This process never maps the memory, so a program that shortens it can't fault this process.
 //! 4. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
 //! 5. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
 //!    has. The memory can't tell: a touched page is zeroes.
 
 use adit_base::fork::{self, ChildGuard};
+use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{
     FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate,
@@ -168,7 +170,9 @@ impl MappedMemory {
         let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
         // A process that is killed between these leaves a memory that has both.
         std::fs::copy(&of_left, of_name)?;
+        simulation::pause();
         std::fs::rename(left, &name)?;
+        simulation::pause();
         std::fs::remove_file(of_left)?;
         MappedMemory::take_over(name)
     }
@@ -351,20 +355,19 @@ pub(crate) struct MappedPages {
 
 impl MappedPages {
     pub(crate) fn new(memory: MappedMemory) -> MappedPages {
+        // Also those that no session has claimed: a program may have stored to them, and ended.
+        let filled = (memory.filled.clone()).filter(|_| !planted(Bug::FilledAgain));
         MappedPages {
             is_written: Cell::new(memory.filled.is_some()),
             memory: Arc::new(memory),
-            pages: RefCell::default(),
+            pages: RefCell::new(filled.unwrap_or_default()),
             holders: Cell::new(0),
         }
     }
 
     /// Pages have the file's content from here on.
     pub(crate) fn note_filled(&self, pages: Range<u64>) -> Result<()> {
-        let known = self.memory.filled.as_ref();
-        if known.is_none_or(|known| known.first_gap(pages.clone()).is_some()) {
-            self.memory.note_filled(&pages)?;
-        }
+        self.memory.note_filled(&pages)?;
         self.pages.borrow_mut().insert(pages);
         Ok(())
     }
@@ -372,7 +375,7 @@ impl MappedPages {
     /// True if the memory has the file's content there. A page that isn't filled may be touched,
     /// too: the zeroes that the kernel puts there are no stores.
     pub(crate) fn is_filled(&self, page: u64) -> bool {
-        !self.pages.borrow().within(page..page + 1).is_empty() || self.memory.was_filled(page)
+        !self.pages.borrow().within(page..page + 1).is_empty()
     }
 
     /// The parts of a range of bytes that it has.
@@ -420,7 +423,7 @@ impl MappedPages {
 }
 
 /// Pages of a file, as ranges: a mapping may reach far behind the file's end.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct PageSet {
     /// Disjoint, not adjacent; by their first page.
     ranges: BTreeMap<u64, u64>,

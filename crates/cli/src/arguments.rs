@@ -312,6 +312,7 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
         after_help = "All that is on the device is lost. It needs root, and mkfs of what is compared (Debian: e2fsprogs, xfsprogs); RocksDB's
 rows need db_bench (rocksdb-tools) and what `cargo xtask plugin --release` builds, SQLite's rows adit-sqlite-bench.
 LevelDB's rows (ten minutes) are measured with --only leveldb; they need libleveldb1d and adit-preload, too.
+Clients of a server are measured with --only clients (a minute a repetition, three with LevelDB).
 Nothing else should run on the machine meanwhile.
 
 Examples:

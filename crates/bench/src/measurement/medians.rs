@@ -31,7 +31,8 @@ pub struct Row {
     pub operation_bytes: u64,
     /// One for each system that can do it.
     pub cells: Vec<Cell>,
-    /// Adit's rate by that of each other system.
+    /// Adit's rate by that of each other system; that of a server's clients, where no volume was
+    /// embedded.
     pub adit_to: BTreeMap<String, f64>,
 }
 
@@ -173,12 +174,14 @@ impl Gathered {
             .map(|(system, measured)| summarize(system, measured))
             .collect();
         let rate_of = |cell: &Cell| cell.operations_per_second;
-        let own = cells.iter().find(|cell| cell.system == ADIT).map(rate_of);
-        let others = cells.iter().filter(|cell| cell.system != ADIT);
-        let adit_to = match own {
-            Some(own) => others
-                .map(|cell| (cell.system.clone(), own / rate_of(cell).max(1e-9)))
-                .collect(),
+        let cell = |system: &str| cells.iter().find(|cell| cell.system == system);
+        let adit_to = match cell(ADIT).or_else(|| cell(SERVED)) {
+            Some(own) => {
+                let others = cells.iter().filter(|cell| cell.system != own.system);
+                others
+                    .map(|cell| (cell.system.clone(), rate_of(own) / rate_of(cell).max(1e-9)))
+                    .collect()
+            }
             None => BTreeMap::new(),
         };
         Row {

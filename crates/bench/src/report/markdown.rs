@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::numbers::{short, short_bytes, write_header, write_table};
 use super::{layers, memory, threads};
 use crate::compare::comparison::{Comparison, GroupResult};
-use crate::measurement::medians::{ADIT, Cell, Row};
+use crate::measurement::medians::{Cell, Row};
 
 /// Everything.
 pub(crate) fn markdown(comparison: &Comparison) -> String {
@@ -61,11 +61,8 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
     if group.is_by_threads() {
         return threads::write(text, &systems, group);
     }
-    let others: Vec<&str> = systems
-        .iter()
-        .copied()
-        .filter(|name| *name != ADIT)
-        .collect();
+    let is_other = |name: &&str| group.rows.iter().any(|row| row.adit_to.contains_key(*name));
+    let others: Vec<&str> = systems.iter().copied().filter(is_other).collect();
 
     let _ = writeln!(
         text,

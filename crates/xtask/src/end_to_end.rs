@@ -305,6 +305,8 @@ impl Drop for Served {
         // SAFETY: plain system call on a child of ours that nobody has waited for.
         unsafe { libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM) };
         let _ = self.process.wait();
+        // It is for the next server.
+        let _ = std::fs::remove_file(self.socket.with_extension("sessions"));
     }
 }
 

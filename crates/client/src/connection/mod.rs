@@ -89,7 +89,7 @@ struct Answered<'c, R> {
     link: &'c Link,
 }
 
-/// What [`Connection::keep`] answers.
+/// The answer of [`Connection::keep`].
 type Kept = Option<RemoteFile>;
 
 impl Connection {
@@ -194,7 +194,8 @@ impl Connection {
         Ok(Message::VolumeCall { number, len })
     }
 
-    /// As [`volume_call`](Self::volume_call), with all of the answer; `settle` as in [`with_slot`](Self::with_slot).
+    /// As [`volume_call`](Self::volume_call), with all of the answer; `settle` as in
+    /// [`with_slot`](Self::with_slot).
     fn volume_call_or<'a, 'c, C>(
         &'c self,
         who: &Credentials,
@@ -282,8 +283,8 @@ impl Connection {
         self.keep_in(self.held(), &answer, who)
     }
 
-    /// The same, without waiting. The outer None: what is held is locked, perhaps until there is a
-    /// next server.
+    /// As [`keep`](Self::keep), without waiting. The outer None: another thread has locked the held
+    /// files, perhaps until there is a next server.
     fn try_keep(&self, answer: &Answered<'_, Opened>, who: &Credentials) -> Option<Kept> {
         let held = match self.held.try_lock() {
             Ok(held) => held,

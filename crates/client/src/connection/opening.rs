@@ -21,12 +21,12 @@ use adit_wire::memory::DATA_BYTES_MAX;
 use adit_wire::message::{Message, WriteFlags};
 use std::io::IoSlice;
 
-/// What is to be opened, and how much of that is left to do.
+/// An opening, and how much of it is left to do.
 pub(crate) struct Opening<'a> {
     place: Place<'a>,
     flags: OpenFlags,
     mode: u32,
-    /// What the file, which is new or truncated, gets as its content, durably.
+    /// The content that the file, new or truncated, gets durably.
     content: Option<&'a [u8]>,
     left: Left,
     /// The file is there, by this opening.
@@ -126,7 +126,7 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// The file is there, by this opening: opens it without these flags. What was created
+    /// This opening has made the file: opens it without these flags. A file that was created
     /// exclusively is no link, and nobody else's, since the name was free.
     fn make(&mut self, done: OpenFlags) {
         if self.flags.contains(OpenFlags::EXCLUSIVE) {
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// What is left of an opening: with content, and with which flags.
+    /// How much is left of an opening, and its flags.
     fn left(
         flags: OpenFlags,
         content: Option<&[u8]>,

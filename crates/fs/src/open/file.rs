@@ -24,7 +24,7 @@ pub struct OpenFile {
     closed: AtomicBool,
     /// It holds the memory of the file's shared mappings.
     maps: AtomicBool,
-    /// Which program writes through it, by a number of its user's; 0: it doesn't say.
+    /// The program that writes through it, by a number; 0: not said.
     writer: AtomicU64,
 }
 
@@ -119,8 +119,8 @@ impl OpenFile {
         self.maps.swap(maps, Ordering::Relaxed)
     }
 
-    /// Which of several programs writes through it from here on, by a number: who writes much waits
-    /// for write-back before the others do.
+    /// Notes the program that writes through it from here on, by a number. A program that writes
+    /// much waits for write-back before the others do.
     pub fn set_writer(&self, writer: u64) {
         self.writer.store(writer, Ordering::Relaxed);
     }

@@ -60,7 +60,7 @@ pub(super) struct Judge {
     ranges: BTreeMap<(u64, u32), LockMode>,
     /// The winner of each name.
     winners: BTreeMap<u32, u32>,
-    /// What may be found on boards.
+    /// The contents of boards that a reader may find.
     words: boards::Words,
     /// The log has at least so many bytes.
     log_least: u64,

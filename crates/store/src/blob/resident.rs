@@ -40,7 +40,7 @@ pub struct Blob {
     /// Modification time newer than the slot's.
     pub(crate) mtime: Cell<Option<Timestamp>>,
     pub(crate) in_dirty_list: Cell<bool>,
-    /// Who wrote it last: a number that its user has for each of several programs, or 0.
+    /// The program that wrote it last, by the number that the store's user gives it; 0: not said.
     pub(crate) writer: Cell<u64>,
     /// Among the blobs that may be ahead of their slots ([`Ahead`](super::Ahead)).
     pub(crate) is_counted_ahead: Cell<bool>,
@@ -210,8 +210,8 @@ impl Blob {
             .max(self.truncating_from.get())
     }
 
-    /// Who writes it from here on: one of several programs that the cache is divided among, by a
-    /// number; 0: none of them.
+    /// Notes the program that writes it from here on, by a number; 0: not said. The dirty pages of
+    /// a program are counted together.
     pub fn set_writer(&self, writer: u64) {
         self.writer.set(writer);
     }

@@ -119,15 +119,11 @@ impl DirtyBlobs {
         self.blobs.borrow().clone()
     }
 
-    /// Dirty pages of all that this writer wrote last, or no fewer than `enough`.
-    pub(crate) fn pages_of(&self, writer: u64, enough: usize) -> usize {
-        let mut pages = 0;
-        let blobs = self.blobs.borrow();
-        let mut own = blobs.iter().filter(|blob| blob.writer.get() == writer);
-        while pages < enough
-            && let Some(blob) = own.next()
-        {
-            pages += blob.dirty.borrow().len();
+    /// Dirty pages, by the [writer](Blob::set_writer) that last wrote their blobs.
+    pub(crate) fn pages_by_writer(&self) -> HashMap<u64, usize> {
+        let mut pages = HashMap::new();
+        for blob in self.blobs.borrow().iter() {
+            *pages.entry(blob.writer.get()).or_default() += blob.dirty.borrow().len();
         }
         pages
     }

@@ -56,6 +56,7 @@ impl Store {
         if self.write_back.flushing.replace(true) {
             return;
         }
+        *self.write_back.pages_by_writer.borrow_mut() = self.write_back.dirty.pages_by_writer();
         let store = self.clone();
         self.reactor.spawn_local(async move {
             // What fails stays dirty, and its own fsync reports it.

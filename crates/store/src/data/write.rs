@@ -370,9 +370,9 @@ impl Store {
     }
 
     /// Must writers of the blob wait? From a third of the cache that is dirty or in write-back on.
-    /// Who writes little need not wait for others that write much: those of a blob that has no more
-    /// than a sixty-fourth of the cache dirty wait from five twelfths on; if all that its
-    /// [writer](Blob::set_writer) has dirty is no more than that, from a half on.
+    /// A blob with no more than a sixty-fourth of the cache dirty is not held up by others that are
+    /// written much: its writers wait from a half on, or from five twelfths on if the blobs of its
+    /// [writer](Blob::set_writer), if it has one, had more dirty when the present flush began.
     fn is_crowded(&self, blob: &Blob) -> bool {
         let limit = self.cache.counts().limit;
         let (busy, little) = (self.busy_frames(), limit as usize / 64);
@@ -383,9 +383,11 @@ impl Store {
             return true;
         }
         let writer = blob.writer.get();
-        busy > limit / 12 * 5
-            && writer != 0
-            && self.write_back.dirty.pages_of(writer, little + 1) > little
+        let has_more = || {
+            let pages = self.write_back.pages_by_writer.borrow();
+            writer != 0 && pages.get(&writer).is_some_and(|pages| *pages > little)
+        };
+        busy > limit / 12 * 5 && has_more()
     }
 
     /// From a quarter of the cache on, what is dirty is written back in the background; writers wait

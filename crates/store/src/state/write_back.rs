@@ -1,7 +1,8 @@
 //! What is on its way home, and which tasks take it there.
 
 use crate::blob::{Ahead, DirtyBlobs};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 /// Write-back as a whole; that of one blob is in `data/write_back.rs`.
 pub(crate) struct WriteBack {
@@ -11,6 +12,9 @@ pub(crate) struct WriteBack {
     pub(crate) running: Cell<bool>,
     /// The task runs that makes room for writers.
     pub(crate) flushing: Cell<bool>,
+    /// Dirty pages by writer, as they were when that task last began: counting them takes a look at
+    /// each dirty blob.
+    pub(crate) pages_by_writer: RefCell<HashMap<u64, usize>>,
 }
 
 impl WriteBack {
@@ -19,6 +23,7 @@ impl WriteBack {
             dirty: DirtyBlobs::new(ahead),
             running: Cell::new(false),
             flushing: Cell::new(false),
+            pages_by_writer: RefCell::default(),
         }
     }
 }

@@ -6,9 +6,10 @@ use crate::rig::{
 use adit_base::{PAGE_BYTES, Result};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::sync::join_all;
-use adit_store::{AllocateMode, MkfsOptions, SyncKind, XattrMode};
+use adit_store::{AllocateMode, Blob, MkfsOptions, Store, SyncKind, XattrMode};
 use std::cell::Cell;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -73,6 +74,25 @@ fn a_writer_that_outruns_the_device_waits_for_it() {
     close(engine);
 }
 
+/// Overwrites a few pages again and again until `done`; none of the writes waits.
+async fn overwrite_without_waiting(
+    store: &Store,
+    blob: &Rc<Blob>,
+    writer: u64,
+    done: &Cell<bool>,
+) -> Result<()> {
+    let mut count = 0;
+    while !done.get() {
+        let data = [count as u8; 100];
+        blob.set_writer(writer);
+        let write = pin!(store.write(blob, count % 16 * PAGE, &data));
+        assert_eq!(poll_once(write).await, Some(Ok(())), "write {count} waits");
+        count += 1;
+        store.reactor().yield_now().await;
+    }
+    Ok(())
+}
+
 /// Writers of a file wait once it has filled a third of the cache; those of another, which has few
 /// dirty pages, don't wait for them.
 #[test]
@@ -97,17 +117,7 @@ fn a_modest_writer_does_not_wait_for_a_greedy_one() {
                 done.set(true);
                 Ok(())
             };
-            let modest = async {
-                let mut count = 0;
-                while !done.get() {
-                    let data = [count as u8; 100];
-                    let write = pin!(store.write(&small, count % 16 * PAGE, &data));
-                    assert_eq!(poll_once(write).await, Some(Ok(())), "write {count} waits");
-                    count += 1;
-                    store.reactor().yield_now().await;
-                }
-                Ok(())
-            };
+            let modest = overwrite_without_waiting(store, &small, 0, &done);
             let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
                 [Box::pin(greedy), Box::pin(modest)];
             join_all(both).await.into_iter().collect::<Result<()>>()?;
@@ -149,18 +159,7 @@ fn a_modest_program_does_not_wait_for_one_that_writes_many_files() {
                 done.set(true);
                 Ok(())
             };
-            let modest = async {
-                let mut count = 0;
-                while !done.get() {
-                    let data = [count as u8; 100];
-                    small.set_writer(2);
-                    let write = pin!(store.write(&small, count % 16 * PAGE, &data));
-                    assert_eq!(poll_once(write).await, Some(Ok(())), "write {count} waits");
-                    count += 1;
-                    store.reactor().yield_now().await;
-                }
-                Ok(())
-            };
+            let modest = overwrite_without_waiting(store, &small, 2, &done);
             let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
                 [Box::pin(greedy), Box::pin(modest)];
             join_all(both).await.into_iter().collect::<Result<()>>()?;

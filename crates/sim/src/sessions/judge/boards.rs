@@ -1,6 +1,6 @@
 //! Boards: files in which each worker has a word, which it only makes greater, and which all read.
 //!
-//! Invariant: whoever begins to read finds at least what was acknowledged, or found, before: however
+//! Invariant: a read finds at least the words that were acknowledged, or found, before it began: however
 //! it was written, by a call or a store, and however it is read.
 
 use super::{Judge, content};
@@ -51,7 +51,7 @@ pub(super) struct Word {
     durable: u64,
 }
 
-/// What words have at least, when a call begins.
+/// The least values of the words, when a call begins.
 pub(in crate::sessions) type Floor = BTreeMap<u32, u64>;
 
 pub(super) type Words = BTreeMap<(Board, u32), Word>;
@@ -74,7 +74,7 @@ impl Judge {
         }
     }
 
-    /// What whoever reads from now on finds at least.
+    /// The least values that a read from now on finds.
     pub(in crate::sessions) fn floor(&self, board: Board) -> Floor {
         let words = self.words.iter().filter(|((of, _), _)| *of == board);
         words

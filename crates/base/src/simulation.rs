@@ -78,6 +78,8 @@ labels! {
         HastyMemory =
             "memory of a mapping goes with the first session that goes on with it and ends",
         FilledAgain = "a server forgets which pages of a mapping's memory the last one had filled",
+        ForgottenReturn =
+            "a session that has everything again and no reply to that asks as if it had not been back",
     }
 }
 
@@ -88,7 +90,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 17] = [
+    pub const OF_SESSIONS: [Bug; 18] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -106,6 +108,7 @@ impl Bug {
         Bug::UnflushedEnd,
         Bug::HastyMemory,
         Bug::FilledAgain,
+        Bug::ForgottenReturn,
     ];
 }
 

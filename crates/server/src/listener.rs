@@ -256,7 +256,8 @@ impl Hall {
         }
     }
 
-    /// Tells a session that it has begun, and gives it to a poller.
+    /// Gives a session to a poller, and tells it that it has begun: who knows that finds itself in
+    /// the server's state.
     fn place(&self, (session, memory, resumed): (Arc<Session>, OwnedFd, Option<Resumed>)) {
         let published = session.published();
         let answer = Answer::Begun(Begun {
@@ -271,18 +272,18 @@ impl Hall {
         if let Some(published) = published {
             descriptors.extend([published.memory.as_fd(), published.versions.as_fd()]);
         }
-        if send_message_with(&session.socket, &answer, &descriptors).is_err() {
-            serve::close_all_now(&session);
-            return; // it went away
-        }
         tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
         let place = self.balance.place();
         let pollers = self.pollers.lock().expect("no panic while it is held");
         let takes = |poller: &&Poller| poller.takes_sessions();
         let placed = pollers.get(place).filter(takes);
         match placed.or_else(|| pollers.iter().find(takes)) {
-            Some(poller) => poller.add(session),
+            Some(poller) => poller.add(session.clone()),
             None => serve::close_all_now(&session),
+        }
+        if send_message_with(&session.socket, &answer, &descriptors).is_err() {
+            // It went away; the poller finds out, and closes its files.
+            let _ = rustix::net::shutdown(&session.socket, rustix::net::Shutdown::Both);
         }
     }
 

@@ -140,17 +140,12 @@ impl SessionsFile {
 
     /// The server has this volume from here on.
     pub(crate) fn add(&self, opening: Opening, resumption: &Resumption) {
-        let earlier = resumption.earlier.iter().map(|earlier| Earlier {
-            // Without a grace, sessions may change something at once.
-            is_past: earlier.is_past || !resumption.in_grace(),
-            ..*earlier
-        });
         let mut record = self.lock();
         record.volumes.push(VolumeRecord {
             opening,
             processes: Vec::new(),
             missing: resumption.lock().expected.clone(),
-            earlier: earlier.collect(),
+            earlier: resumption.earlier.clone(),
         });
         self.write(&record);
     }
@@ -176,7 +171,7 @@ impl SessionsFile {
     }
 
     /// From here on sessions may change something.
-    fn end_grace(&self, opening: Opening) {
+    pub(crate) fn end_grace(&self, opening: Opening) {
         self.change(opening, |of| {
             of.missing.clear();
             let earlier = of.earlier.iter_mut();
@@ -430,16 +425,19 @@ impl Resumption {
         earlier.any(|earlier| earlier.opening == asked && !earlier.is_past)
     }
 
-    /// A session has everything again; `reply` is called when all have, or the grace is over.
-    pub(crate) fn has_come_back(&self, process: Option<u32>, reply: Reply) {
+    /// A session of this process has everything again.
+    pub(crate) fn has_come_back(&self, process: Option<u32>) {
+        remove_one(&mut self.lock().expected, process.unwrap_or(0));
+    }
+
+    /// Calls `reply` when all have come back, or the grace is over.
+    pub(crate) fn wait_for_all(&self, reply: Reply) {
         let mut grace = self.lock();
         if !self.in_grace() {
             drop(grace);
             return reply();
         }
         grace.waiting.push(reply);
-        let process = process.unwrap_or(0);
-        remove_one(&mut grace.expected, process);
     }
 
     /// The server ends: sessions that wait for others go on with the next one.

@@ -89,7 +89,6 @@ impl Server {
             }
             let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last)?;
             if !volume.resumption.in_grace() {
-                volume.mappings.end_grace(&volume.engine);
                 volume.delete_orphans();
             }
             served.push(Arc::new(volume));

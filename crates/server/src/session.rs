@@ -73,6 +73,8 @@ pub(crate) struct Session {
     resuming: AtomicBool,
     /// Nobody has changed anything since its last server ended, as long as the grace is open.
     may_reclaim: bool,
+    /// It came too late for something that it had locked or mapped.
+    is_late: AtomicBool,
     /// It has said that it has everything again.
     has_returned: AtomicBool,
     /// The next server replies to what has no reply.
@@ -139,6 +141,7 @@ impl Session {
             ended: AtomicBool::new(false),
             resuming: AtomicBool::new(resumed.is_some()),
             may_reclaim: resumed.is_some_and(|resumed| resumed.in_grace),
+            is_late: AtomicBool::new(false),
             has_returned: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
             lock_key: os_random_u64(),
@@ -205,7 +208,13 @@ impl Session {
     pub(crate) fn begin_reclaim(self: &Arc<Self>) -> Option<Reclaim> {
         let may = self.is_resuming() && self.may_reclaim;
         let is_begun = may && self.volume.resumption.begin_operation();
+        self.is_late.fetch_or(!is_begun, Ordering::Relaxed);
         is_begun.then(|| Reclaim(self.volume.clone()))
+    }
+
+    /// Was it too late for something that it had locked or mapped?
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
     }
 
     /// It says that it has everything again: true, once.

@@ -81,6 +81,11 @@ impl ServedVolume {
             Ok(())
         })?;
         sessions_file.add(opening, &resumption);
+        if !resumption.in_grace() {
+            // A process that has ended may have left memory that its server did not live to write.
+            mappings.end_grace(&engine);
+            sessions_file.end_grace(opening);
+        }
         Ok(ServedVolume {
             balance: Arc::downgrade(balance),
             opening,

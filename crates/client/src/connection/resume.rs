@@ -106,10 +106,11 @@ impl Connection {
             return Err(Error::with(Errno::PIPE, "no other server is waited for"));
         }
         let mut wait = Waiting::for_a_server(self.reconnect);
+        let mut from = opening;
         loop {
-            let aim = Aim::Resume(opening);
+            let aim = Aim::Resume(from);
             let error = match connect_link(&self.address, self.read_only, true, aim) {
-                Ok(link) => match self.have_again(&link, lost, held) {
+                Ok(link) => match self.have_again(&link, lost, held, &mut from) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.
                     Err(Failure::Lost(_)) => Error::with(Errno::PIPE, "the next server has ended"),
@@ -124,13 +125,26 @@ impl Connection {
         }
     }
 
-    /// Has everything again that the session had.
-    fn have_again(&self, link: &Link, lost: Option<&Link>, held: &mut Held) -> Result<(), Failure> {
+    /// Has everything again that the session had. `from`: the opening of the server that it comes
+    /// from, which is the link's as soon as it has everything there. So if that server ends, too,
+    /// before it has said that others go on, the session is in time for the next one.
+    fn have_again(
+        &self,
+        link: &Link,
+        lost: Option<&Link>,
+        held: &mut Held,
+        from: &mut Opening,
+    ) -> Result<(), Failure> {
         let resumed = link.resumed.ok_or_else(super::foreign)?;
         let broken = have_files_again(link, held, resumed.in_grace)?;
-        if let Some(lost) = lost {
+        // Of a server before that, the last one has settled what could be settled.
+        if let Some(lost) = lost.filter(|lost| lost.opening == *from) {
             lost.ended.get_or_init(|| resumed);
             self.settle_appends(link, lost, resumed)?;
+        }
+        // A file that is broken is still in the list, with locks that it must not have again.
+        if broken.is_empty() && !planted(Bug::ForgottenReturn) {
+            *from = link.opening;
         }
         link.volume_call(&EndResuming {})?;
         for file in broken {

@@ -110,13 +110,16 @@ pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     ticket.set_aside();
-    let process = session.peer.pid;
     let volume = session.volume.clone();
+    // Otherwise it counts among those whose locks are free.
+    if !session.is_late() {
+        volume.resumption.has_come_back(session.peer.pid);
+    }
     let reply = move || {
         session.end_resuming();
         ticket.finish_with_value(Ok(()));
     };
-    volume.resumption.has_come_back(process, Box::new(reply));
+    volume.resumption.wait_for_all(Box::new(reply));
     Ok(())
 }
 

@@ -192,6 +192,13 @@ impl Judge {
         self.release(client);
     }
 
+    /// A client learns that others have gone on. None that was back in time for each of them hears so.
+    pub(super) fn begins_late(&mut self, client: u32) {
+        if !self.late.contains(&client) {
+            self.violated(format!("client {client} was in time, and is late"));
+        }
+    }
+
     /// Did the worker's client come back too late?
     fn is_of_late(&self, worker: u32) -> bool {
         let client = self.workers.get(&worker).map(|own| own.client);

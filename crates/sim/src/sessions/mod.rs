@@ -594,7 +594,7 @@ impl Simulation {
         if let Answer::Begun(begun) = &answer {
             self.figures.resumed += u64::from(begun.resumed.is_some());
             if begun.resumed.is_some_and(|resumed| !resumed.in_grace) {
-                lock(&self.judge).is_late(number);
+                lock(&self.judge).begins_late(number);
             }
         }
         client.sockets.extend(theirs.try_clone());

@@ -150,6 +150,12 @@ pub(crate) fn now_ns() -> Option<u64> {
     None
 }
 
+/// Is this thread in a simulated world?
+#[inline(always)]
+pub fn is_simulated() -> bool {
+    now_ns().is_some()
+}
+
 /// Fills in random bytes from the seed; false: there is no seed.
 #[inline(always)]
 pub(crate) fn fill(_bytes: &mut [u8]) -> bool {

@@ -23,7 +23,9 @@ mod repair;
 mod types;
 mod volume;
 
-pub use adit_store::{BlobId, Finding, FindingKind, Findings, MappedMemory, Store, XattrMode};
+pub use adit_store::{
+    BlobId, Finding, FindingKind, Findings, MappedMemory, Store, TailMemory, XattrMode,
+};
 pub use attributes::SharedNames;
 pub use check::CheckReport;
 pub use inode::slot::stat_of;

@@ -51,6 +51,10 @@ impl From<Arc<OpenFile>> for Tabled {
 }
 
 impl Tabled {
+    pub(crate) fn open(&self) -> &Arc<OpenFile> {
+        &self.open
+    }
+
     /// For another table.
     fn share(&mut self) -> Tabled {
         let tables = self.tables.get_or_insert_default();
@@ -217,6 +221,12 @@ impl Files {
     pub(crate) fn mapped(&self) -> usize {
         let files = self.places.iter().filter_map(|place| place.file.as_ref());
         files.filter(|file| file.open.maps()).count()
+    }
+
+    /// Number of files with a tail.
+    pub(crate) fn tails(&self) -> usize {
+        let files = self.places.iter().filter_map(|place| place.file.as_ref());
+        files.filter(|file| file.open.tail().is_some()).count()
     }
 
     /// Has another session this open file, too?

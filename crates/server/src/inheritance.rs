@@ -42,6 +42,14 @@ impl Inheritance {
     pub(crate) fn of(session: &Session, socket: OwnedFd, uid: u32) -> Result<Inheritance> {
         let files = session.files().share();
         let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
+        let files = files.ok_or_else(ended)?;
+        // From here on two processes append. A tail that begins now finds that.
+        for (_, file) in &files {
+            let open = file.open();
+            if open.tail().is_some() {
+                let _ = session.volume.engine.run(|fs| fs.end_tail_of(open));
+            }
+        }
         Ok(Inheritance {
             _guard: fork::close_in_child(socket.as_fd()),
             socket,
@@ -52,7 +60,7 @@ impl Inheritance {
             uid,
             volume: session.volume.clone(),
             read_only: session.read_only,
-            files: files.ok_or_else(ended)?,
+            files,
             is_handed_over: false,
         })
     }

@@ -212,7 +212,7 @@ impl Mappings {
     }
 }
 
-/// The memory of a file's mappings, for the session that holds it.
+/// The memory of a file's mappings, for the session that holds it; or of its tail.
 pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<OwnedFd> {
     let session = sessions.iter().find(|session| session.key() == of.key);
     let session = session.ok_or_else(|| {
@@ -220,6 +220,9 @@ pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<Ow
         Error::with(Errno::STALE, what)
     })?;
     let open = session.file(of.file)?;
+    if let Some(tail) = open.tail() {
+        return tail.descriptor();
+    }
     let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
     let memory = open.mapped_memory().ok_or_else(none)?;
     memory.descriptor(open.flags().writable())

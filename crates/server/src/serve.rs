@@ -190,13 +190,19 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             }),
             Err(error) => ticket.finish_with(Err(error)),
         },
-        Message::Size { file } => {
-            let size = session.file(file).map(|open| {
-                ticket.tell_attributes(open.blob_id());
-                open.size_bytes()
-            });
-            ticket.finish_with(size);
-        }
+        Message::Size { file } => match session.file(file) {
+            // The worker absorbs what there is.
+            Ok(open) if open.tail().is_some() => start(ticket, begun, move |fs, _, _| async move {
+                fs.size(&open).await
+            }),
+            open => {
+                let size = open.map(|open| {
+                    ticket.tell_attributes(open.blob_id());
+                    open.size_bytes()
+                });
+                ticket.finish_with(size);
+            }
+        },
         Message::VolumeCall { number, len } => {
             let Some(bytes) = session.memory.copy_of_area(slot, len as usize) else {
                 return Err(Error::with(Errno::PROTO, "a call is longer than its area"));
@@ -743,6 +749,7 @@ fn file_call(
                 }
                 Map::NUMBER => return mapped::map(ticket, open, &bytes, begun),
                 Unmap::NUMBER => return mapped::unmap(ticket, file, open, &bytes, begun),
+                BeginTail::NUMBER => return mapped::begin_tail(ticket, file, open, &bytes, begun),
                 SettleAppend::NUMBER => return resuming::settle_append(ticket, open, &bytes, begun),
                 Close::NUMBER => {
                     Close::decode(&bytes).ok_or_else(|| garbled(number))?;

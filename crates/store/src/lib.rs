@@ -34,7 +34,9 @@ mod state;
 pub mod testing;
 mod volume;
 
-pub use blob::{Blob, BlobShared, GrantedWrite, MappedMemory};
+pub use blob::{
+    Appended, Blob, BlobShared, GrantedWrite, MappedMemory, TAIL_BYTES, TailMemory, TailWriter,
+};
 pub use cache::{Mapping, Survive, Unsaved, mappings, remove_mapping};
 pub use commit::{SharedMetadata, SharedView, Transaction, View};
 pub use data::{AllocateMode, AtomicRange, Sought, SyncKind};

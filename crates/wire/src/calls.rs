@@ -303,6 +303,8 @@ calls! { FileCall FILE_CALLS:
     126 = FlushMapped {} => ();
     /// The descriptor holds the memory no more.
     127 = Unmap {} => ();
+    /// The file gets a tail, to which the session appends without messages.
+    128 = BeginTail {} => ();
 }
 
 /// An opened file, as a session knows it.

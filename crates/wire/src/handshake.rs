@@ -16,7 +16,7 @@ use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -65,7 +65,7 @@ pub enum Aim {
     Leave(Key),
     /// A session that begins with what was kept under this key.
     Inherit(Key),
-    /// The memory of a file's shared mappings, which the session holds.
+    /// The memory of a file's shared mappings, which the session holds, or of its tail.
     Mapped(MappedFile),
     /// A session without memory, which only looks.
     Look,

@@ -4,6 +4,7 @@ use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
 use super::resume::Waiting;
+use super::tail::Tails;
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use adit_base::{Errno, Error, Result, from_rustix};
@@ -70,6 +71,7 @@ impl Connection {
             inherited: Mutex::default(),
             generation: AtomicU32::new(NO_GENERATION),
             changes: AtomicU64::new(0),
+            tails: Tails::default(),
         }
     }
 

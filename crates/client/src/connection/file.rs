@@ -131,6 +131,11 @@ impl Connection {
         if appends && len > COLLECTED_BYTES_MAX {
             return Err(append_too_large(len));
         }
+        let syncs = flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA);
+        if appends && let Some(appended) = self.append_in_memory(file, data, len, !syncs) {
+            let offset = appended?;
+            return self.sync_written(file, flags).map(|()| offset);
+        }
         let mut rest = Rest { data, at: 0 };
         let mut done = 0;
         loop {
@@ -180,6 +185,11 @@ impl Connection {
         if let Some(size_bytes) = cache.and_then(|cache| cache.size_bytes(file.id)) {
             return Ok(size_bytes);
         }
+        self.size_there(file)
+    }
+
+    /// The same, by a message.
+    pub(super) fn size_there(&self, file: &RemoteFile) -> Result<u64> {
         let size = |taken: &mut Taken<'_>| {
             let reply = taken.send(Message::Size { file: file.number })?;
             taken.note_slot(file.id, reply.hint);

@@ -15,6 +15,7 @@ use super::connect::{connect_link, leave};
 use super::held::Held;
 use super::link::Link;
 use super::resume::{Waiting, may_pass};
+use super::tail::Files;
 use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::sync::atomic::Ordering;
@@ -59,6 +60,7 @@ pub(crate) struct Fork {
     held: MutexGuard<'static, Held>,
     closed: MutexGuard<'static, Vec<u64>>,
     inherited: MutexGuard<'static, Option<Inherited>>,
+    tails: MutexGuard<'static, Files>,
     left: Result<Inherited>,
     /// After the locks, which are its own.
     connection: Arc<Connection>,
@@ -80,6 +82,7 @@ impl Fork {
             held,
             closed,
             inherited,
+            tails: of.tails.files(),
             left,
             connection: connection.clone(),
         }
@@ -90,6 +93,8 @@ impl Fork {
         self.held.keep_only_files();
         // Another thread of the parent may have been about to close them: they are open here.
         self.closed.clear();
+        // They end when two processes have the files.
+        self.tails.clear();
         match self.left {
             Ok(left) => {
                 // Closing waits until then.

@@ -21,6 +21,7 @@ mod requests;
 mod resume;
 #[cfg(feature = "internal")]
 pub mod simulated;
+mod tail;
 
 pub(crate) use connect::{
     ADDRESS_PREFIX, ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered,
@@ -29,6 +30,7 @@ pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
 pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
+use tail::Tails;
 
 use held::{Held, Released};
 use inherit::Inherited;
@@ -79,6 +81,8 @@ pub(crate) struct Connection {
     generation: AtomicU32,
     /// Asynchronous operations that change something, started and not done: a sync waits for them.
     changes: AtomicU64,
+    /// To which it appends without messages.
+    tails: Tails,
 }
 
 /// A reply, where it says that something is in the server's cache, and the link whose server has
@@ -344,6 +348,7 @@ impl Connection {
 
     /// Closes a file in the server. One that has gone has closed it.
     fn close_there(&self, file: u64) {
+        self.tails.close(file);
         let link = self.link();
         let bytes = Close {}.encode();
         let (number, len) = (Close::NUMBER, bytes.len() as u32);

@@ -27,6 +27,7 @@ mod support;
 
 mod attributes;
 mod pipelined;
+mod tails;
 
 use adit::{
     Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,

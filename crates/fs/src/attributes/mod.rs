@@ -12,6 +12,7 @@ use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
 use adit_store::{Blob, BlobId};
+use std::cell::Cell;
 
 pub use shared::SharedNames;
 
@@ -90,16 +91,27 @@ fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
 impl Fs {
     /// Attributes of an inode.
     pub async fn stat(&self, at: At<'_>, follow: Follow) -> Result<Stat> {
-        self.store
-            .view(|view| {
-                let (id, _) = resolve::existing(view, &self.base, at, follow)?;
-                view.prefetch(id);
-                match self.store.blob_ahead(id) {
-                    Some(blob) => Ok(stat_of(id, &blob.attributes())?),
-                    None => Ok(stat_of(id, view.slot_ref(id)?)?),
-                }
-            })
-            .await
+        let mut absorbed = false;
+        loop {
+            let with_tail = Cell::new(None);
+            let stat = self
+                .store
+                .view(|view| {
+                    let (id, _) = resolve::existing(view, &self.base, at, follow)?;
+                    view.prefetch(id);
+                    with_tail.set(Some(id).filter(|id| self.has_tail(*id)));
+                    match self.store.blob_ahead(id) {
+                        Some(blob) => Ok(stat_of(id, &blob.attributes())?),
+                        None => Ok(stat_of(id, view.slot_ref(id)?)?),
+                    }
+                })
+                .await?;
+            match with_tail.get() {
+                Some(id) if !absorbed => self.absorb_tail(id).await?,
+                _ => return Ok(stat),
+            }
+            absorbed = true;
+        }
     }
 
     /// Attributes of an inode whose slot was just seen: cached reads and writes may be ahead of it.
@@ -114,7 +126,10 @@ impl Fs {
     pub async fn fstat(&self, file: &OpenFile) -> Result<Stat> {
         let inode = self.inode(file)?;
         match &inode.blob {
-            Some(blob) => stat_of(inode.id, &blob.attributes()),
+            Some(blob) => {
+                self.absorb(blob).await?;
+                stat_of(inode.id, &blob.attributes())
+            }
             None => {
                 let slot = self.store.view(|view| view.slot(inode.id)).await?;
                 stat_of(inode.id, &slot)
@@ -140,6 +155,8 @@ impl Fs {
         if change.is_nothing() {
             return Ok(());
         }
+        // What was appended before has the earlier time.
+        self.absorb_all().await?;
         let now = Timestamp::now();
         let id = self
             .store

@@ -2,7 +2,8 @@
 //! descriptors (modes, APPEND, DIRECT, SYNC), vectored IO, and fsync's promise for names.
 //!
 //! `open`: opening and closing; `create`: a new file with its content; `read`, `write`; `size`:
-//! truncate and fallocate; `copy`: holes and copies; `map`: shared mappings; `sync`: durability.
+//! truncate and fallocate; `copy`: holes and copies; `map`: shared mappings; `tail`: appends
+//! without a message; `sync`: durability.
 //!
 //! Life of an fsync: the blob's data, size, map and attributes become durable (`Store::sync`), and
 //! with them its names, since every transaction that adds or removes a name changes the inode's
@@ -17,4 +18,5 @@ mod open;
 mod read;
 mod size;
 mod sync;
+pub(crate) mod tail;
 mod write;

@@ -111,6 +111,8 @@ impl Fs {
                     }
                 }
             };
+            // Another descriptor is here now.
+            self.end_tail(inode.id).await;
             let truncates = !created && flags.contains(OpenFlags::TRUNCATE);
             if truncates
                 && !flags.contains(OpenFlags::PATH)
@@ -155,6 +157,7 @@ impl Fs {
                 Ok(self.acquire_again(id, kind, slot)?)
             })
             .await?;
+        self.end_tail(inode.id).await;
         let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         Ok(self.descriptor(inode, flags.difference(begins), caller))
     }
@@ -180,6 +183,9 @@ impl Fs {
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.mark_closed();
         inode.locks.close(file.id());
+        if file.tail().is_some() {
+            self.end_tail(inode.id).await;
+        }
         if file.set_maps(false)
             && let Some(blob) = &inode.blob
         {

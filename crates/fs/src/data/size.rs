@@ -9,12 +9,25 @@ use adit_store::{AllocateMode, Blob};
 use std::rc::Rc;
 
 impl Fs {
+    /// Size of an open file.
+    pub async fn size(&self, file: &OpenFile) -> Result<u64> {
+        let inode = self.inode(file)?;
+        match &inode.blob {
+            Some(blob) => {
+                self.absorb(blob).await?;
+                Ok(blob.size())
+            }
+            None => Ok(0),
+        }
+    }
+
     /// Sets the size; new bytes read as zeroes.
     pub async fn ftruncate(&self, file: &OpenFile, size_bytes: u64) -> Result<()> {
         let inode = self.usable(file)?;
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
+        self.end_tail(inode.id).await;
         self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
             .await?;
         self.written(file, &inode).await
@@ -36,6 +49,7 @@ impl Fs {
                 Ok(self.acquire(id, kind, slot)?)
             })
             .await?;
+        self.end_tail(inode.id).await;
         let result = match inode.content() {
             Ok(blob) => self.truncate_blob(at.caller, blob, size_bytes).await,
             Err(error) => Err(error),

@@ -5,8 +5,8 @@ use crate::types::*;
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_block::Buffer;
 use adit_store::cache::Hint;
-use adit_store::{BlobId, BlobShared, GrantedWrite, MappedMemory};
-use std::sync::Arc;
+use adit_store::{BlobId, BlobShared, GrantedWrite, MappedMemory, TailMemory};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except
 /// those of its own, which need no worker. Must be closed with `Fs::close`.
@@ -26,6 +26,8 @@ pub struct OpenFile {
     maps: AtomicBool,
     /// The program that writes through it, by a number; 0: not said.
     writer: AtomicU64,
+    /// To which its program appends.
+    tail: Mutex<Option<Arc<TailMemory>>>,
 }
 
 impl OpenFile {
@@ -50,6 +52,7 @@ impl OpenFile {
             closed: AtomicBool::new(false),
             maps: AtomicBool::new(false),
             writer: AtomicU64::new(0),
+            tail: Mutex::new(None),
         }
     }
 
@@ -107,6 +110,18 @@ impl OpenFile {
     pub fn mapped_memory(&self) -> Option<Arc<MappedMemory>> {
         let shared = self.shared.as_ref().filter(|_| self.maps())?;
         shared.mapped_memory()
+    }
+
+    /// The memory to which its program appends, while the file has a tail.
+    pub fn tail(&self) -> Option<Arc<TailMemory>> {
+        self.tail
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_tail(&self, tail: Option<Arc<TailMemory>>) {
+        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = tail;
     }
 
     /// Does it hold the memory of the file's shared mappings?

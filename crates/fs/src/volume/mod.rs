@@ -8,16 +8,20 @@
 mod open_inodes;
 mod start;
 
+use crate::data::tail::Tail;
 use crate::inode::orphans::Orphans;
 use crate::inode::resolve::Base;
 use crate::open::descriptors::Descriptors;
 use crate::open::inode::InodeTable;
 use crate::open::waits::Waits;
 use crate::types::*;
+use adit_base::hash::BuildNumberHasher;
 use adit_base::{PAGE_BYTES, Result};
 use adit_store::{BlobId, MappedMemory, Point, Store};
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::pin::Pin;
+use std::rc::Rc;
 
 /// A rare or slow step, boxed: the futures of hot paths are moved before they run, and stay small
 /// without it.
@@ -44,6 +48,8 @@ pub struct Fs {
     pub(crate) keeps_orphans: Cell<bool>,
     /// Makes the memory of shared mappings; None: without a name.
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
+    /// Files to which a program appends in memory, by slot.
+    pub(crate) tails: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
 }
 
 impl std::fmt::Debug for Fs {
@@ -109,6 +115,7 @@ impl Fs {
 
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
+        self.end_all_tails().await;
         let flushed = self.flush_all_mapped().await;
         self.store.close().await?;
         flushed
@@ -116,6 +123,7 @@ impl Fs {
 
     /// Makes everything durable.
     pub async fn syncfs(&self) -> Result<()> {
+        self.absorb_all().await?;
         let flushed = self.flush_all_mapped().await;
         self.store.sync_all().await?;
         flushed

@@ -79,6 +79,7 @@ impl Fs {
             access_times: Cell::default(),
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),
+            tails: RefCell::default(),
             store,
         };
         for id in [root, orphans] {

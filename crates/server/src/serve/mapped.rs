@@ -1,12 +1,17 @@
-//! Shared mappings: holding the memory of a file, and letting it go.
+//! Memory of files that sessions have: of shared mappings, and tails.
 
 use super::{Begun, Ticket, garbled, resuming};
 use crate::mappings::{MAPPED_MAX, check_room};
-use adit_base::{Errno, Error, Result};
+use adit_base::random::os_random_u64;
+use adit_base::{Errno, Error, PAGE_BYTES, Result, simulation};
 use adit_fs::OpenFile;
+use adit_store::TAIL_BYTES;
 use adit_wire::calls::*;
 use adit_wire::value::Value;
 use std::sync::Arc;
+
+/// Files with a tail in one session, at most.
+const TAILS_MAX: usize = 64;
 
 pub(super) fn map(
     ticket: Ticket,
@@ -70,4 +75,44 @@ pub(super) fn unmap(
         Ok(())
     }));
     Ok(())
+}
+
+/// The file gets a tail, if this session alone has it.
+pub(super) fn begin_tail(
+    ticket: Ticket,
+    file: u64,
+    open: Arc<OpenFile>,
+    bytes: &[u8],
+    begun: &mut Begun,
+) -> Result<()> {
+    BeginTail::decode(bytes).ok_or_else(|| garbled(BeginTail::NUMBER))?;
+    let refused = match ticket.session.files().tails() {
+        TAILS_MAX.. => {
+            let what = "append in memory to more than 64 files in one session";
+            Some(Error::with(Errno::MFILE, what))
+        }
+        _ => check_room().err(),
+    };
+    if let Some(error) = refused {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
+    let engine = ticket.session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        let session = ticket.session.clone();
+        let may = || !session.has_ended() && !session.files().is_shared(file);
+        let begun = fs.begin_tail(&open, tail_bytes(), os_random_u64(), may);
+        let begun = begun.await;
+        ticket.finish_with_value(begun);
+        Ok(())
+    }));
+    Ok(())
+}
+
+/// Simulated ones are often full.
+fn tail_bytes() -> u64 {
+    match simulation::is_simulated() {
+        true => 4 * PAGE_BYTES as u64,
+        false => TAIL_BYTES,
+    }
 }

@@ -14,6 +14,7 @@ mod reserve;
 mod resize;
 mod seek;
 mod sync;
+mod tail;
 pub(crate) mod write;
 pub(crate) mod write_back;
 pub(crate) mod xattr;

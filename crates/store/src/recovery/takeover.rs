@@ -20,6 +20,7 @@
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
 //! `recovery/replay.rs` checks. [`Takeover`] is how the user decides otherwise.
 
+use crate::blob::TailMemory;
 use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use adit_base::simulation::{Bug, planted};
@@ -227,6 +228,7 @@ impl Resolution {
 fn delete_all(useless: Vec<Useless>) -> Result<()> {
     for (path, abandoned) in useless {
         abandoned.map_or(Ok(()), |abandoned| abandoned.end())?;
+        TailMemory::remove_left(&path);
         if let Err(errno) = rustix::fs::unlink(&path).map_err(from_rustix)
             && errno != Errno::NOENT
         {
@@ -422,7 +424,7 @@ impl Known {
                         let unsaved = abandoned.unsaved();
                         known.unsaved = Some(unsaved);
                         known.abandoned = Some(abandoned);
-                        match unsaved.is_none() {
+                        match unsaved.is_none() && !TailMemory::any_left(&known.path)? {
                             true => Kind::Empty,
                             false => Kind::Unsaved {
                                 // Each change is written to both places, under two numbers.

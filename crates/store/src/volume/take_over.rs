@@ -1,5 +1,6 @@
 //! Writing again what a killed process had accepted.
 
+use crate::blob::TailMemory;
 use crate::cache::Abandoned;
 use crate::format::BlobId;
 use crate::format::STATE_TAKING_OVER;
@@ -24,6 +25,7 @@ impl Store {
                     "write again what a dead process left in {path}"
                 ))
             })?;
+            self.absorb_left(dead.path(), keep).await?;
             self.sync_all().await?;
             if pages > 0 {
                 let epoch = dead.epoch();
@@ -46,6 +48,7 @@ impl Store {
         // Only now: until the superblock says that nothing is being taken over, each of them
         // counts.
         for dead in resolution.take.iter() {
+            TailMemory::remove_left(dead.path());
             rustix::fs::unlink(dead.path())
                 .map_err(from_rustix)
                 .map_err(|errno| Error::with(errno, format!("delete {}", dead.path().display())))?;

@@ -41,7 +41,8 @@ pub struct BlobShared {
     /// The next read is one that changes the time of access; for the layer above, which asks and
     /// sets.
     access_due: AtomicBool,
-    /// Programs have mapped some of it: its newest bytes may be in their memory.
+    /// Programs have mapped some of it, or append to its tail: its newest bytes may be in their
+    /// memory.
     is_mapped: AtomicBool,
     memory: Mutex<Option<Arc<MappedMemory>>>,
     /// Counts write-back errors, so that each descriptor reports each once.
@@ -266,7 +267,7 @@ impl BlobShared {
         }
     }
 
-    /// Have programs mapped some of it?
+    /// Have programs mapped some of it, or does one append to its tail?
     #[inline]
     pub fn is_mapped(&self) -> bool {
         self.is_mapped.load(Ordering::Relaxed)
@@ -283,6 +284,14 @@ impl BlobShared {
         self.is_mapped.store(memory.is_some(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+    }
+
+    /// A program in another process appends to its tail, or does no more. The worker only; to begin,
+    /// with the blob's `lock` held exclusively.
+    pub(crate) fn set_tail(&self, has_tail: bool) {
+        self.is_mapped.store(has_tail, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.count_size(has_tail);
     }
 
     /// Is the next read one that changes the time of access?

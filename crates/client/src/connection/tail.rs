@@ -1,0 +1,181 @@
+//! Appends without a message: to the tail of a file that this session alone has open
+//! (`adit_store`'s `blob/tail`).
+//!
+//! ```text
+//! many appends by message ─► BeginTail ─► append, append, … ─► full: Size, and on
+//!          ▲                                      └─► ended by the server ─┐
+//!          └────────────────────────── message ◄──────────────────────────┘
+//! ```
+//! A tail costs as much as some tens of messages to make. So a file gets one after a number of appends
+//! in messages, of which the double is waited for after each tail that was of little use.
+
+use super::{Connection, RemoteFile};
+use adit_base::hash::BuildNumberHasher;
+use adit_base::{Result, simulation};
+use adit_fs::OpenFlags;
+use adit_store::{Appended, TailWriter};
+use adit_wire::calls::BeginTail;
+use adit_wire::memory::DATA_BYTES_MAX;
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longer appends go in messages.
+const APPEND_BYTES_MAX: usize = 32 << 10;
+const _: () = assert!(APPEND_BYTES_MAX <= DATA_BYTES_MAX);
+/// Appends in messages before a file gets a tail, first and at most.
+const MESSAGES_FIRST: u32 = 32;
+const MESSAGES_MAX: u32 = 1 << 16;
+/// A tail that held fewer bytes was of little use.
+const USEFUL_BYTES: u64 = 64 << 10;
+
+/// The files of a session that are appended to.
+#[derive(Default, Debug)]
+pub(super) struct Tails(Mutex<Files>);
+
+/// By their numbers.
+pub(super) type Files = HashMap<u64, FileAppends, BuildNumberHasher>;
+
+#[derive(Debug)]
+pub(super) struct FileAppends {
+    /// Messages to come before the file gets a tail.
+    left: u32,
+    /// As many the next time.
+    next: u32,
+    tail: Option<Arc<TailWriter>>,
+}
+
+impl Tails {
+    /// All of them. A process that is about to fork holds this: its child finds it free.
+    pub(super) fn files(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file is closed.
+    pub(super) fn close(&self, file: u64) {
+        let closed = self.files().remove(&file);
+        drop(closed);
+    }
+
+    /// The tail of a file. None, and true: this append was the last one before it gets one.
+    fn tail(&self, file: u64, counts: bool) -> (Option<Arc<TailWriter>>, bool) {
+        let mut files = self.files();
+        let of_file = match (files.get_mut(&file), counts) {
+            (Some(found), _) => found,
+            (None, false) => return (None, false),
+            (None, true) => {
+                let first = match simulation::is_simulated() {
+                    true => 2,
+                    false => MESSAGES_FIRST,
+                };
+                let new = FileAppends {
+                    left: first,
+                    next: first,
+                    tail: None,
+                };
+                files.entry(file).or_insert(new)
+            }
+        };
+        if of_file.tail.is_some() || !counts {
+            return (of_file.tail.clone(), false);
+        }
+        of_file.left = of_file.left.saturating_sub(1);
+        let is_due = of_file.left == 0;
+        if is_due {
+            // Unless it gets one, as many again.
+            of_file.next = of_file.next.saturating_mul(2).min(MESSAGES_MAX);
+            of_file.left = of_file.next;
+        }
+        (None, is_due)
+    }
+
+    fn begin(&self, file: u64, tail: Arc<TailWriter>) {
+        if let Some(of_file) = self.files().get_mut(&file) {
+            of_file.tail = Some(tail);
+        }
+    }
+
+    fn end(&self, file: u64, tail: &Arc<TailWriter>) {
+        let mut files = self.files();
+        let Some(of_file) = files.get_mut(&file) else {
+            return;
+        };
+        if of_file
+            .tail
+            .as_ref()
+            .is_some_and(|of| Arc::ptr_eq(of, tail))
+        {
+            of_file.tail = None;
+            if tail.published() >= USEFUL_BYTES {
+                of_file.next = MESSAGES_FIRST;
+            }
+            of_file.left = of_file.next;
+        }
+    }
+}
+
+impl Connection {
+    /// Appends to the file's tail, if it has one or gets one: the offset. None: a message has to do
+    /// it. `counts`: it is an append as a tail is good for.
+    pub(super) fn append_in_memory(
+        &self,
+        file: &RemoteFile,
+        data: &[IoSlice<'_>],
+        len: usize,
+        counts: bool,
+    ) -> Option<Result<u64>> {
+        let unfit = OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
+        if len == 0 || len > APPEND_BYTES_MAX || file.flags.intersects(unfit) || !self.is_own() {
+            return None;
+        }
+        let (tail, is_due) = self.tails.tail(file.number, counts);
+        let tail = match is_due {
+            true => self.begin_tail(file)?,
+            false => tail?,
+        };
+        // After that nobody takes over what a server has not absorbed.
+        if self.end.get().is_some() {
+            return None;
+        }
+        let mut was_full = false;
+        loop {
+            match tail.append(data) {
+                Ok(Appended::At(offset)) => return Some(Ok(offset)),
+                Ok(Appended::Full) if !was_full => {
+                    was_full = true;
+                    if let Err(error) = self.size_there(file) {
+                        return Some(Err(error));
+                    }
+                }
+                Ok(Appended::Ending(append)) => {
+                    // Its reply comes behind the end of the tail.
+                    let asked = self.size_there(file);
+                    self.tails.end(file.number, &tail);
+                    return match tail.outcome(append) {
+                        Ok(Some(offset)) => Some(Ok(offset)),
+                        Ok(None) => None,
+                        Err(unknown) => Some(Err(asked.err().unwrap_or(unknown))),
+                    };
+                }
+                Ok(Appended::Full | Appended::Ended) | Err(_) => {
+                    self.tails.end(file.number, &tail);
+                    return None;
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn begin_tail(&self, file: &RemoteFile) -> Option<Arc<TailWriter>> {
+        // Refused: mostly others have the file open.
+        self.file_call(file.number, &BeginTail {}).ok()?;
+        let mapped = self.mapped_memory(file.number);
+        let tail = mapped.and_then(|memory| TailWriter::map(&memory));
+        let tail = tail.inspect_err(|error| {
+            tracing::debug!(volume = %self.address, %error, "appends go in messages");
+        });
+        let tail = Arc::new(tail.ok()?);
+        self.tails.begin(file.number, tail.clone());
+        Some(tail)
+    }
+}

@@ -1,0 +1,215 @@
+//! Appends without a message.
+
+use super::*;
+
+/// Appends before a file surely has a tail.
+const SOME: usize = 100;
+
+/// A volume whose cache survives its process, in a server.
+struct Lasting {
+    server: Server,
+    volume: Volume,
+    address: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Lasting {
+    fn new() -> Lasting {
+        let directory = tempfile::tempdir().expect("a directory");
+        let image = directory.path().join("image");
+        let file = std::fs::File::create(&image).expect("made");
+        file.set_len(128 << 20).expect("sized");
+        let image = image.to_str().expect("a path").to_owned();
+        Volume::mkfs(&image, &adit::MkfsOptions::new()).expect("formatted");
+        let mut options = adit::VolumeOptions::new();
+        options.survive(adit::Survive::Require);
+        let volume = Volume::open_with(&image, &options).expect("opened");
+        let socket = directory.path().join("s");
+        let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new());
+        Lasting {
+            server: server.expect("served"),
+            volume,
+            address: format!("unix:{}", socket.display()),
+            _directory: directory,
+        }
+    }
+
+    fn messages(&self) -> u64 {
+        let sessions = self.server.state().sessions;
+        sessions.iter().map(|session| session.served).sum()
+    }
+
+    fn end(self) {
+        self.server.stop();
+        self.volume.close().expect("closed");
+    }
+}
+
+fn line(number: usize) -> Vec<u8> {
+    format!("record {number} {}\n", "x".repeat(number % 90)).into_bytes()
+}
+
+fn lines(numbers: std::ops::Range<usize>) -> Vec<u8> {
+    numbers.flat_map(line).collect()
+}
+
+#[test]
+fn appends_to_a_file_that_nobody_else_has_are_no_messages() {
+    let served = Lasting::new();
+    let there = Volume::open(&served.address).expect("connected");
+    let file = there.open_file("/log", &read_write()).expect("opened");
+    let mut offset = 0;
+    let mut append = |number| {
+        assert_eq!(file.append(&line(number)).expect("appended"), offset);
+        offset += line(number).len() as u64;
+    };
+    (0..SOME).for_each(&mut append);
+    let before = served.messages();
+    // Many times as much as a tail holds.
+    (SOME..100 * SOME).for_each(&mut append);
+    let asked = served.messages() - before;
+    assert!(asked < 10, "{asked} messages");
+    // Each way to look at the file finds all of it.
+    let size = lines(0..100 * SOME).len() as u64;
+    assert_eq!(there.metadata("/log").expect("known").len(), size);
+    append(100 * SOME);
+    let size = size + line(100 * SOME).len() as u64;
+    assert_eq!(file.metadata().expect("known").len(), size);
+    append(100 * SOME + 1);
+    let size = size + line(100 * SOME + 1).len() as u64;
+    assert_eq!(file.len().expect("known"), size);
+    append(100 * SOME + 2);
+    let mut last = vec![0; 1000];
+    let got = file.read_at(&mut last, size).expect("read");
+    assert_eq!(last[..got], line(100 * SOME + 2));
+    append(100 * SOME + 3);
+    file.sync_data().expect("synced");
+    let before = served.messages();
+    (100 * SOME + 4..101 * SOME).for_each(&mut append);
+    assert!(served.messages() - before < 3, "it has its tail still");
+    // Another one reads, and appends.
+    let other = Volume::open(&served.address).expect("connected");
+    assert_eq!(other.read("/log").expect("read"), lines(0..101 * SOME));
+    let theirs = other.open_file("/log", &read_write()).expect("opened");
+    append(101 * SOME);
+    theirs.append(&line(101 * SOME + 1)).expect("appended");
+    offset += line(101 * SOME + 1).len() as u64;
+    let mut append = |number| {
+        assert_eq!(file.append(&line(number)).expect("appended"), offset);
+        offset += line(number).len() as u64;
+    };
+    (101 * SOME + 2..102 * SOME).for_each(&mut append);
+    drop((file, theirs));
+    assert_eq!(
+        served.volume.read("/log").expect("read"),
+        lines(0..102 * SOME)
+    );
+    drop((there, other));
+    served.end();
+}
+
+/// Whatever comes behind an append that was acknowledged is behind it.
+#[test]
+fn other_operations_come_behind_appends() {
+    let served = Lasting::new();
+    let there = Volume::open(&served.address).expect("connected");
+    let other = Volume::open(&served.address).expect("connected");
+    let file = there.open_file("/f", &read_write()).expect("opened");
+    let mut expected = Vec::new();
+    for round in 0..40 {
+        for number in 0..3 * SOME {
+            let at = file.append(&line(number)).expect("appended");
+            assert_eq!(at, expected.len() as u64, "round {round}");
+            expected.extend(line(number));
+        }
+        let cut = expected.len() / 2;
+        match round % 10 {
+            0 => {
+                file.set_len(cut as u64).expect("cut");
+                expected.truncate(cut);
+            }
+            1 => {
+                other.truncate("/f", cut as u64).expect("cut");
+                expected.truncate(cut);
+            }
+            2 => {
+                let mut options = OpenOptions::new();
+                options.write(true).truncate(true);
+                drop(other.open_file("/f", &options).expect("opened"));
+                expected.clear();
+            }
+            3 => {
+                file.write_at(b"over", 10).expect("written");
+                expected[10..14].copy_from_slice(b"over");
+            }
+            4 => {
+                let long = vec![7; 100_000];
+                file.append(&long).expect("appended");
+                expected.extend(long);
+            }
+            5 => there
+                .rename("/f", "/g")
+                .and_then(|()| there.rename("/g", "/f"))
+                .expect("renamed"),
+            6 => {
+                let mode = other.metadata("/f").expect("known").mode();
+                other.set_mode("/f", mode & 0o777).expect("set");
+            }
+            7 => served.volume.sync().expect("synced"),
+            8 => {
+                let mut options = OpenOptions::new();
+                options.read(true);
+                let theirs = other.open_file("/f", &options).expect("opened");
+                let mut all = vec![0; expected.len() + 1];
+                assert_eq!(theirs.read_at(&mut all, 0).expect("read"), expected.len());
+            }
+            _ => {
+                let short = file.append_and_sync(&[IoSlice::new(b"durable")]);
+                short.expect("appended");
+                expected.extend(b"durable");
+            }
+        }
+        assert_eq!(
+            served.volume.read("/f").expect("read"),
+            expected,
+            "round {round}"
+        );
+    }
+    drop((file, there, other));
+    served.end();
+}
+
+#[test]
+fn threads_append_side_by_side() {
+    let served = Lasting::new();
+    let there = Volume::open(&served.address).expect("connected");
+    let file = there.open_file("/f", &read_write()).expect("opened");
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let file = &file;
+            scope.spawn(move || {
+                for round in 0..20_000u32 {
+                    let record = [[thread; 4], round.to_le_bytes()].concat();
+                    let at = file.append(&record).expect("appended");
+                    assert!(at.is_multiple_of(8));
+                    match (thread, round % 5000) {
+                        (0, 4999) => drop(file.metadata().expect("known")),
+                        (1, 4999) => file.write_at(&[], 0).expect("written"),
+                        (2, 4999) => file.sync_data().expect("synced"),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    let content = served.volume.read("/f").expect("read");
+    assert_eq!(content.len(), 4 * 20_000 * 8);
+    let mut next = [0u32; 4];
+    for record in content.chunks(8) {
+        let (thread, round) = (record[0] as usize, &record[4..]);
+        assert_eq!(round, next[thread].to_le_bytes(), "of thread {thread}");
+        next[thread] += 1;
+    }
+    drop((file, there));
+    served.end();
+}

@@ -1,0 +1,210 @@
+//! Appends without a message: a file that one descriptor alone has open may have a *tail*, memory of
+//! a tmpfs to which the program that has the descriptor appends (`adit_store`'s `blob/tail`).
+//!
+//! Invariant: each operation on the content, size or times of a file with a tail absorbs it first;
+//! each that changes them, and each new descriptor, ends it. So nobody sees the file without what was
+//! acknowledged, and only absorption moves its end while there is a tail.
+
+use crate::open::file::OpenFile;
+use crate::open::inode::Inode;
+use crate::types::*;
+use crate::volume::{Fs, LocalBoxFuture};
+use adit_base::{Errno, Error, Result};
+use adit_reactor::sync::RwLock;
+use adit_store::{Blob, BlobId, TailMemory};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Bytes that a file with a tail may still grow by.
+const GROWTH_MAX: u64 = 1 << 40;
+
+/// The tail of a file, as the worker has it.
+pub(crate) struct Tail {
+    memory: Arc<TailMemory>,
+    file: Arc<OpenFile>,
+    inode: Rc<Inode>,
+    absorbed: Cell<u64>,
+    has_ended: Cell<bool>,
+    /// Who absorbs.
+    turn: RwLock,
+}
+
+impl Fs {
+    /// Gives a descriptor a tail of so many bytes, to whose [memory](OpenFile::tail) its program
+    /// appends from here on; `nonce` makes its name one that nobody guesses, and `may` is asked last.
+    ///
+    /// `EBUSY`: others have the file open, or use it at this moment. `EOPNOTSUPP`: not for such a
+    /// descriptor, or the volume's cache doesn't survive this process.
+    pub async fn begin_tail(
+        &self,
+        file: &Arc<OpenFile>,
+        capacity: u64,
+        nonce: u64,
+        may: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        /// The tables of inodes and of descriptors have it, and this call.
+        const KNOWN: usize = 3;
+        let unfit = OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC | OpenFlags::PATH;
+        let inode = self.writable(file)?;
+        let name = self.store.tail_name(inode.id, nonce).await?;
+        let is_fit = inode.kind == FileKind::File && !file.flags().intersects(unfit);
+        let (Some(name), true) = (name, is_fit) else {
+            let what = "append in memory to this file";
+            return Err(Error::with(Errno::OPNOTSUPP, what));
+        };
+        let blob = inode.content()?;
+        let check = || {
+            let is_alone = inode.opens.get() == 1 && Rc::strong_count(&inode) <= KNOWN;
+            match is_alone && !file.is_closed() && !self.has_tail(inode.id) && may() {
+                true => Ok(()),
+                false => {
+                    let what = "append in memory to a file that others use";
+                    Err(Error::with(Errno::BUSY, what))
+                }
+            }
+        };
+        let make = |base: u64| match base <= adit_store::BLOB_BYTES_MAX.saturating_sub(GROWTH_MAX) {
+            true => TailMemory::create(name, base, capacity),
+            false => Err(Errno::FBIG.into()),
+        };
+        let memory = self.store.begin_tail(blob, capacity, check, make).await?;
+        let memory = Arc::new(memory);
+        file.set_tail(Some(memory.clone()));
+        let tail = Tail {
+            memory,
+            file: file.clone(),
+            inode: inode.clone(),
+            absorbed: Cell::new(0),
+            has_ended: Cell::new(false),
+            turn: RwLock::default(),
+        };
+        self.tails.borrow_mut().insert(inode.id.slot, Rc::new(tail));
+        Ok(())
+    }
+
+    /// Has the file a tail?
+    #[inline]
+    pub(crate) fn has_tail(&self, id: BlobId) -> bool {
+        let tails = self.tails.borrow();
+        !tails.is_empty() && tails.contains_key(&id.slot)
+    }
+
+    fn tail(&self, id: BlobId) -> Option<Rc<Tail>> {
+        self.tails.borrow().get(&id.slot).cloned()
+    }
+
+    /// The file has all that was appended to its tail before this call.
+    #[inline]
+    pub(crate) async fn absorb(&self, blob: &Blob) -> Result<()> {
+        if !self.has_tail(blob.id) {
+            return Ok(());
+        }
+        let absorb: LocalBoxFuture<'_, _> = Box::pin(self.absorb_tail(blob.id));
+        absorb.await
+    }
+
+    /// The same, by inode number.
+    pub(crate) async fn absorb_tail(&self, id: BlobId) -> Result<()> {
+        let Some(tail) = self.tail(id) else {
+            return Ok(());
+        };
+        let _turn = tail.turn.write().await;
+        if tail.has_ended.get() {
+            return Ok(());
+        }
+        let absorbed = match tail.memory.published() {
+            Ok(published) => self.take_in(&tail, published).await,
+            Err(error) => Err(error),
+        };
+        match absorbed {
+            // There is room for it, which was kept. What its client has made of it is its own loss.
+            Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {
+                self.end_in_turn(&tail).await;
+                Ok(())
+            }
+            absorbed => absorbed,
+        }
+    }
+
+    /// All tails.
+    pub(crate) async fn absorb_all(&self) -> Result<()> {
+        let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
+        let mut all = Ok(());
+        for tail in tails {
+            all = all.and(self.absorb_tail(tail.inode.id).await);
+        }
+        all
+    }
+
+    pub(crate) async fn end_all_tails(&self) {
+        let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
+        for tail in tails {
+            self.end_tail(tail.inode.id).await;
+        }
+    }
+
+    /// The file has all that was appended to its tail, which ends. An error is the next sync's to
+    /// tell.
+    #[inline]
+    pub(crate) async fn end_tail(&self, id: BlobId) {
+        if self.has_tail(id) {
+            let end: LocalBoxFuture<'_, _> = Box::pin(self.end_tail_there(id));
+            end.await;
+        }
+    }
+
+    async fn end_tail_there(&self, id: BlobId) {
+        if let Some(tail) = self.tail(id) {
+            let _turn = tail.turn.write().await;
+            if !tail.has_ended.get() {
+                self.end_in_turn(&tail).await;
+            }
+        }
+    }
+
+    /// As [`Fs::end_tail`], of a descriptor's file.
+    pub async fn end_tail_of(&self, file: &OpenFile) -> Result<()> {
+        self.end_tail(file.blob_id()).await;
+        Ok(())
+    }
+
+    async fn end_in_turn(&self, tail: &Tail) {
+        let blob = tail.inode.blob.as_ref().expect("a file has content");
+        let ended = tail.memory.end();
+        self.store.end_room_of_tail(tail.memory.capacity());
+        let absorbed = match ended {
+            Ok(published) => self.take_in(tail, published).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = absorbed {
+            let (volume, inode) = (self.store.reactor().name(), tail.inode.id.slot);
+            tracing::warn!(%volume, inode, %error, "what was appended in memory is lost");
+            self.store.note_error(blob, error.errno());
+        }
+        // Nobody takes it for what the next process has to absorb, before its file changes.
+        tail.memory.remove();
+        tail.has_ended.set(true);
+        tail.file.set_tail(None);
+        self.tails.borrow_mut().remove(&tail.inode.id.slot);
+        self.store.end_tail(blob);
+    }
+
+    /// Appends what was published to the file.
+    async fn take_in(&self, tail: &Tail, published: u64) -> Result<()> {
+        let absorbed = tail.absorbed.get();
+        if published == absorbed {
+            return Ok(());
+        }
+        let blob = tail.inode.content()?;
+        let bytes = tail.memory.read(absorbed..published)?;
+        blob.set_writer(tail.file.writer());
+        self.drop_set_ids(tail.file.credentials(), blob).await?;
+        // At its place: after an error, a part of it may be there.
+        let offset = tail.memory.base() + absorbed;
+        self.store.write(blob, offset, &bytes).await?;
+        self.note_change(blob);
+        tail.absorbed.set(published);
+        tail.memory.note_absorbed(published)
+    }
+}

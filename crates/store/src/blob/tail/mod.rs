@@ -1,0 +1,390 @@
+//! The tail of a file: memory to which a program in another process appends without a message.
+//!
+//! ```text
+//! client ── copy, publish ──► tail (a file of a tmpfs) ── absorb ──► the end of the file
+//! ```
+//! The memory is a ring of the file's own bytes: byte `n` of the tail is byte `base + n` of the file.
+//! The client says how many bytes there are, the server how many it has absorbed, and, once, how many
+//! there will ever be. It has a name, so the next process finds it when both are killed.
+//!
+//! Invariants:
+//! 1. An append is acknowledged after its bytes are published, and only if the tail has not ended
+//!    then. So all acknowledged bytes are among those that the server finds when it ends the tail.
+//! 2. Only the absorption of the tail changes the size of a file that has one. So the file's size
+//!    says how far it went, also for a process that takes the tail over.
+//! 3. This process never maps the memory, and copies bytes before it looks at them: a client may
+//!    change or shorten it at any time.
+//! 4. Both sides can be stopped between two stores, and copies by system calls may be torn. So what
+//!    one of them counts stands there twice ([`Words::count`]).
+
+#[cfg(all(test, loom))]
+mod models;
+mod writer;
+
+use adit_base::fork::{self, ChildGuard};
+use adit_base::sync::atomic::{Ordering, fence};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, open};
+use rustix::io::{pread, pwrite, retry_on_intr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+pub use writer::{Appended, TailWriter};
+
+/// Bytes that a tail holds, unless its server says otherwise.
+pub const TAIL_BYTES: u64 = 256 << 10;
+/// Where the ring begins.
+const RING: u64 = PAGE_BYTES as u64;
+const MAGIC: u64 = u64::from_le_bytes(*b"adittail");
+/// Between two looks at a count that is being changed.
+const LOOKS_MAX: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// Words of the first page, by their offsets.
+mod word {
+    pub(super) const MAGIC: u64 = 0;
+    /// Where in the file the tail begins.
+    pub(super) const BASE: u64 = 8;
+    /// Bytes of the ring.
+    pub(super) const CAPACITY: u64 = 16;
+    /// One of [`super::state`].
+    pub(super) const STATE: u64 = 24;
+    /// Bytes that there will ever be, once it has ended.
+    pub(super) const FINAL: u64 = 32;
+    /// Bytes that are absorbed; counted twice.
+    pub(super) const ABSORBED: u64 = 40;
+    /// Bytes that there are; counted twice. In a cache line of the client's.
+    pub(super) const PUBLISHED: u64 = 128;
+}
+
+mod state {
+    /// The client appends.
+    pub(super) const OPEN: u64 = 0;
+    /// What is published now may count or not.
+    pub(super) const ENDING: u64 = 1;
+    /// [`FINAL`](super::word::FINAL) says how much counts.
+    pub(super) const ENDED: u64 = 2;
+}
+
+/// The words of a tail, as one of both sides reads and writes them.
+trait Words {
+    fn get(&self, word: u64) -> Result<u64>;
+    fn set(&self, word: u64, value: u64) -> Result<()>;
+
+    /// Counts: the number, and behind it the same number in other bits.
+    fn set_count(&self, word: u64, count: u64) -> Result<()> {
+        self.set(word + 8, other_bits(count))?;
+        self.set(word, count)
+    }
+
+    /// What is counted. None: the other side is changing it.
+    fn try_count(&self, word: u64) -> Result<Option<u64>> {
+        let count = self.get(word)?;
+        Ok((self.get(word + 8)? == other_bits(count)).then_some(count))
+    }
+
+    /// What is counted: the less of both if the other side was stopped while it changed it.
+    fn count(&self, word: u64) -> Result<u64> {
+        for look in 0..LOOKS_MAX {
+            if let Some(count) = self.try_count(word)? {
+                return Ok(count);
+            }
+            if look > LOOKS_MAX / 2 {
+                std::thread::yield_now();
+            }
+        }
+        Ok(self.get(word)?.min(count_of(self.get(word + 8)?)))
+    }
+
+    /// The client has these bytes there. Are they acknowledged? False: the tail ends.
+    fn publish(&self, bytes: u64) -> Result<bool> {
+        fence(Ordering::Release);
+        self.set_count(word::PUBLISHED, bytes)?;
+        // Either the server finds the bytes when it ends the tail, or this side finds that it does.
+        fence(Ordering::SeqCst);
+        Ok(self.get(word::STATE)? == state::OPEN)
+    }
+
+    /// Nothing is acknowledged any more. The bytes that there are, and will ever be.
+    fn end(&self) -> Result<u64> {
+        if self.get(word::STATE)? == state::ENDED {
+            return self.get(word::FINAL);
+        }
+        self.set(word::STATE, state::ENDING)?;
+        fence(Ordering::SeqCst);
+        let published = self.count(word::PUBLISHED)?;
+        self.set(word::FINAL, published)?;
+        fence(Ordering::SeqCst);
+        self.set(word::STATE, state::ENDED)?;
+        Ok(published)
+    }
+
+    /// What became of it, for the client. None: that is being decided.
+    fn ended_at(&self) -> Result<Option<u64>> {
+        let has_ended = self.get(word::STATE)? == state::ENDED;
+        fence(Ordering::SeqCst);
+        has_ended.then(|| self.get(word::FINAL)).transpose()
+    }
+}
+
+/// An odd number, and the one with which its product is 1.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+const INVERSE: u64 = 0xf1de_83e1_9937_733d;
+
+fn other_bits(count: u64) -> u64 {
+    (count ^ MAGIC).wrapping_mul(FACTOR)
+}
+
+fn count_of(other: u64) -> u64 {
+    other.wrapping_mul(INVERSE) ^ MAGIC
+}
+
+/// A tail, for the process that has the volume.
+#[derive(Debug)]
+pub struct TailMemory {
+    /// Before the file: unregistered before it is closed.
+    _guard: ChildGuard,
+    file: OwnedFd,
+    name: PathBuf,
+    base: u64,
+    capacity: u64,
+}
+
+fn failed(errno: rustix::io::Errno) -> Error {
+    let what = "use the tail of a file";
+    match errno {
+        // Of the memory, not of the volume.
+        rustix::io::Errno::NOSPC => Error::with(Errno::NOMEM, what),
+        _ => Error::with(from_rustix(errno), what),
+    }
+}
+
+/// What a client could have written there, and Adit didn't.
+fn garbled() -> Error {
+    Error::with(
+        Errno::INVAL,
+        "read the tail of a file: its words contradict each other",
+    )
+}
+
+/// How the names of the tails begin that belong to the mapping of a volume's cache; none for a name
+/// that is none.
+fn prefix(mapping: &Path) -> Option<String> {
+    let mapping = mapping.file_name()?.to_str()?;
+    Some(format!("adit.tail-{mapping}-"))
+}
+
+/// Where the tail of the blob in this slot lies: beside the mapping of the volume's cache, which
+/// survives this process, too.
+pub(crate) fn name(mapping: &Path, slot: u64, generation: u32, nonce: u64) -> Option<PathBuf> {
+    let prefix = prefix(mapping)?;
+    Some(mapping.with_file_name(format!("{prefix}{slot:x}-{generation:x}-{nonce:x}")))
+}
+
+impl TailMemory {
+    fn new(file: OwnedFd, name: PathBuf, base: u64, capacity: u64) -> TailMemory {
+        TailMemory {
+            _guard: fork::close_in_child(file.as_fd()),
+            file,
+            name,
+            base,
+            capacity,
+        }
+    }
+
+    /// Makes one under a name, on a tmpfs, for bytes of a file from `base` on. `ENOMEM`: there is no
+    /// memory for so many bytes.
+    pub fn create(name: PathBuf, base: u64, capacity: u64) -> Result<TailMemory> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(&name, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let tail = TailMemory::new(file, name, base, capacity);
+        let prepare = || {
+            // All of it: a client that finds no memory for a page would be killed.
+            let flags = FallocateFlags::empty();
+            fallocate(&tail.file, flags, 0, RING + capacity).map_err(failed)?;
+            let tmpfs = fstatfs(&tail.file).map_err(failed)?;
+            // One without a bound says that it has no blocks at all.
+            if tmpfs.f_blocks > 0 && tmpfs.f_bavail < tmpfs.f_blocks / 4 {
+                let what = "append in memory: less than a quarter of the tmpfs is free";
+                return Err(Error::with(Errno::NOMEM, what));
+            }
+            tail.set(word::BASE, base)?;
+            tail.set(word::CAPACITY, capacity)?;
+            tail.set_count(word::ABSORBED, 0)?;
+            tail.set_count(word::PUBLISHED, 0)?;
+            // Last: who finds it without is none.
+            tail.set(word::MAGIC, MAGIC)
+        };
+        prepare().inspect_err(|_| tail.remove())?;
+        Ok(tail)
+    }
+
+    /// Those that belong to the mapping of a volume's cache, with slots and generations of their
+    /// blobs. `EPERM`: one of them isn't of the mapping's user.
+    pub(crate) fn left(mapping: &Path) -> Result<Vec<(u64, u32, TailMemory)>> {
+        let mut tails = Vec::new();
+        for path in paths(mapping)? {
+            let Some((slot, generation)) = parsed(mapping, &path) else {
+                continue;
+            };
+            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = open(&path, flags, Mode::empty()).map_err(failed)?;
+            let (of_tail, of_mapping) = (fstat(&file), rustix::fs::lstat(mapping));
+            let (of_tail, of_mapping) = (of_tail.map_err(failed)?, of_mapping.map_err(failed)?);
+            let is_file = rustix::fs::FileType::from_raw_mode(of_tail.st_mode).is_file();
+            if !is_file || of_tail.st_uid != of_mapping.st_uid || of_tail.st_mode & 0o077 != 0 {
+                let what = format!(
+                    "use {}: it isn't of the mapping's user alone",
+                    path.display()
+                );
+                return Err(Error::with(Errno::PERM, what));
+            }
+            let mut tail = TailMemory::new(file, path, 0, 0);
+            // Without the magic nobody ever had it; it is deleted with the others.
+            if tail.get(word::MAGIC).is_ok_and(|magic| magic == MAGIC) {
+                (tail.base, tail.capacity) = (tail.get(word::BASE)?, tail.get(word::CAPACITY)?);
+            }
+            tails.push((slot, generation, tail));
+        }
+        Ok(tails)
+    }
+
+    /// Is there one that belongs to this mapping?
+    pub(crate) fn any_left(mapping: &Path) -> Result<bool> {
+        Ok(!paths(mapping)?.is_empty())
+    }
+
+    /// Deletes those that belong to a mapping.
+    pub(crate) fn remove_left(mapping: &Path) {
+        for path in paths(mapping).unwrap_or_default() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Where in the file it begins.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes that it can hold.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// A descriptor for a client. It has flags of its own: with some of them, a write would ignore
+    /// its offset.
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
+    }
+
+    /// Bytes that the client has published.
+    pub fn published(&self) -> Result<u64> {
+        let published = self.count(word::PUBLISHED)?;
+        fence(Ordering::Acquire);
+        Ok(published)
+    }
+
+    /// The client appends no more; what it has published. Again: the same.
+    pub fn end(&self) -> Result<u64> {
+        Words::end(self)
+    }
+
+    /// As [`TailMemory::end`], for a look that changes nothing.
+    pub(crate) fn would_end_at(&self) -> Result<u64> {
+        match self.ended_at()? {
+            Some(ended) => Ok(ended),
+            None => self.published(),
+        }
+    }
+
+    /// Tells the client that there is room.
+    pub fn note_absorbed(&self, bytes: u64) -> Result<()> {
+        self.set_count(word::ABSORBED, bytes)
+    }
+
+    pub(crate) fn absorbed(&self) -> Result<u64> {
+        self.count(word::ABSORBED)
+    }
+
+    /// The bytes of a range of the tail. `EINVAL`: it holds no such range.
+    pub fn read(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
+        let len = range.end.checked_sub(range.start);
+        let len = len.filter(|len| *len <= self.capacity && self.capacity <= TAIL_BYTES);
+        let mut bytes = vec![0; len.ok_or_else(garbled)? as usize];
+        if bytes.is_empty() {
+            return Ok(bytes);
+        }
+        let at = range.start % self.capacity;
+        let first = bytes.len().min((self.capacity - at) as usize);
+        let (head, rest) = bytes.split_at_mut(first);
+        self.read_exactly(head, RING + at)?;
+        self.read_exactly(rest, RING)?;
+        Ok(bytes)
+    }
+
+    fn read_exactly(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            let rest = &mut into[done..];
+            let got = retry_on_intr(|| pread(&self.file, &mut *rest, offset + done as u64));
+            match got.map_err(failed)? {
+                0 => return Err(garbled()), // somebody has shortened it
+                got => done += got,
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody finds it from here on.
+    pub fn remove(&self) {
+        if let Err(error) = std::fs::remove_file(&self.name)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %self.name.display(), %error, "the tail of a file keeps its name");
+        }
+    }
+}
+
+impl Words for TailMemory {
+    fn get(&self, word: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.read_exactly(&mut bytes, word)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn set(&self, word: u64, value: u64) -> Result<()> {
+        let bytes = value.to_le_bytes();
+        match retry_on_intr(|| pwrite(&self.file, &bytes, word)).map_err(failed)? {
+            8 => Ok(()),
+            _ => Err(garbled()),
+        }
+    }
+}
+
+fn paths(mapping: &Path) -> Result<Vec<PathBuf>> {
+    match (mapping.parent(), prefix(mapping)) {
+        (Some(directory), Some(prefix)) => crate::cache::Leftover::paths(directory, &prefix),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Slot and generation of the blob whose tail has this name.
+fn parsed(mapping: &Path, path: &Path) -> Option<(u64, u32)> {
+    let name = path.file_name()?.to_str()?;
+    let mut parts = name.strip_prefix(&prefix(mapping)?)?.split('-');
+    let slot = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let generation = u32::from_str_radix(parts.next()?, 16).ok()?;
+    Some((slot, generation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_stands_there_twice() {
+        for count in [0, 1, 255, 256, 1 << 40, u64::MAX] {
+            assert_eq!(count_of(other_bits(count)), count);
+        }
+    }
+}

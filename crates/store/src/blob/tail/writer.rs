@@ -1,0 +1,210 @@
+//! The client's side of a tail.
+
+use super::{RING, TAIL_BYTES, Words, garbled, state, word};
+use adit_base::sync::atomic::{AtomicU64, Ordering};
+use adit_base::{Errno, Error, Result, fork, from_rustix, simulation};
+use rustix::fs::fstat;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A tail, mapped by the process that appends. Threads append one after the other.
+#[derive(Debug)]
+pub struct TailWriter {
+    memory: Memory,
+    base: u64,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    published: u64,
+    /// As last seen.
+    absorbed: u64,
+}
+
+/// What became of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// It is done, at this offset of the file.
+    At(u64),
+    /// It is not: there is no room until the server has absorbed what there is.
+    Full,
+    /// It is not: the tail has ended, and nothing can be appended to it any more.
+    Ended,
+    /// The tail ends, and the server knows whether it is done: [`TailWriter::outcome`] says it when
+    /// the server has replied to a message about the file, with this.
+    Ending(Unsure),
+}
+
+/// An append that is done or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsure {
+    begin: u64,
+    end: u64,
+}
+
+#[derive(Debug)]
+struct Memory {
+    start: NonNull<u8>,
+    capacity: u64,
+    /// Of the process that has it mapped.
+    generation: u32,
+}
+
+// SAFETY: the memory is shared with another process anyway. Words are atomic; the ring is written
+// under a lock, and read by nobody in this process.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn len(&self) -> usize {
+        (RING + self.capacity) as usize
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // A child of fork has something else there.
+        if self.generation != fork::generation() {
+            return;
+        }
+        // SAFETY: nobody has a reference into it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
+    }
+}
+
+impl Words for Memory {
+    #[inline]
+    fn get(&self, word: u64) -> Result<u64> {
+        Ok(self.word(word).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn set(&self, word: u64, value: u64) -> Result<()> {
+        self.word(word).store(value, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Memory {
+    #[inline]
+    fn word(&self, word: u64) -> &AtomicU64 {
+        debug_assert!(word < RING && word.is_multiple_of(8));
+        // SAFETY: it lies in the first page, which is mapped as long as self is there; aligned.
+        unsafe { &*self.start.as_ptr().add(word as usize).cast::<AtomicU64>() }
+    }
+
+    /// Copies bytes to the ring.
+    fn copy(&self, at: u64, bytes: &[u8]) {
+        let at = (at % self.capacity) as usize;
+        let first = bytes.len().min(self.capacity as usize - at);
+        let (head, rest) = bytes.split_at(first);
+        for (at, part) in [(at, head), (0, rest)] {
+            // SAFETY: within the ring, into which nobody has a reference.
+            unsafe {
+                let into = self.start.as_ptr().add(RING as usize + at);
+                std::ptr::copy_nonoverlapping(part.as_ptr(), into, part.len());
+            }
+        }
+    }
+}
+
+impl TailWriter {
+    /// Maps a tail. A child of fork doesn't have it.
+    pub fn map(file: &OwnedFd) -> Result<TailWriter> {
+        let what = "map the tail of a file";
+        let failed = |errno| Error::with(from_rustix(errno), what);
+        let len = fstat(file).map_err(failed)?.st_size as u64;
+        let capacity = len.checked_sub(RING);
+        let capacity = capacity.filter(|capacity| (1..=TAIL_BYTES).contains(capacity));
+        let capacity = capacity.ok_or_else(garbled)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED;
+        // SAFETY: new memory.
+        let start = unsafe {
+            let start = mmap(
+                std::ptr::null_mut(),
+                len as usize,
+                protection,
+                flags,
+                file,
+                0,
+            );
+            let start = start.map_err(failed)?;
+            let _ = madvise(start, len as usize, Advice::LinuxDontFork);
+            start
+        };
+        let start = NonNull::new(start.cast()).expect("mmap never answers null");
+        let memory = Memory {
+            start,
+            capacity,
+            generation: fork::generation(),
+        };
+        if memory.get(word::MAGIC)? != super::MAGIC || memory.get(word::CAPACITY)? != capacity {
+            return Err(Error::with(Errno::PROTO, what));
+        }
+        Ok(TailWriter {
+            base: memory.get(word::BASE)?,
+            memory,
+            counts: Mutex::new(Counts {
+                published: 0,
+                absorbed: 0,
+            }),
+        })
+    }
+
+    /// Appends pieces of memory, one behind the other, as a whole.
+    pub fn append(&self, pieces: &[IoSlice<'_>]) -> Result<Appended> {
+        let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let mut counts = self.counts();
+        let (begin, end) = (counts.published, counts.published + len);
+        if end - counts.absorbed > self.memory.capacity {
+            if self.memory.get(word::STATE)? != state::OPEN {
+                return Ok(Appended::Ended);
+            }
+            let absorbed = self.memory.try_count(word::ABSORBED)?;
+            // What the server says must fit.
+            let absorbed = absorbed.filter(|bytes| (counts.absorbed..=begin).contains(bytes));
+            counts.absorbed = absorbed.unwrap_or(counts.absorbed);
+            if end - counts.absorbed > self.memory.capacity {
+                return Ok(Appended::Full);
+            }
+        }
+        if self.memory.get(word::STATE)? != state::OPEN {
+            return Ok(Appended::Ended);
+        }
+        let mut at = begin;
+        for piece in pieces {
+            self.memory.copy(at, piece);
+            at += piece.len() as u64;
+        }
+        simulation::pause();
+        let is_acknowledged = self.memory.publish(end)?;
+        counts.published = end;
+        match is_acknowledged {
+            true => Ok(Appended::At(self.base + begin)),
+            false => Ok(Appended::Ending(Unsure { begin, end })),
+        }
+    }
+
+    /// Bytes that were appended.
+    pub fn published(&self) -> u64 {
+        self.counts().published
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Was it done? If so, at this offset. `EPIPE`: the server has ended, and nobody knows.
+    pub fn outcome(&self, append: Unsure) -> Result<Option<u64>> {
+        match self.memory.ended_at()? {
+            Some(ended) => Ok((ended >= append.end).then_some(self.base + append.begin)),
+            None => Err(Error::with(Errno::PIPE, "know whether an append was done")),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Blobs to which a program in another process appends without a message (`blob/tail`): what the
+//! store does while there is such a tail, and with those that a dead process left.
+
+use crate::blob::{Blob, TailMemory};
+use crate::format::BlobId;
+use crate::state::Store;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Pages that bytes at any place of a file may touch.
+fn pages(capacity: u64) -> u64 {
+    capacity.div_ceil(PAGE_BYTES as u64) + 1
+}
+
+impl Store {
+    /// The name for a new tail of a blob. None: this process's cache doesn't survive it either.
+    pub async fn tail_name(&self, id: BlobId, nonce: u64) -> Result<Option<PathBuf>> {
+        let mapping = self.info().await?.mapping;
+        let name = |mapping: String| {
+            crate::blob::tail_name(Path::new(&mapping), id.slot, id.generation, nonce)
+        };
+        Ok(mapping.and_then(name))
+    }
+
+    /// Begins a tail of so many bytes at the blob's end, which `make` makes; `check` may refuse it
+    /// when nobody else uses the blob. Until [`Store::end_tail`] other threads and processes ask the
+    /// worker for its size and content, and the volume has room for the tail. The caller absorbs
+    /// before each operation on the blob.
+    pub async fn begin_tail(
+        &self,
+        blob: &Rc<Blob>,
+        capacity: u64,
+        check: impl FnOnce() -> Result<()>,
+        make: impl FnOnce(u64) -> Result<TailMemory>,
+    ) -> Result<TailMemory> {
+        self.reserve(pages(capacity)).await?;
+        let begin = async {
+            // Exclusively: nobody writes past the worker, and nobody is granted to any more.
+            let _exclusive = self.lock(blob).await;
+            if blob.mapped().is_some() {
+                return Err(Error::with(
+                    Errno::BUSY,
+                    "append to a mapped file in memory",
+                ));
+            }
+            check()?;
+            let tail = make(blob.size())?;
+            blob.shared.set_tail(true);
+            self.write_back.dirty.ahead().add(blob.id.slot);
+            Ok(tail)
+        };
+        let begun = begin.await;
+        if begun.is_err() {
+            self.reservations.end(pages(capacity));
+        }
+        begun
+    }
+
+    /// Frees the room that was kept for a tail, for what is absorbed next.
+    pub fn end_room_of_tail(&self, capacity: u64) {
+        self.reservations.end(pages(capacity));
+    }
+
+    /// The next sync of each descriptor reports this.
+    pub fn note_error(&self, blob: &Blob, errno: Errno) {
+        blob.shared.note_error(errno);
+    }
+
+    /// The blob has no tail any more.
+    pub fn end_tail(&self, blob: &Blob) {
+        self.write_back.dirty.ahead().remove(blob.id.slot);
+        blob.shared.set_tail(false);
+    }
+
+    /// Appends what dead processes had appended to tails that belong to this mapping. With `keep`,
+    /// nothing of that changes the tails.
+    pub(crate) async fn absorb_left(&self, mapping: &Path, keep: bool) -> Result<()> {
+        for (slot, generation, tail) in TailMemory::left(mapping)? {
+            let blob = match self.blob(BlobId { slot, generation }).await {
+                Ok(blob) => blob,
+                Err(error) if error.errno() == Errno::STALE => continue, // deleted since
+                Err(error) => return Err(error),
+            };
+            // First: a client that lives appends no more to it.
+            let ended = match keep {
+                true => tail.would_end_at(),
+                false => tail.end(),
+            };
+            // Only a client that writes nonsense there makes these fail. It loses its own bytes.
+            let absorbed = ended.and_then(|end| {
+                let absorbed = tail.absorbed()?;
+                let size = blob.size();
+                // Who is shorter than that was shortened, after it was absorbed.
+                let from = match size.checked_sub(tail.base()) {
+                    Some(from) if from >= absorbed => from.min(end),
+                    _ => absorbed,
+                };
+                tail.read(from..end)
+            });
+            let appended = match absorbed {
+                Ok(bytes) => self.append(&blob, &bytes).await.map(|_| bytes.len()),
+                Err(error) => Err(error),
+            };
+            let volume = self.reactor.name();
+            match appended {
+                Ok(0) => {}
+                Ok(bytes) => {
+                    tracing::info!(%volume, inode = slot, bytes, "took over what was appended in memory");
+                }
+                Err(error) if matches!(error.errno(), Errno::INVAL | Errno::FBIG) => {
+                    tracing::warn!(%volume, inode = slot, %error, "what was appended in memory is lost: it is garbled");
+                }
+                Err(error) => return Err(error.context("append what was appended in memory")),
+            }
+        }
+        Ok(())
+    }
+}

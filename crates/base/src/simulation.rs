@@ -78,6 +78,10 @@ labels! {
         HastyMemory =
             "memory of a mapping goes with the first session that goes on with it and ends",
         FilledAgain = "a server forgets which pages of a mapping's memory the last one had filled",
+        ForgottenTail = "an opening forgets what was appended in memory before",
+        RepeatedTail = "an opening appends again what was absorbed of a tail",
+        UnabsorbedEnd = "a tail ends without the bytes that nobody has absorbed",
+        BelievedAppend = "an append counts as done though its tail had ended before",
         ForgottenReturn =
             "a session that has everything again and no reply to that asks as if it had not been back",
     }
@@ -90,7 +94,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 18] = [
+    pub const OF_SESSIONS: [Bug; 22] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -109,6 +113,10 @@ impl Bug {
         Bug::HastyMemory,
         Bug::FilledAgain,
         Bug::ForgottenReturn,
+        Bug::ForgottenTail,
+        Bug::RepeatedTail,
+        Bug::UnabsorbedEnd,
+        Bug::BelievedAppend,
     ];
 }
 

@@ -10,8 +10,9 @@
 //! in messages, of which the double is waited for after each tail that was of little use.
 
 use super::{Connection, RemoteFile};
+use adit_base::Result;
 use adit_base::hash::BuildNumberHasher;
-use adit_base::{Result, simulation};
+use adit_base::simulation::{self, Bug, planted};
 use adit_fs::OpenFlags;
 use adit_store::{Appended, TailWriter};
 use adit_wire::calls::BeginTail;
@@ -152,6 +153,7 @@ impl Connection {
                     let asked = self.size_there(file);
                     self.tails.end(file.number, &tail);
                     return match tail.outcome(append) {
+                        _ if planted(Bug::BelievedAppend) => Some(Ok(append.offset())),
                         Ok(Some(offset)) => Some(Ok(offset)),
                         Ok(None) => None,
                         Err(unknown) => Some(Err(asked.err().unwrap_or(unknown))),

@@ -174,7 +174,7 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> std::result::Result<(), Failed> {
-        match self.random.below(30) {
+        match self.random.below(33) {
             0..4 => self.append(),
             4..6 => self.create(),
             6 => self.rename(),
@@ -193,6 +193,7 @@ impl Worker<'_> {
             25..27 => self.store(),
             27 => self.load(),
             28 => self.sync_board(),
+            29..32 => self.extend(),
             _ => self.sync(),
         }
     }
@@ -229,7 +230,11 @@ impl Worker<'_> {
             volume.open_file(path, &options)
         })?;
         let len = self.random.index(9000);
-        let content = vec![number as u8 | 1; len];
+        let mut content = vec![number as u8 | 1; len];
+        // Of no other file.
+        for (byte, digit) in content.iter_mut().zip(number.to_string().bytes()) {
+            *byte = digit;
+        }
         next.insert(name.clone(), Some(content.clone()));
         let what = format!("write {len} bytes to {name}");
         self.change(what, next, |_| file.write_at(&content, 0))?;
@@ -319,6 +324,50 @@ impl Worker<'_> {
         self.change(format!("make directory {name}"), next, |volume| {
             volume.create_dir(path)
         })
+    }
+
+    /// Appends some times to a file that nobody else has open.
+    fn extend(&mut self) -> std::result::Result<(), Failed> {
+        let full = self.kept.iter().position(|kept| !kept.content.is_empty());
+        let Some(at) = full else {
+            return self.create();
+        };
+        let mut kept = self.kept.swap_remove(at);
+        for _ in 0..1 + self.random.below(6) {
+            let end = kept.content.len() as u64;
+            let len = 1 + self.random.index(3000);
+            let added = vec![self.fresh() as u8 | 1; len];
+            let after = [&kept.content[..], &added].concat();
+            // All its names: only links have equal content here.
+            let mut next = self.names.clone();
+            let names = next.values_mut().flatten();
+            for content in names.filter(|content| **content == kept.content) {
+                content.clone_from(&after);
+            }
+            let what = format!("append {len} bytes to {:?} at {end}", kept.name);
+            let offset = self.change(what, next, |_| kept.file.append(&added))?;
+            if offset != end {
+                let what = format!("worker {} appends at {offset}, and not {end}", self.number);
+                self.tell(|judge| judge.violated(what));
+            }
+            kept.content = after;
+        }
+        let (content, name) = (kept.content.clone(), kept.name.clone());
+        self.kept.push(kept);
+        let Some(path) = name.map(|name| self.path(&name)) else {
+            return Ok(());
+        };
+        let looks = self.random.below(8);
+        let seen = match looks {
+            0 => of("read a file by its path", self.volume.read(&path))?.len() as u64,
+            1 | 2 => of("look at a file", self.volume.metadata(&path))?.len(),
+            _ => return Ok(()),
+        };
+        if seen != content.len() as u64 {
+            let what = format!("{path} has {seen} bytes, and not {}", content.len());
+            self.tell(|judge| judge.violated(what));
+        }
+        Ok(())
     }
 
     /// An open file has the content that it had, also without a name.

@@ -4,6 +4,7 @@
 use crate::blob::{Blob, TailMemory};
 use crate::format::BlobId;
 use crate::state::Store;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -76,6 +77,9 @@ impl Store {
     /// Appends what dead processes had appended to tails that belong to this mapping. With `keep`,
     /// nothing of that changes the tails.
     pub(crate) async fn absorb_left(&self, mapping: &Path, keep: bool) -> Result<()> {
+        if planted(Bug::ForgottenTail) {
+            return Ok(());
+        }
         for (slot, generation, tail) in TailMemory::left(mapping)? {
             let blob = match self.blob(BlobId { slot, generation }).await {
                 Ok(blob) => blob,
@@ -93,7 +97,7 @@ impl Store {
                 let size = blob.size();
                 // Who is shorter than that was shortened, after it was absorbed.
                 let from = match size.checked_sub(tail.base()) {
-                    Some(from) if from >= absorbed => from.min(end),
+                    Some(from) if from >= absorbed && !planted(Bug::RepeatedTail) => from.min(end),
                     _ => absorbed,
                 };
                 tail.read(from..end)

@@ -42,8 +42,16 @@ pub enum Appended {
 /// An append that is done or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsure {
+    base: u64,
     begin: u64,
     end: u64,
+}
+
+impl Unsure {
+    /// Where it is in the file, if it is done.
+    pub fn offset(&self) -> u64 {
+        self.base + self.begin
+    }
 }
 
 #[derive(Debug)]
@@ -187,7 +195,11 @@ impl TailWriter {
         counts.published = end;
         match is_acknowledged {
             true => Ok(Appended::At(self.base + begin)),
-            false => Ok(Appended::Ending(Unsure { begin, end })),
+            false => Ok(Appended::Ending(Unsure {
+                base: self.base,
+                begin,
+                end,
+            })),
         }
     }
 
@@ -203,7 +215,7 @@ impl TailWriter {
     /// Was it done? If so, at this offset. `EPIPE`: the server has ended, and nobody knows.
     pub fn outcome(&self, append: Unsure) -> Result<Option<u64>> {
         match self.memory.ended_at()? {
-            Some(ended) => Ok((ended >= append.end).then_some(self.base + append.begin)),
+            Some(ended) => Ok((ended >= append.end).then_some(append.offset())),
             None => Err(Error::with(Errno::PIPE, "know whether an append was done")),
         }
     }

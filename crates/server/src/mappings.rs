@@ -13,7 +13,7 @@ use crate::session::Session;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags};
+use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags, TailMemory};
 use adit_reactor::Engine;
 use adit_wire::handshake::{MappedFile, Opening};
 use adit_wire::socket::own_uid;
@@ -231,9 +231,11 @@ pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<Ow
 /// Is there a descriptor left for more memory?
 pub(crate) fn check_room() -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    match limit.is_some_and(|limit| Arc::strong_count(&COUNT) as u64 > limit / 2) {
+    let used = (Arc::strong_count(&COUNT) + TailMemory::count()) as u64;
+    match limit.is_some_and(|limit| used > limit / 2) {
         true => {
-            let what = "map another file: half of the server's descriptors are used for it";
+            let what =
+                "have memory for another file: half of the server's descriptors are used for it";
             Err(Error::with(Errno::NFILE, what))
         }
         false => Ok(()),

@@ -38,7 +38,8 @@ pub(crate) fn only_looks(number: u16) -> bool {
 }
 
 /// Calls that change a file through whatever descriptor.
-const CHANGING: [u16; 5] = [
+const CHANGING: [u16; 6] = [
+    BeginTail::NUMBER,
     SetFileMode::NUMBER,
     SetFileOwner::NUMBER,
     SetFileTimes::NUMBER,

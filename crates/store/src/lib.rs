@@ -34,9 +34,8 @@ mod state;
 pub mod testing;
 mod volume;
 
-pub use blob::{
-    Appended, Blob, BlobShared, GrantedWrite, MappedMemory, TAIL_BYTES, TailMemory, TailWriter,
-};
+pub use blob::{Blob, BlobShared, GrantedWrite, MappedMemory};
+pub use cache::tail::{Appended, TAIL_BYTES, TailMemory, TailWriter, locked};
 pub use cache::{Mapping, Survive, Unsaved, mappings, remove_mapping};
 pub use commit::{SharedMetadata, SharedView, Transaction, View};
 pub use data::{AllocateMode, AtomicRange, Sought, SyncKind};

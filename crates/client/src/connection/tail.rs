@@ -1,5 +1,5 @@
 //! Appends without a message: to the tail of a file that this session alone has open
-//! (`adit_store`'s `blob/tail`).
+//! (`adit_store`'s `cache/tail`).
 //!
 //! ```text
 //! many appends by message ─► BeginTail ─► append, append, … ─► full: Size, and on
@@ -14,7 +14,7 @@ use adit_base::Result;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::simulation::{self, Bug, planted};
 use adit_fs::OpenFlags;
-use adit_store::{Appended, TailWriter};
+use adit_store::{Appended, TailWriter, locked};
 use adit_wire::calls::BeginTail;
 use adit_wire::memory::DATA_BYTES_MAX;
 use std::collections::HashMap;
@@ -54,13 +54,16 @@ impl Tails {
 
     /// The file is closed.
     pub(super) fn close(&self, file: u64) {
-        let closed = self.files().remove(&file);
+        // A signal's handler may leave it to the end of the connection.
+        let closed = locked(&self.0).and_then(|mut files| files.remove(&file));
         drop(closed);
     }
 
     /// The tail of a file. None, and true: this append was the last one before it gets one.
     fn tail(&self, file: u64, counts: bool) -> (Option<Arc<TailWriter>>, bool) {
-        let mut files = self.files();
+        let Some(mut files) = locked(&self.0) else {
+            return (None, false);
+        };
         let of_file = match (files.get_mut(&file), counts) {
             (Some(found), _) => found,
             (None, false) => return (None, false),
@@ -91,13 +94,17 @@ impl Tails {
     }
 
     fn begin(&self, file: u64, tail: Arc<TailWriter>) {
-        if let Some(of_file) = self.files().get_mut(&file) {
+        if let Some(mut files) = locked(&self.0)
+            && let Some(of_file) = files.get_mut(&file)
+        {
             of_file.tail = Some(tail);
         }
     }
 
     fn end(&self, file: u64, tail: &Arc<TailWriter>) {
-        let mut files = self.files();
+        let Some(mut files) = locked(&self.0) else {
+            return;
+        };
         let Some(of_file) = files.get_mut(&file) else {
             return;
         };
@@ -159,6 +166,7 @@ impl Connection {
                         Err(unknown) => Some(Err(asked.err().unwrap_or(unknown))),
                     };
                 }
+                Ok(Appended::Busy) => return None,
                 Ok(Appended::Full | Appended::Ended) | Err(_) => {
                     self.tails.end(file.number, &tail);
                     return None;

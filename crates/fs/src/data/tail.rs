@@ -1,5 +1,5 @@
 //! Appends without a message: a file that one descriptor alone has open may have a *tail*, memory of
-//! a tmpfs to which the program that has the descriptor appends (`adit_store`'s `blob/tail`).
+//! a tmpfs to which the program that has the descriptor appends (`adit_store`'s `cache/tail`).
 //!
 //! Invariant: each operation on the content, size or times of a file with a tail absorbs it first;
 //! each that changes them, and each new descriptor, ends it. So nobody sees the file without what was

@@ -10,7 +10,6 @@
 //! | `published` | extents that any thread may read from the device |
 //! | `write_grant` | extents and dirty pages that any thread may overwrite |
 //! | `streams` | its sequential readers |
-//! | `tail` | memory to which a program in another process appends without a message |
 
 mod ahead;
 mod mapped;
@@ -19,7 +18,6 @@ mod resident;
 mod shared;
 mod streams;
 mod table;
-mod tail;
 mod write_grant;
 
 pub(crate) use ahead::Ahead;
@@ -31,6 +29,4 @@ pub(crate) use shared::*;
 pub use shared::{BlobShared, GrantedWrite};
 pub(crate) use streams::*;
 pub(crate) use table::*;
-pub(crate) use tail::name as tail_name;
-pub use tail::{Appended, TAIL_BYTES, TailMemory, TailWriter};
 pub(crate) use write_grant::*;

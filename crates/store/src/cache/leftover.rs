@@ -9,6 +9,7 @@
 use super::header::{CacheHeader, boot_id};
 use super::name::{ParsedName, prefix};
 use super::salvage::{Abandoned, Header};
+use super::tail::TailMemory;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::simulation::{Bug, Host, host_error, planted};
 use adit_base::{Errno, Error, Result, from_rustix};
@@ -209,6 +210,7 @@ impl Leftover {
     pub fn delete(&self) -> Result<()> {
         if let Content::Dead(dead) = &self.content {
             end(&dead.file, &self.path)?;
+            TailMemory::remove_left(&self.path);
         }
         rustix::fs::unlink(&self.path)
             .map_err(from_rustix)

@@ -6,7 +6,8 @@
 //! `writing.rs`: how it changes pages), `apply.rs` how a transaction becomes visible, `lists.rs` the
 //! owner's lists of frames, `published.rs` frames that other processes read, `salvage.rs` what is
 //! left of a process that died, `leftover.rs` how that is found, `name.rs` how it is named,
-//! `claim.rs` how an opener keeps others away that reach the volume in another way.
+//! `claim.rs` how an opener keeps others away that reach the volume in another way, `tail` memory
+//! beside the mapping to which programs in other processes append.
 //!
 //! Invariants:
 //! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
@@ -49,6 +50,7 @@ mod salvage;
 #[cfg(test)]
 mod stress;
 mod supply;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 mod writing;

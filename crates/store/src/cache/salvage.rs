@@ -22,6 +22,7 @@
 use super::apply::{changed_granules, copy_granules, next_apply};
 use super::frames::{FrameMeta, RETIRED};
 use super::header::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
+use super::tail::TailMemory;
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
 use adit_base::fork::ChildGuard;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
@@ -171,7 +172,7 @@ impl Abandoned {
         let sealed = self.journal_buffers();
         let sealed = sealed.iter().filter(|page| page.lsn >= self.header.horizon);
         Unsaved {
-            data_pages: self.dirty().len() as u64,
+            data_pages: self.dirty().len() as u64 + TailMemory::pages_left(&self.path),
             metadata_pages: (self.pending().len() + sealed.count()) as u64,
         }
     }

@@ -1,7 +1,8 @@
-//! Blobs to which a program in another process appends without a message (`blob/tail`): what the
+//! Blobs to which a program in another process appends without a message (`cache/tail`): what the
 //! store does while there is such a tail, and with those that a dead process left.
 
-use crate::blob::{Blob, TailMemory};
+use crate::blob::Blob;
+use crate::cache::tail::{self, TailMemory};
 use crate::format::BlobId;
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};
@@ -18,9 +19,7 @@ impl Store {
     /// The name for a new tail of a blob. None: this process's cache doesn't survive it either.
     pub async fn tail_name(&self, id: BlobId, nonce: u64) -> Result<Option<PathBuf>> {
         let mapping = self.info().await?.mapping;
-        let name = |mapping: String| {
-            crate::blob::tail_name(Path::new(&mapping), id.slot, id.generation, nonce)
-        };
+        let name = |mapping: String| tail::name(Path::new(&mapping), id.slot, id.generation, nonce);
         Ok(mapping.and_then(name))
     }
 
@@ -81,15 +80,15 @@ impl Store {
             return Ok(());
         }
         for (slot, generation, tail) in TailMemory::left(mapping)? {
-            let blob = match self.blob(BlobId { slot, generation }).await {
-                Ok(blob) => blob,
-                Err(error) if error.errno() == Errno::STALE => continue, // deleted since
-                Err(error) => return Err(error),
-            };
             // First: a client that lives appends no more to it.
             let ended = match keep {
                 true => tail.would_end_at(),
                 false => tail.end(),
+            };
+            let blob = match self.blob(BlobId { slot, generation }).await {
+                Ok(blob) => blob,
+                Err(error) if error.errno() == Errno::STALE => continue, // deleted since
+                Err(error) => return Err(error),
             };
             // Only a client that writes nonsense there makes these fail. It loses its own bytes.
             let absorbed = ended.and_then(|end| {

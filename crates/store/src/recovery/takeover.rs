@@ -20,7 +20,7 @@
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
 //! `recovery/replay.rs` checks. [`Takeover`] is how the user decides otherwise.
 
-use crate::blob::TailMemory;
+use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use adit_base::simulation::{Bug, planted};

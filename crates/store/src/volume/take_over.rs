@@ -1,7 +1,7 @@
 //! Writing again what a killed process had accepted.
 
-use crate::blob::TailMemory;
 use crate::cache::Abandoned;
+use crate::cache::tail::TailMemory;
 use crate::format::BlobId;
 use crate::format::STATE_TAKING_OVER;
 use crate::recovery::Resolution;

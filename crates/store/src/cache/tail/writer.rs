@@ -8,7 +8,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A tail, mapped by the process that appends. Threads append one after the other.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ struct Counts {
 pub enum Appended {
     /// It is done, at this offset of the file.
     At(u64),
+    /// It is not: another thread appends, or this one does, and a signal has interrupted it.
+    Busy,
     /// It is not: there is no room until the server has absorbed what there is.
     Full,
     /// It is not: the tail has ended, and nothing can be appended to it any more.
@@ -121,6 +123,24 @@ impl Memory {
     }
 }
 
+/// Locks what is never locked for long. None: whoever has locked it has to run first, and may be what
+/// this, a signal's handler, has interrupted.
+pub fn locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    const SPINS: u32 = 200;
+    const ROUNDS: u32 = 20;
+    for _ in 0..ROUNDS {
+        for _ in 0..SPINS {
+            match mutex.try_lock() {
+                Ok(locked) => return Some(locked),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
 impl TailWriter {
     /// Maps a tail. A child of fork doesn't have it.
     pub fn map(file: &OwnedFd) -> Result<TailWriter> {
@@ -168,7 +188,9 @@ impl TailWriter {
     /// Appends pieces of memory, one behind the other, as a whole.
     pub fn append(&self, pieces: &[IoSlice<'_>]) -> Result<Appended> {
         let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let mut counts = self.counts();
+        let Some(mut counts) = locked(&self.counts) else {
+            return Ok(Appended::Busy);
+        };
         let (begin, end) = (counts.published, counts.published + len);
         if end - counts.absorbed > self.memory.capacity {
             if self.memory.get(word::STATE)? != state::OPEN {
@@ -205,11 +227,7 @@ impl TailWriter {
 
     /// Bytes that were appended.
     pub fn published(&self) -> u64 {
-        self.counts().published
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.counts).map_or(0, |counts| counts.published)
     }
 
     /// Was it done? If so, at this offset. `EPIPE`: the server has ended, and nobody knows.

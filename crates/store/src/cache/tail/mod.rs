@@ -29,7 +29,7 @@ use rustix::io::{pread, pwrite, retry_on_intr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-pub use writer::{Appended, TailWriter};
+pub use writer::{Appended, TailWriter, locked};
 
 /// Bytes that a tail holds, unless its server says otherwise.
 pub const TAIL_BYTES: u64 = 256 << 10;
@@ -38,6 +38,9 @@ const RING: u64 = PAGE_BYTES as u64;
 const MAGIC: u64 = u64::from_le_bytes(*b"adittail");
 /// Between two looks at a count that is being changed.
 const LOOKS_MAX: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// Those of this process.
+static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// Words of the first page, by their offsets.
 mod word {
@@ -182,6 +185,7 @@ pub(crate) fn name(mapping: &Path, slot: u64, generation: u32, nonce: u64) -> Op
 
 impl TailMemory {
     fn new(file: OwnedFd, name: PathBuf, base: u64, capacity: u64) -> TailMemory {
+        COUNT.fetch_add(1, Ordering::Relaxed);
         TailMemory {
             _guard: fork::close_in_child(file.as_fd()),
             file,
@@ -248,16 +252,37 @@ impl TailMemory {
         Ok(tails)
     }
 
+    /// Pages that those of a mapping hold, and nobody has absorbed.
+    pub(crate) fn pages_left(mapping: &Path) -> u64 {
+        let pages = |tail: TailMemory| {
+            let bytes = tail
+                .would_end_at()
+                .ok()?
+                .checked_sub(tail.absorbed().ok()?)?;
+            Some(bytes.min(tail.capacity).div_ceil(RING))
+        };
+        let left = TailMemory::left(mapping).unwrap_or_default();
+        left.into_iter()
+            .filter_map(|(_, _, tail)| pages(tail))
+            .sum()
+    }
+
     /// Is there one that belongs to this mapping?
     pub(crate) fn any_left(mapping: &Path) -> Result<bool> {
         Ok(!paths(mapping)?.is_empty())
     }
 
-    /// Deletes those that belong to a mapping.
+    /// Deletes those that belong to a mapping. A client that lives appends no more to them.
     pub(crate) fn remove_left(mapping: &Path) {
-        for path in paths(mapping).unwrap_or_default() {
-            let _ = std::fs::remove_file(path);
+        for (_, _, tail) in TailMemory::left(mapping).unwrap_or_default() {
+            let _ = tail.end();
+            tail.remove();
         }
+    }
+
+    /// How many there are in this process.
+    pub fn count() -> usize {
+        COUNT.load(Ordering::Relaxed) as usize
     }
 
     /// Where in the file it begins.
@@ -345,6 +370,12 @@ impl TailMemory {
     }
 }
 
+impl Drop for TailMemory {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Words for TailMemory {
     fn get(&self, word: u64) -> Result<u64> {
         let mut bytes = [0; 8];
@@ -363,7 +394,7 @@ impl Words for TailMemory {
 
 fn paths(mapping: &Path) -> Result<Vec<PathBuf>> {
     match (mapping.parent(), prefix(mapping)) {
-        (Some(directory), Some(prefix)) => crate::cache::Leftover::paths(directory, &prefix),
+        (Some(directory), Some(prefix)) => super::Leftover::paths(directory, &prefix),
         _ => Ok(Vec::new()),
     }
 }
@@ -380,6 +411,36 @@ fn parsed(mapping: &Path, path: &Path) -> Option<(u64, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_document_says_where_the_words_are() {
+        let document = include_str!("../../../../../docs/format/wire.md");
+        let twice = |word, name: &str| format!("- {word} and {} `{name}`", word + 8);
+        let once = |word, name: &str| format!("- {word} `{name}`");
+        let said = [
+            once(word::MAGIC, "magic"),
+            once(word::BASE, "base"),
+            once(word::CAPACITY, "capacity"),
+            once(word::STATE, "state"),
+            once(word::FINAL, "final"),
+            twice(word::ABSORBED, "absorbed"),
+            twice(word::PUBLISHED, "published"),
+            format!(
+                "{} open, {} ending, {} ended",
+                state::OPEN,
+                state::ENDING,
+                state::ENDED
+            ),
+            format!("`{RING} + n mod capacity`"),
+            format!("{FACTOR:#x}"),
+        ];
+        for said in said {
+            assert!(
+                document.contains(&said),
+                "docs/format/wire.md lacks: {said}"
+            );
+        }
+    }
 
     #[test]
     fn a_count_stands_there_twice() {

@@ -1,0 +1,238 @@
+//! Appends without a message, and the deaths of those who take part: what a client was told is in the
+//! file, once and in order, whoever is killed, and whoever opens the volume next.
+//!
+//! `ADIT_DEATHS` is the number of rounds, `ADIT_SEED` changes their moments.
+
+mod support;
+
+use adit::{Volume, VolumeOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::Place;
+use support::servers::*;
+
+/// A record: its number, and bytes made of it; of a length that no page is a multiple of.
+const RECORD_BYTES: usize = 100;
+/// Each is appended to by a thread of the client.
+const FILES: usize = 2;
+
+fn record(number: u64) -> [u8; RECORD_BYTES] {
+    let mut record = [number as u8; RECORD_BYTES];
+    record[..8].copy_from_slice(&number.to_le_bytes());
+    record
+}
+
+fn path(file: usize) -> String {
+    format!("/log{file}")
+}
+
+/// Where the client counts the records of a file that were acknowledged: of the host, so nobody's
+/// death changes it.
+fn counts(place: &Place) -> PathBuf {
+    place.path("counts")
+}
+
+fn acknowledged(counts: &Path, file: usize) -> u64 {
+    let mut count = [0; 8];
+    let counts = std::fs::File::open(counts).expect("opened");
+    counts
+        .read_exact_at(&mut count, 8 * file as u64)
+        .expect("read");
+    u64::from_le_bytes(count)
+}
+
+#[test]
+#[ignore = "is the process that tests kill"]
+fn the_appending_process() {
+    let address = std::env::var("ADIT_TEST_VOLUME").expect("given");
+    let counts = std::env::var("ADIT_TEST_COUNTS").expect("given");
+    let counts = std::fs::OpenOptions::new().write(true).open(counts);
+    let counts = counts.expect("opened");
+    let mut options = VolumeOptions::new();
+    options.reconnect(LIMIT);
+    let volume = Volume::open_with(&address, &options).expect("connected");
+    std::thread::scope(|scope| {
+        for file in 0..FILES {
+            let (volume, counts) = (&volume, &counts);
+            scope.spawn(move || {
+                let log = volume.open_file(&path(file), &appending()).expect("opened");
+                let size = log.len().expect("known");
+                assert!(size.is_multiple_of(RECORD_BYTES as u64));
+                for number in size / RECORD_BYTES as u64.. {
+                    let at = log.append(&record(number)).expect("appended");
+                    assert_eq!(at, number * RECORD_BYTES as u64);
+                    let count = (number + 1).to_le_bytes();
+                    counts
+                        .write_all_at(&count, 8 * file as u64)
+                        .expect("written");
+                    // One of them is looked at and synced at times.
+                    match number % 3000 {
+                        1000 if file == 0 => log.sync_data().expect("synced"),
+                        2000 if file == 0 => {
+                            let size = volume.metadata(&path(file)).expect("known").len();
+                            assert_eq!(size, (number + 1) * RECORD_BYTES as u64);
+                        }
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn begin_client(place: &Place) -> Child {
+    Command::new(std::env::current_exe().expect("known"))
+        .args([
+            "--exact",
+            "the_appending_process",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(
+            "ADIT_TEST_VOLUME",
+            format!("unix:{}", place.path("s").display()),
+        )
+        .env("ADIT_TEST_COUNTS", counts(place))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it runs")
+}
+
+/// All records that were acknowledged, and perhaps one that was on its way.
+fn check_logs(volume: &Volume, counts: &Path, story: &str) {
+    for file in 0..FILES {
+        let acknowledged = acknowledged(counts, file);
+        let content = match volume.read(path(file)) {
+            Ok(content) => content,
+            Err(error) if error.errno() == adit::Errno::NOENT && acknowledged == 0 => continue,
+            Err(error) => panic!("{story}: {error}"),
+        };
+        let found = (content.len() / RECORD_BYTES) as u64;
+        assert!(
+            content.len().is_multiple_of(RECORD_BYTES)
+                && (acknowledged..=acknowledged + 1).contains(&found),
+            "{story}: {} has {} bytes, and {acknowledged} records were acknowledged",
+            path(file),
+            content.len(),
+        );
+        for (number, found) in content.chunks(RECORD_BYTES).enumerate() {
+            assert!(found == record(number as u64), "{story}: record {number}");
+        }
+    }
+}
+
+#[test]
+fn what_was_appended_in_memory_survives_all_deaths() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    std::fs::write(counts(&place), [0; 8 * FILES]).expect("written");
+    let id = volume_id(&place);
+    let mut served = Some(Served::start(&place, &[]));
+    let mut in_memory = 0;
+    for round in 0..deaths(12) {
+        let server = served.take().unwrap_or_else(|| Served::start(&place, &[]));
+        let mut client = begin_client(&place);
+        let before = acknowledged(&counts(&place), 0);
+        until("it appends", || {
+            acknowledged(&counts(&place), 0) > before + 200
+        });
+        std::thread::sleep(moment(round, 30_000));
+        in_memory += u64::from(!tails(&id).is_empty());
+        let gap = moment(round + 1000, 300);
+        let mut kill_client = || {
+            client.kill().expect("killed");
+            client.wait().expect("ended");
+        };
+        let story = match round % 6 {
+            0 => {
+                kill_client();
+                served = Some(server);
+                "the client is killed"
+            }
+            1 => {
+                kill_client();
+                std::thread::sleep(gap);
+                drop(server);
+                "the client is killed, then the server"
+            }
+            2 => {
+                drop(server);
+                std::thread::sleep(gap);
+                kill_client();
+                "the server is killed, then the client"
+            }
+            3 => {
+                // It goes on with the next one, and appends while there is none.
+                drop(server);
+                std::thread::sleep(20 * gap);
+                let server = Served::start(&place, &[]);
+                let before = acknowledged(&counts(&place), 1);
+                until("it goes on", || {
+                    acknowledged(&counts(&place), 1) > before + 1000
+                });
+                kill_client();
+                served = Some(server);
+                "the server is killed, and the client goes on"
+            }
+            4 => {
+                server.signal(rustix::process::Signal::TERM);
+                std::thread::sleep(gap);
+                kill_client();
+                drop(server);
+                "the server is told to end, and the client is killed"
+            }
+            _ => {
+                drop(server);
+                kill_client();
+                // Nobody has a server: the next one who opens the volume absorbs it.
+                let volume = Volume::open(place.path("v.adit").to_str().expect("a path"));
+                let volume = volume.expect("opened");
+                check_logs(&volume, &counts(&place), "opened without a server");
+                volume.close().expect("closed");
+                "both are killed, and the volume is opened without a server"
+            }
+        };
+        let story = format!("round {round}: {story}");
+        let server = served.take().unwrap_or_else(|| Served::start(&place, &[]));
+        let volume = connect_for(&place, Duration::ZERO);
+        check_logs(&volume, &counts(&place), &story);
+        if acknowledged(&counts(&place), 0) > 100_000 {
+            for file in 0..FILES {
+                let _ = volume.remove_file(path(file));
+            }
+            std::fs::write(counts(&place), [0; 8 * FILES]).expect("written");
+        }
+        drop(volume);
+        served = Some(server);
+    }
+    let rounds = deaths(12);
+    assert!(
+        2 * in_memory > rounds,
+        "{in_memory} of {rounds} rounds had tails"
+    );
+    drop(served);
+    place.ok(&["check", "v.adit"]);
+    assert_eq!(volume_id(&place), id);
+    assert_eq!(tails(&id), Vec::<String>::new(), "tails of nobody");
+}
+
+/// Opens the volume, so that nothing is left to take over.
+fn volume_id(place: &Place) -> String {
+    let volume = Volume::open(place.path("v.adit").to_str().expect("a path")).expect("opened");
+    let mapping = volume.info().expect("known").mapping.expect("it survives");
+    volume.close().expect("closed");
+    let name = Path::new(&mapping).file_name().expect("a name").to_owned();
+    let name = name.to_str().expect("text");
+    name.split('-').nth(1).expect("the volume's id").to_owned()
+}
+
+/// The tails of a volume's files.
+fn tails(volume_id: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/dev/shm").expect("listed");
+    let names = entries.map(|entry| entry.expect("read").file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    let is_of = |name: &String| name.starts_with("adit.tail-") && name.contains(volume_id);
+    names.filter(is_of).collect()
+}

@@ -12,6 +12,7 @@ mod memory;
 mod resuming;
 mod rig;
 mod shares;
+mod tails;
 
 use rig::{Rig, alone};
 
@@ -49,6 +50,11 @@ fn words_lengths_and_numbers_that_mean_nothing() {
 #[test]
 fn arguments_that_are_none_or_other_ones() {
     attack(&[calls::cut_off, calls::mutated]);
+}
+
+#[test]
+fn appends_in_memory_that_are_none() {
+    attack(&[tails::words, tails::many]);
 }
 
 #[test]

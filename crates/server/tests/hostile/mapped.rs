@@ -16,12 +16,12 @@ use std::os::fd::OwnedFd;
 
 const PAGE: u64 = 4096;
 
-fn begin(rig: &Rig) -> (Peer, Begun) {
+pub(crate) fn begin(rig: &Rig) -> (Peer, Begun) {
     Peer::resume(&rig.socket(), None).expect("a session")
 }
 
 /// Asks for the memory of a file, as a session's client does.
-fn ask(rig: &Rig, key: Key, file: u64) -> Result<OwnedFd> {
+pub(crate) fn ask(rig: &Rig, key: Key, file: u64) -> Result<OwnedFd> {
     let socket = crate::rig::knock(&rig.socket());
     let mut buffer = [0; BYTES_MAX];
     let greeting: Greeting = receive_message(&socket, &mut buffer)?;
@@ -41,11 +41,11 @@ fn ask(rig: &Rig, key: Key, file: u64) -> Result<OwnedFd> {
     }
 }
 
-fn refused(asked: Result<OwnedFd>) -> Errno {
+pub(crate) fn refused(asked: Result<OwnedFd>) -> Errno {
     asked.expect_err("refused").errno()
 }
 
-fn write(peer: &mut Peer, file: u64, offset: u64, data: &[u8]) {
+pub(crate) fn write(peer: &mut Peer, file: u64, offset: u64, data: &[u8]) {
     peer.fill(0, data);
     let write = Message::Write {
         file,

@@ -103,7 +103,10 @@ pub(crate) fn volume(path: Option<&Path>) -> Arc<Engine<Fs>> {
     };
     let store = StoreOptions {
         cache_bytes: 32 << 20,
-        survive: Survive::Off,
+        survive: match path {
+            Some(_) => Survive::Require,
+            None => Survive::Off,
+        },
         ..StoreOptions::default()
     };
     let mkfs = adit_store::MkfsOptions {

@@ -68,7 +68,7 @@ fn planted_a_tail_that_is_not_said_to_end_is_found() {
     a_tail_ends(|model| Silent(Side(model)));
 }
 
-fn a_tail_ends<W: Words>(server: fn(Arc<Model>) -> W) {
+fn a_tail_ends<W: Words + 'static>(server: fn(Arc<Model>) -> W) {
     check(3, move || {
         let model = Arc::new(Model::default());
         let client = Side(model.clone());

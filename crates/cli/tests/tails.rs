@@ -57,7 +57,7 @@ fn the_appending_process() {
         for file in 0..FILES {
             let (volume, counts) = (&volume, &counts);
             scope.spawn(move || {
-                let log = volume.open_file(&path(file), &appending()).expect("opened");
+                let log = volume.open_file(path(file), &appending()).expect("opened");
                 let size = log.len().expect("known");
                 assert!(size.is_multiple_of(RECORD_BYTES as u64));
                 for number in size / RECORD_BYTES as u64.. {
@@ -71,7 +71,7 @@ fn the_appending_process() {
                     match number % 3000 {
                         1000 if file == 0 => log.sync_data().expect("synced"),
                         2000 if file == 0 => {
-                            let size = volume.metadata(&path(file)).expect("known").len();
+                            let size = volume.metadata(path(file)).expect("known").len();
                             assert_eq!(size, (number + 1) * RECORD_BYTES as u64);
                         }
                         _ => {}
@@ -235,4 +235,120 @@ fn tails(volume_id: &str) -> Vec<String> {
     let names = names.map(|name| name.to_string_lossy().into_owned());
     let is_of = |name: &String| name.starts_with("adit.tail-") && name.contains(volume_id);
     names.filter(is_of).collect()
+}
+
+/// A shell appends lines, and so do its children: to the same descriptor, and to one that they open.
+/// Each line comes behind those before it.
+#[test]
+fn a_program_and_its_children_append_in_turn() {
+    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
+    if !command.with_file_name("libadit_preload.so").is_file() {
+        return adit_skip::skip("libadit_preload.so is not built (cargo build -p adit-preload)");
+    }
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    const SCRIPT: &str = r#"
+        i=0
+        while [ $i -lt 2000 ]; do
+            i=$((i+1)); echo "line $i"
+            case $((i % 400)) in
+                100) (i=child; echo "$i"; echo "$i again");;
+                200) sh -c 'echo executed';;
+                300) echo opened >>/adit/log;;
+                0) wc -l </adit/log >>/adit/sizes;;
+            esac
+        done >>/adit/log
+    "#;
+    place.ok(&["run", "unix:s", "--", "sh", "-c", SCRIPT]);
+    let (mut expected, mut sizes) = (Vec::new(), Vec::new());
+    for line in 1..=2000 {
+        expected.push(format!("line {line}"));
+        match line % 400 {
+            100 => expected.extend(["child", "child again"].map(str::to_owned)),
+            200 => expected.push("executed".to_owned()),
+            300 => expected.push("opened".to_owned()),
+            0 => sizes.push(expected.len().to_string()),
+            _ => {}
+        }
+    }
+    let volume = connect_for(&place, Duration::ZERO);
+    let read = |path: &str| String::from_utf8(volume.read(path).expect("read")).expect("text");
+    assert!(read("/log").lines().eq(&expected), "{}", read("/log"));
+    assert!(read("/sizes").lines().eq(&sizes), "{}", read("/sizes"));
+    drop(volume);
+    served.signal(rustix::process::Signal::TERM);
+    let (status, errors) = served.end();
+    assert!(status.success(), "{errors}");
+    place.ok(&["check", "v.adit"]);
+}
+
+/// What lies beside a mapping under the name of a tail, and is none; and what its client has spoiled.
+#[test]
+fn nobody_keeps_the_next_opening_from_what_was_appended() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let id = volume_id(&place);
+    for round in 0..3 {
+        std::fs::write(counts(&place), [0; 8 * FILES]).expect("written");
+        let server = Served::start(&place, &[]);
+        let volume = connect_for(&place, Duration::ZERO);
+        for file in 0..FILES {
+            let _ = volume.remove_file(path(file));
+        }
+        let mut client = begin_client(&place);
+        until("it appends", || {
+            (0..FILES).all(|file| acknowledged(&counts(&place), file) > 2000)
+        });
+        // Who may write it, and doesn't own it, takes it the right to act as its owner.
+        volume.set_mode(path(1), 0o4777).expect("set");
+        let (inode, generation) = {
+            let first = volume.metadata(path(0)).expect("known");
+            (first.inode(), first.generation())
+        };
+        drop(volume);
+        let last = acknowledged(&counts(&place), 1);
+        until("it goes on", || {
+            acknowledged(&counts(&place), 1) > last + 100
+        });
+        drop(server);
+        client.kill().expect("killed");
+        client.wait().expect("ended");
+        let tails = tails(&id);
+        assert_eq!(tails.len(), FILES, "{tails:?}");
+        let shm = Path::new("/dev/shm");
+        let first = format!("-{inode:x}-{generation:x}-");
+        let first = tails.iter().find(|name| name.contains(&first));
+        let first = first.expect("of the first file");
+        let beside = |suffix: &str| shm.join(format!("{first}{suffix}"));
+        std::fs::create_dir(beside("1")).expect("made");
+        std::os::unix::fs::symlink("/etc/passwd", beside("2")).expect("made");
+        std::fs::write(beside("3"), "another user's").expect("written");
+        std::os::unix::fs::chown(beside("3"), Some(65534), Some(65534)).expect("given");
+        let spoiled = std::fs::OpenOptions::new()
+            .write(true)
+            .open(shm.join(first));
+        let spoiled = spoiled.expect("opened");
+        match round {
+            0 => spoiled.set_len(8).expect("shortened"),
+            1 => spoiled.set_len(5000).expect("shortened"),
+            _ => spoiled.write_all_at(&[0xff; 200], 0).expect("written"),
+        }
+        // A look, and an opening.
+        let looked = place.run(&["ls", "v.adit"]);
+        assert!(looked.status.success(), "{looked:?}");
+        let volume = Volume::open(place.path("v.adit").to_str().expect("a path")).expect("opened");
+        let found = volume.read(path(1)).expect("read").len() / RECORD_BYTES;
+        let acknowledged = acknowledged(&counts(&place), 1) as usize;
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&found),
+            "{found}"
+        );
+        let mode = volume.metadata(path(1)).expect("known").mode();
+        assert_eq!(mode & 0o7777, 0o777, "what was written clears it");
+        volume.close().expect("closed");
+        std::fs::remove_dir(beside("1")).expect("removed");
+        std::fs::remove_file(beside("2")).expect("removed");
+        std::fs::remove_file(beside("3")).expect("removed");
+    }
 }

@@ -49,6 +49,10 @@ impl Fs {
         entries_max: usize,
         attributes: bool,
     ) -> Result<Vec<ListedEntry>> {
+        if attributes {
+            // An error is another operation's to tell.
+            let _ = self.absorb_all().await;
+        }
         let mut wanted = Access::READ;
         wanted.set(Access::EXECUTE, attributes);
         let mut entries: Vec<ListedEntry> = Vec::new();
@@ -96,7 +100,9 @@ impl Fs {
     }
 
     /// At most `max` open descriptors behind `cookie` (0: from the start). None: the end.
-    pub fn open_descriptors(&self, cookie: u64, max: usize) -> Vec<OpenDescriptor> {
+    pub async fn open_descriptors(&self, cookie: u64, max: usize) -> Vec<OpenDescriptor> {
+        // An error is another operation's to tell.
+        let _ = self.absorb_all().await;
         let descriptors = self.descriptors.borrow();
         let from = usize::try_from(cookie).unwrap_or(usize::MAX);
         let found = descriptors.from(from).take(max);

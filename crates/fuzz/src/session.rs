@@ -56,7 +56,7 @@ pub(crate) fn target(data: &[u8]) {
         std::thread::yield_now();
     }
     server.stop();
-    let open = engine.run(|fs| async { Ok(fs.open_descriptors(0, 1)) });
+    let open = engine.run(|fs| async { Ok(fs.open_descriptors(0, 1).await) });
     assert!(open.expect("listed").is_empty(), "a file is still open");
     let report = engine.run(|fs| async { perform::check(fs, &mut |_, _| {}).await });
     let problems = report.expect("it can be checked").problems;

@@ -43,13 +43,13 @@ impl Inheritance {
         let files = session.files().share();
         let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
         let files = files.ok_or_else(ended)?;
-        // From here on two processes append. A tail that begins now finds that.
-        for (_, file) in &files {
-            let open = file.open();
-            if open.tail().is_some() {
-                let _ = session.volume.engine.run(|fs| fs.end_tail_of(open));
-            }
-        }
+        // From here on two processes append. A tail that begins behind this finds that.
+        let open: Vec<_> = files.iter().map(|(_, file)| file.open().clone()).collect();
+        let ended = session.volume.engine.run(|fs| async move {
+            fs.end_tails_of(&open).await;
+            Ok(())
+        });
+        ended?;
         Ok(Inheritance {
             _guard: fork::close_in_child(socket.as_fd()),
             socket,

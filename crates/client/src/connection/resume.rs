@@ -151,7 +151,10 @@ impl Connection {
             // What it had locked may be another one's now. Its descriptor is none from here on.
             match link.file_call(file, &Close {}) {
                 Err(Failure::Lost(lost)) => return Err(Failure::Lost(lost)),
-                _ => held.close(file),
+                _ => {
+                    held.close(file);
+                    self.tails.close(file);
+                }
             }
         }
         Ok(())

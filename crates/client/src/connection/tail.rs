@@ -44,6 +44,8 @@ pub(super) struct FileAppends {
     /// As many the next time.
     next: u32,
     tail: Option<Arc<TailWriter>>,
+    /// A thread gets it one.
+    begins: bool,
 }
 
 impl Tails {
@@ -76,11 +78,12 @@ impl Tails {
                     left: first,
                     next: first,
                     tail: None,
+                    begins: false,
                 };
                 files.entry(file).or_insert(new)
             }
         };
-        if of_file.tail.is_some() || !counts {
+        if of_file.tail.is_some() || of_file.begins || !counts {
             return (of_file.tail.clone(), false);
         }
         of_file.left = of_file.left.saturating_sub(1);
@@ -89,15 +92,18 @@ impl Tails {
             // Unless it gets one, as many again.
             of_file.next = of_file.next.saturating_mul(2).min(MESSAGES_MAX);
             of_file.left = of_file.next;
+            of_file.begins = true;
         }
         (None, is_due)
     }
 
-    fn begin(&self, file: u64, tail: Arc<TailWriter>) {
+    /// The thread that `tail` has told so has got it one, or not.
+    fn begun(&self, file: u64, tail: Option<Arc<TailWriter>>) {
         if let Some(mut files) = locked(&self.0)
             && let Some(of_file) = files.get_mut(&file)
         {
-            of_file.tail = Some(tail);
+            of_file.tail = tail;
+            of_file.begins = false;
         }
     }
 
@@ -177,15 +183,16 @@ impl Connection {
 
     #[cold]
     fn begin_tail(&self, file: &RemoteFile) -> Option<Arc<TailWriter>> {
+        let begin = || {
+            self.file_call(file.number, &BeginTail {})?;
+            TailWriter::map(&self.mapped_memory(file.number)?)
+        };
         // Refused: mostly others have the file open.
-        self.file_call(file.number, &BeginTail {}).ok()?;
-        let mapped = self.mapped_memory(file.number);
-        let tail = mapped.and_then(|memory| TailWriter::map(&memory));
-        let tail = tail.inspect_err(|error| {
+        let begun = begin().inspect_err(|error| {
             tracing::debug!(volume = %self.address, %error, "appends go in messages");
         });
-        let tail = Arc::new(tail.ok()?);
-        self.tails.begin(file.number, tail.clone());
-        Some(tail)
+        let tail = begun.ok().map(Arc::new);
+        self.tails.begun(file.number, tail.clone());
+        tail
     }
 }

@@ -542,7 +542,7 @@ fn files_whose_handles_were_dropped_are_closed() {
             session.sync().expect("synced");
             let open = || {
                 let volume = served.volume();
-                volume.run(|fs| async { Ok(fs.open_descriptors(0, 1000).len()) })
+                volume.run(|fs| async { Ok(fs.open_descriptors(0, 1000).await.len()) })
             };
             until("the files are closed", || open().expect("known") == 0);
         }

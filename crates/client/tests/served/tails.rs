@@ -83,9 +83,18 @@ fn appends_to_a_file_that_nobody_else_has_are_no_messages() {
     let got = file.read_at(&mut last, size).expect("read");
     assert_eq!(last[..got], line(100 * SOME + 2));
     append(100 * SOME + 3);
+    let size = size + lines(100 * SOME + 2..100 * SOME + 4).len() as u64;
+    let open = served
+        .volume
+        .run(|fs| async { Ok(fs.open_descriptors(0, 10).await) });
+    assert_eq!(open.expect("listed")[0].size_bytes, size);
+    append(100 * SOME + 4);
+    let size = size + line(100 * SOME + 4).len() as u64;
+    there.hard_link("/log", "/link").expect("linked");
+    assert_eq!(there.metadata("/link").expect("known").len(), size);
     file.sync_data().expect("synced");
     let before = served.messages();
-    (100 * SOME + 4..101 * SOME).for_each(&mut append);
+    (100 * SOME + 5..101 * SOME).for_each(&mut append);
     assert!(served.messages() - before < 3, "it has its tail still");
     // Another one reads, and appends.
     let other = Volume::open(&served.address).expect("connected");

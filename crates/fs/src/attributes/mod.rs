@@ -91,7 +91,7 @@ fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
 impl Fs {
     /// Attributes of an inode.
     pub async fn stat(&self, at: At<'_>, follow: Follow) -> Result<Stat> {
-        let mut absorbed = false;
+        let mut absorbed = None;
         loop {
             let with_tail = Cell::new(None);
             let stat = self
@@ -107,10 +107,12 @@ impl Fs {
                 })
                 .await?;
             match with_tail.get() {
-                Some(id) if !absorbed => self.absorb_tail(id).await?,
+                Some(id) if absorbed != Some(id) => {
+                    self.absorb_tail(id).await?;
+                    absorbed = Some(id);
+                }
                 _ => return Ok(stat),
             }
-            absorbed = true;
         }
     }
 
@@ -155,8 +157,16 @@ impl Fs {
         if change.is_nothing() {
             return Ok(());
         }
-        // What was appended before has the earlier time.
-        self.absorb_all().await?;
+        if self.has_tails() {
+            // What was appended before has the earlier time.
+            let found = self.store.view(|view| {
+                let (id, _) = resolve::existing(view, &self.base, at, follow)?;
+                Ok(id)
+            });
+            if let Ok(id) = found.await {
+                self.absorb_tail(id).await?;
+            }
+        }
         let now = Timestamp::now();
         let id = self
             .store

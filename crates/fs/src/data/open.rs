@@ -112,7 +112,12 @@ impl Fs {
                 }
             };
             // Another descriptor is here now.
-            self.end_tail(inode.id).await;
+            if let Some(blob) = &inode.blob
+                && let Err(error) = self.absorb_and_end(blob).await
+            {
+                self.release(inode).await;
+                return Err(error);
+            }
             let truncates = !created && flags.contains(OpenFlags::TRUNCATE);
             if truncates
                 && !flags.contains(OpenFlags::PATH)

@@ -27,7 +27,7 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.end_tail(inode.id).await;
+        self.absorb_and_end(inode.content()?).await?;
         self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
             .await?;
         self.written(file, &inode).await

@@ -84,6 +84,11 @@ impl Fs {
         Ok(())
     }
 
+    /// Has any file a tail?
+    pub(crate) fn has_tails(&self) -> bool {
+        !self.tails.borrow().is_empty()
+    }
+
     /// Has the file a tail?
     #[inline]
     pub(crate) fn has_tail(&self, id: BlobId) -> bool {
@@ -128,7 +133,7 @@ impl Fs {
         }
     }
 
-    /// All tails.
+    /// All tails; the first error.
     pub(crate) async fn absorb_all(&self) -> Result<()> {
         let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
         let mut all = Ok(());
@@ -164,21 +169,47 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::end_tail`], of a descriptor's file.
-    pub async fn end_tail_of(&self, file: &OpenFile) -> Result<()> {
-        self.end_tail(file.blob_id()).await;
+    /// As [`Fs::end_tail`], of the files of descriptors.
+    pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) {
+        for file in files {
+            self.end_tail(file.blob_id()).await;
+        }
+    }
+
+    /// Absorbs the tail, and ends it then. After an error of that it goes on.
+    pub(crate) async fn absorb_and_end(&self, blob: &Blob) -> Result<()> {
+        self.absorb(blob).await?;
+        self.end_tail(blob.id).await;
         Ok(())
     }
 
     async fn end_in_turn(&self, tail: &Tail) {
         let blob = tail.inode.blob.as_ref().expect("a file has content");
-        let ended = tail.memory.end();
-        self.store.end_room_of_tail(tail.memory.capacity());
-        let absorbed = match ended {
-            Ok(_) if planted(Bug::UnabsorbedEnd) => Ok(()),
-            Ok(published) => self.take_in(tail, published).await,
-            Err(error) => Err(error),
+        let capacity = tail.memory.capacity();
+        let last = tail
+            .memory
+            .end()
+            .and_then(|published| self.unabsorbed(tail, published));
+        let (last, nonsense) = match last {
+            Ok(last) => (last, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
         };
+        let write = async {
+            blob.set_writer(tail.file.writer());
+            if !last.is_empty() && !planted(Bug::UnabsorbedEnd) {
+                self.drop_set_ids(tail.file.credentials(), blob).await?;
+            }
+            let last = match planted(Bug::UnabsorbedEnd) {
+                true => &[],
+                false => &last[..],
+            };
+            let offset = tail.memory.base() + tail.absorbed.get();
+            let written = self.store.write_last_of_tail(blob, offset, last, capacity);
+            written.await?;
+            self.note_change(blob);
+            Ok(())
+        };
+        let absorbed = nonsense.and(write.await);
         if let Err(error) = absorbed {
             let (volume, inode) = (self.store.reactor().name(), tail.inode.id.slot);
             tracing::warn!(%volume, inode, %error, "what was appended in memory is lost");
@@ -192,18 +223,25 @@ impl Fs {
         self.store.end_tail(blob);
     }
 
+    /// What was published and is not absorbed.
+    fn unabsorbed(&self, tail: &Tail, published: u64) -> Result<Vec<u8>> {
+        match tail.absorbed.get() {
+            absorbed if absorbed == published => Ok(Vec::new()),
+            absorbed => tail.memory.read(absorbed..published),
+        }
+    }
+
     /// Appends what was published to the file.
     async fn take_in(&self, tail: &Tail, published: u64) -> Result<()> {
-        let absorbed = tail.absorbed.get();
-        if published == absorbed {
+        let blob = tail.inode.content()?;
+        let bytes = self.unabsorbed(tail, published)?;
+        if bytes.is_empty() {
             return Ok(());
         }
-        let blob = tail.inode.content()?;
-        let bytes = tail.memory.read(absorbed..published)?;
         blob.set_writer(tail.file.writer());
         self.drop_set_ids(tail.file.credentials(), blob).await?;
         // At its place: after an error, a part of it may be there.
-        let offset = tail.memory.base() + absorbed;
+        let offset = tail.memory.base() + tail.absorbed.get();
         self.store.write(blob, offset, &bytes).await?;
         self.note_change(blob);
         simulation::pause();

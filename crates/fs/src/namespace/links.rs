@@ -56,6 +56,7 @@ impl Fs {
             })
             .await?;
         self.note_changed(id);
+        self.absorb_tail(id).await?;
         self.stat_now(id, &slot)
     }
 

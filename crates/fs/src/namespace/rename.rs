@@ -47,7 +47,9 @@ impl Fs {
                                 && written != Some(plan.source.0)
                                 && plan.source.1 == FileKind::File
                                 && let Some(blob) = self.store.blob_resident(plan.source.0)
-                                && (blob.is_dirty() || blob.is_writing_back())
+                                && (blob.is_dirty()
+                                    || blob.is_writing_back()
+                                    || self.has_tail(plan.source.0))
                             {
                                 return Ok(Outcome::WriteHome(plan.source.0, blob));
                             }
@@ -63,6 +65,7 @@ impl Fs {
             match outcome {
                 Outcome::Nothing => return Ok(()),
                 Outcome::WriteHome(id, blob) => {
+                    self.absorb(&blob).await?;
                     let sync: LocalBoxFuture<'_, _> =
                         Box::pin(self.store.sync(&blob, SyncKind::Data));
                     sync.await?;

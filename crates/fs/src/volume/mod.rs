@@ -123,8 +123,8 @@ impl Fs {
 
     /// Makes everything durable.
     pub async fn syncfs(&self) -> Result<()> {
-        self.absorb_all().await?;
-        let flushed = self.flush_all_mapped().await;
+        let absorbed = self.absorb_all().await;
+        let flushed = absorbed.and(self.flush_all_mapped().await);
         self.store.sync_all().await?;
         flushed
     }

@@ -79,7 +79,7 @@ perform! {
     Space => |call, fs, who| fs.statfs().await;
     SyncAll => |call, fs, who| fs.syncfs().await;
     OpenDescriptors => |call, fs, who| {
-        Ok(fs.open_descriptors(call.cookie, call.max.min(LISTED_MAX) as usize))
+        Ok(fs.open_descriptors(call.cookie, call.max.min(LISTED_MAX) as usize).await)
     };
     CreateBlob => |call, fs, who| fs.create_blob().await;
     DeleteBlob => |call, fs, who| fs.delete_blob(call.id).await;

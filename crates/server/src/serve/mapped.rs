@@ -100,7 +100,11 @@ pub(super) fn begin_tail(
     let engine = ticket.session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let session = ticket.session.clone();
-        let may = || !session.has_ended() && !session.files().is_shared(file);
+        let may = || {
+            let mut files = session.files();
+            // Others may have begun since it was asked for.
+            !files.is_shared(file) && files.tails() < TAILS_MAX && check_room().is_ok()
+        } && !session.has_ended();
         let begun = fs.begin_tail(&open, tail_bytes(), os_random_u64(), may);
         let begun = begun.await;
         ticket.finish_with_value(begun);

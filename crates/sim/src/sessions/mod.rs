@@ -725,7 +725,7 @@ impl Simulation {
         }
         let open = served
             .machine
-            .run(async |fs| Ok(fs.open_descriptors(0, 100)));
+            .run(async |fs| Ok(fs.open_descriptors(0, 100).await));
         let open = open.map_err(|error| format!("listing open files: {error}"))?;
         if !open.is_empty() {
             return Err(format!("files are open, and no session is left: {open:?}"));

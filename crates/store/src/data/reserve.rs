@@ -21,6 +21,14 @@ impl<'i> Promise<'i> {
         }
     }
 
+    /// Pages that are promised already.
+    pub(super) fn of(store: &'i Store, pages: u64) -> Promise<'i> {
+        Promise {
+            pages,
+            ..Promise::none(store)
+        }
+    }
+
     /// Takes one page; false: there is none left.
     pub(super) fn take(&mut self) -> bool {
         let any = self.pages > 0;

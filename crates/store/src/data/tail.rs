@@ -3,6 +3,7 @@
 
 use crate::blob::Blob;
 use crate::cache::tail::{self, TailMemory};
+use crate::data::reserve::Promise;
 use crate::format::BlobId;
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};
@@ -57,9 +58,21 @@ impl Store {
         begun
     }
 
-    /// Frees the room that was kept for a tail, for what is absorbed next.
-    pub fn end_room_of_tail(&self, capacity: u64) {
-        self.reservations.end(pages(capacity));
+    /// Writes the last bytes of a tail to the room that was kept for it; what it doesn't need is free.
+    pub async fn write_last_of_tail(
+        &self,
+        blob: &Rc<Blob>,
+        offset: u64,
+        data: &[u8],
+        capacity: u64,
+    ) -> Result<()> {
+        let mut promise = Promise::of(self, pages(capacity));
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.throttle(blob).await;
+        let _exclusive = self.lock(blob).await;
+        self.write_locked(blob, offset, data, &mut promise).await
     }
 
     /// The next sync of each descriptor reports this.
@@ -73,13 +86,29 @@ impl Store {
         blob.shared.set_tail(false);
     }
 
+    /// As if a user without privileges had written it: set-ID bits go.
+    async fn append_left(&self, blob: &Rc<Blob>, bytes: &[u8]) -> Result<()> {
+        const SET_ID: u32 = 0o6000;
+        self.append(blob, bytes).await?;
+        if blob.with_slot(|slot| slot.mode & SET_ID == 0) {
+            return Ok(());
+        }
+        self.transact(|transaction| {
+            let mut slot = transaction.slot(blob.id)?;
+            slot.mode &= !SET_ID;
+            transaction.put(blob.id, slot)
+        })
+        .await
+    }
+
     /// Appends what dead processes had appended to tails that belong to this mapping. With `keep`,
     /// nothing of that changes the tails.
     pub(crate) async fn absorb_left(&self, mapping: &Path, keep: bool) -> Result<()> {
         if planted(Bug::ForgottenTail) {
             return Ok(());
         }
-        for (slot, generation, tail) in TailMemory::left(mapping)? {
+        for (slot, generation, path) in TailMemory::left(mapping)? {
+            let tail = TailMemory::open(path)?;
             // First: a client that lives appends no more to it.
             let ended = match keep {
                 true => tail.would_end_at(),
@@ -102,7 +131,8 @@ impl Store {
                 tail.read(from..end)
             });
             let appended = match absorbed {
-                Ok(bytes) => self.append(&blob, &bytes).await.map(|_| bytes.len()),
+                Ok(bytes) if bytes.is_empty() => Ok(0),
+                Ok(bytes) => self.append_left(&blob, &bytes).await.map(|()| bytes.len()),
                 Err(error) => Err(error),
             };
             let volume = self.reactor.name();

@@ -24,7 +24,7 @@ mod writer;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::sync::atomic::{Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, open};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstatfs, open};
 use rustix::io::{pread, pwrite, retry_on_intr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -57,6 +57,8 @@ mod word {
     pub(super) const ABSORBED: u64 = 40;
     /// Bytes that there are; counted twice. In a cache line of the client's.
     pub(super) const PUBLISHED: u64 = 128;
+    /// 1: the client appends, and nobody else may begin to.
+    pub(super) const CLAIMED: u64 = 144;
 }
 
 mod state {
@@ -222,61 +224,69 @@ impl TailMemory {
         Ok(tail)
     }
 
+    /// Opens one that another process has left. One whose words can't be read, since its client has
+    /// shortened it, holds nothing.
+    pub(crate) fn open(path: PathBuf) -> Result<TailMemory> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open(&path, flags, Mode::empty()).map_err(failed)?;
+        let mut tail = TailMemory::new(file, path, 0, 0);
+        let word = |word| tail.get(word).unwrap_or(0);
+        // Without the magic nobody ever had it.
+        if word(word::MAGIC) == MAGIC {
+            (tail.base, tail.capacity) = (word(word::BASE), word(word::CAPACITY));
+        }
+        Ok(tail)
+    }
+
     /// Those that belong to the mapping of a volume's cache, with slots and generations of their
-    /// blobs. `EPERM`: one of them isn't of the mapping's user.
-    pub(crate) fn left(mapping: &Path) -> Result<Vec<(u64, u32, TailMemory)>> {
+    /// blobs. Whatever else somebody has given such a name is none.
+    pub(crate) fn left(mapping: &Path) -> Result<Vec<(u64, u32, PathBuf)>> {
         let mut tails = Vec::new();
+        let stat = |path: &Path| rustix::fs::lstat(path).map_err(failed);
         for path in paths(mapping)? {
             let Some((slot, generation)) = parsed(mapping, &path) else {
                 continue;
             };
-            let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let file = open(&path, flags, Mode::empty()).map_err(failed)?;
-            let (of_tail, of_mapping) = (fstat(&file), rustix::fs::lstat(mapping));
-            let (of_tail, of_mapping) = (of_tail.map_err(failed)?, of_mapping.map_err(failed)?);
-            let is_file = rustix::fs::FileType::from_raw_mode(of_tail.st_mode).is_file();
-            if !is_file || of_tail.st_uid != of_mapping.st_uid || of_tail.st_mode & 0o077 != 0 {
-                let what = format!(
-                    "use {}: it isn't of the mapping's user alone",
-                    path.display()
-                );
-                return Err(Error::with(Errno::PERM, what));
+            let found = match stat(&path) {
+                Err(error) if error.errno() == Errno::NOENT => continue,
+                found => found?,
+            };
+            let is_file = FileType::from_raw_mode(found.st_mode).is_file();
+            if is_file && found.st_nlink == 1 && found.st_uid == stat(mapping)?.st_uid {
+                tails.push((slot, generation, path));
             }
-            let mut tail = TailMemory::new(file, path, 0, 0);
-            // Without the magic nobody ever had it; it is deleted with the others.
-            if tail.get(word::MAGIC).is_ok_and(|magic| magic == MAGIC) {
-                (tail.base, tail.capacity) = (tail.get(word::BASE)?, tail.get(word::CAPACITY)?);
-            }
-            tails.push((slot, generation, tail));
         }
         Ok(tails)
     }
 
     /// Pages that those of a mapping hold, and nobody has absorbed.
     pub(crate) fn pages_left(mapping: &Path) -> u64 {
-        let pages = |tail: TailMemory| {
+        let pages = |path: PathBuf| {
+            let tail = TailMemory::open(path).ok()?;
             let bytes = tail
                 .would_end_at()
                 .ok()?
                 .checked_sub(tail.absorbed().ok()?)?;
-            Some(bytes.min(tail.capacity).div_ceil(RING))
+            Some(bytes.min(TAIL_BYTES).div_ceil(RING))
         };
         let left = TailMemory::left(mapping).unwrap_or_default();
         left.into_iter()
-            .filter_map(|(_, _, tail)| pages(tail))
+            .filter_map(|(_, _, path)| pages(path))
             .sum()
     }
 
     /// Is there one that belongs to this mapping?
     pub(crate) fn any_left(mapping: &Path) -> Result<bool> {
-        Ok(!paths(mapping)?.is_empty())
+        Ok(!TailMemory::left(mapping)?.is_empty())
     }
 
     /// Deletes those that belong to a mapping. A client that lives appends no more to them.
     pub(crate) fn remove_left(mapping: &Path) {
-        for (_, _, tail) in TailMemory::left(mapping).unwrap_or_default() {
-            let _ = tail.end();
-            tail.remove();
+        for (_, _, path) in TailMemory::left(mapping).unwrap_or_default() {
+            if let Ok(tail) = TailMemory::open(path) {
+                let _ = tail.end();
+                tail.remove();
+            }
         }
     }
 
@@ -425,6 +435,7 @@ mod tests {
             once(word::FINAL, "final"),
             twice(word::ABSORBED, "absorbed"),
             twice(word::PUBLISHED, "published"),
+            once(word::CLAIMED, "claimed"),
             format!(
                 "{} open, {} ending, {} ended",
                 state::OPEN,

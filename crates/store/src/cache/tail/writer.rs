@@ -142,7 +142,7 @@ pub fn locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl TailWriter {
-    /// Maps a tail. A child of fork doesn't have it.
+    /// Maps a tail, which nobody else has mapped to append: `EBUSY`. A child of fork doesn't have it.
     pub fn map(file: &OwnedFd) -> Result<TailWriter> {
         let what = "map the tail of a file";
         let failed = |errno| Error::with(from_rustix(errno), what);
@@ -174,6 +174,11 @@ impl TailWriter {
         };
         if memory.get(word::MAGIC)? != super::MAGIC || memory.get(word::CAPACITY)? != capacity {
             return Err(Error::with(Errno::PROTO, what));
+        }
+        // Another thread may have been given this one, after its own had ended.
+        let claimed = memory.word(word::CLAIMED);
+        if claimed.swap(1, Ordering::AcqRel) != 0 {
+            return Err(Error::with(Errno::BUSY, what));
         }
         Ok(TailWriter {
             base: memory.get(word::BASE)?,

@@ -15,10 +15,14 @@ struct Lasting {
 
 impl Lasting {
     fn new() -> Lasting {
+        Lasting::of(128 << 20)
+    }
+
+    fn of(bytes: u64) -> Lasting {
         let directory = tempfile::tempdir().expect("a directory");
         let image = directory.path().join("image");
         let file = std::fs::File::create(&image).expect("made");
-        file.set_len(128 << 20).expect("sized");
+        file.set_len(bytes).expect("sized");
         let image = image.to_str().expect("a path").to_owned();
         Volume::mkfs(&image, &adit::MkfsOptions::new()).expect("formatted");
         let mut options = adit::VolumeOptions::new();
@@ -220,5 +224,56 @@ fn threads_append_side_by_side() {
         next[thread] += 1;
     }
     drop((file, there));
+    served.end();
+}
+
+/// The room for what is appended in memory is kept, whatever others write meanwhile.
+#[test]
+fn a_full_volume_takes_what_was_appended_in_memory() {
+    let served = Lasting::of(32 << 20);
+    let there = Volume::open(&served.address).expect("connected");
+    let other = Volume::open(&served.address).expect("connected");
+    for round in 0..4 {
+        let path = format!("/log{round}");
+        let file = there.open_file(&path, &read_write()).expect("opened");
+        let mut number = 0;
+        let mut content = Vec::new();
+        let mut append = |bytes| {
+            while content.len() < bytes {
+                file.append(&line(number)).expect("appended");
+                content.extend(line(number));
+                number += 1;
+            }
+            content.clone()
+        };
+        append(10_000);
+        // All of it is in memory, up to the last byte of the tail.
+        assert_eq!(file.len().expect("known"), append(0).len() as u64);
+        let before = served.messages();
+        let content = append(10_000 + (250 << 10));
+        assert!(served.messages() - before < 3, "it is in memory");
+        let filler = other.open_file("/filler", &read_write()).expect("opened");
+        let mut full = 0;
+        for len in [1 << 20, 64 << 10, 4096] {
+            while filler.append(&vec![7; len]).is_ok() {
+                full += len;
+            }
+        }
+        assert!(full > 1 << 20, "{full}");
+        match round {
+            0 => drop(file),
+            1 => file.sync_data().expect("synced"),
+            2 => assert_eq!(
+                there.metadata(&path).expect("known").len(),
+                content.len() as u64
+            ),
+            _ => {}
+        }
+        assert!(other.read(&path).expect("read") == content, "round {round}");
+        drop(filler);
+        other.remove_file("/filler").expect("removed");
+        other.sync().expect("synced");
+    }
+    drop((there, other));
     served.end();
 }

@@ -611,7 +611,10 @@ impl Simulation {
         }
         let mut clients = self.clients.iter();
         let steps = self.figures.steps;
-        let one_in = match clients.any(|of| of.lives() && of.stopped_until > steps) {
+        // One that ends may wait for it, while nobody sees to it that its session comes back.
+        let waits =
+            |of: &Client| of.stopped_until > steps || of.shared.stops.load(Ordering::Relaxed);
+        let one_in = match clients.any(|of| of.lives() && waits(of)) {
             true => 10,
             false => 200,
         };

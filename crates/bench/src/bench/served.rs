@@ -52,6 +52,7 @@ enum Action {
     ReadByMessage,
     TwoReaders,
     CachedOverwrite,
+    Append,
     AppendSync,
     AppendDurably,
     CreateWriteSync,
@@ -61,7 +62,7 @@ enum Action {
     DirectReads(usize),
 }
 
-const ROWS: [(Action, &str); 16] = [
+const ROWS: [(Action, &str); 17] = [
     (Action::Nothing, "a message that asks for nothing"),
     (Action::Stat, "stat"),
     (Action::FileStat, "fstat of an open file"),
@@ -71,6 +72,7 @@ const ROWS: [(Action, &str); 16] = [
     (Action::ReadByMessage, "cached read 2 × 2 KiB, a message"),
     (Action::TwoReaders, "cached read 4 KiB, two sessions"),
     (Action::CachedOverwrite, "cached overwrite 4 KiB"),
+    (Action::Append, "append 100 B"),
     (Action::AppendSync, "append 100 B, fdatasync"),
     (Action::AppendDurably, "append 100 B with O_DSYNC"),
     (Action::CreateWriteSync, "new file 100 B, fsync, unlink"),
@@ -79,6 +81,9 @@ const ROWS: [(Action, &str); 16] = [
     (Action::DirectReads(8), "direct read 4 KiB, 8 at a time"),
     (Action::DirectReads(32), "direct read 4 KiB, 32 at a time"),
 ];
+
+/// Entries of a log that is appended to without syncs, as of a database's, before it begins again.
+const LOG_ENTRIES: u64 = 40_000;
 
 /// Operations between two readings of the clock.
 fn timing(action: Action) -> Timing {
@@ -247,12 +252,12 @@ fn measure_volume(
     };
     let mut aligned = volume.buffer(PAGE_BYTES as usize)?;
     let mut buffer = vec![0; PAGE_BYTES as usize];
-    let log = |dsync| -> io::Result<File> {
+    let log = |name, dsync| -> io::Result<File> {
         let mut append = OpenOptions::new();
         append.append(true).create(true).truncate(true).dsync(dsync);
-        Ok(volume.open_file(format!("{folder}/log"), &append)?)
+        Ok(volume.open_file(format!("{folder}/{name}"), &append)?)
     };
-    let (log, durable) = (log(false)?, log(true)?);
+    let (log, durable) = (log("log", false)?, log("durable", true)?);
     let (entry, name) = ([1; 100], format!("{folder}/name"));
     let mut new = OpenOptions::new();
     new.write(true).create_new(true);
@@ -292,6 +297,12 @@ fn measure_volume(
                     file.read_at(&mut buffer, page(turn))?;
                 }
                 Action::CachedOverwrite => file.write_at(&buffer, page(turn))?,
+                Action::Append => {
+                    if turn.is_multiple_of(LOG_ENTRIES) {
+                        log.set_len(0)?;
+                    }
+                    log.append(&entry)?;
+                }
                 Action::AppendSync => {
                     log.append(&entry)?;
                     log.sync_data()?;
@@ -394,14 +405,14 @@ fn measure_kernel(
         .open(directory.join("data"));
     let mut aligned = adit::Volume::open("mem:64M")?.buffer(PAGE_BYTES as usize)?;
     let mut buffer = vec![0; PAGE_BYTES as usize];
-    let log = |flags| {
+    let log = |name, flags| {
         HostFile::options()
             .append(true)
             .create(true)
             .custom_flags(flags)
-            .open(directory.join("log"))
+            .open(directory.join(name))
     };
-    let (log, durable) = (log(0)?, log(libc::O_DSYNC)?);
+    let (log, durable) = (log("log", 0)?, log("durable", libc::O_DSYNC)?);
     let (entry, name) = ([1; 100], directory.join("name"));
     for (row, (action, _)) in ROWS.iter().enumerate() {
         let is_here = match action {
@@ -434,6 +445,12 @@ fn measure_kernel(
                     file.read_at(&mut buffer, page(turn))?;
                 }
                 Action::CachedOverwrite => file.write_all_at(&buffer, page(turn))?,
+                Action::Append => {
+                    if turn.is_multiple_of(LOG_ENTRIES) {
+                        log.set_len(0)?;
+                    }
+                    io::Write::write_all(&mut &log, &entry)?;
+                }
                 Action::AppendSync => {
                     io::Write::write_all(&mut &log, &entry)?;
                     log.sync_data()?;

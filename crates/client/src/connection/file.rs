@@ -175,6 +175,7 @@ impl Connection {
     /// As fdatasync, or as fsync.
     pub(crate) fn sync(&self, file: &RemoteFile, all: bool) -> Result<()> {
         let file = file.number;
+        self.tails.note_sync(file);
         let sync = |taken: &mut Taken<'_>| taken.send(Message::Sync { file, all });
         self.with_slot(sync, |_| None).map(drop)
     }

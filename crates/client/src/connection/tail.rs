@@ -7,10 +7,13 @@
 //!          └────────────────────────── message ◄──────────────────────────┘
 //! ```
 //! A tail costs as much as some tens of messages to make. So a file gets one after a number of appends
-//! in messages, of which the double is waited for after each tail that was of little use.
+//! in messages, of which the double is waited for after each tail that was of little use. A file whose
+//! appends are each synced gets one only where processors are short: there a message costs switches
+//! between threads; elsewhere it is quicker than the absorption of one append.
 
 use super::{Connection, RemoteFile};
 use adit_base::Result;
+use adit_base::clock::monotonic_ns;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::simulation::{self, Bug, planted};
 use adit_fs::OpenFlags;
@@ -27,6 +30,10 @@ const _: () = assert!(APPEND_BYTES_MAX <= DATA_BYTES_MAX);
 /// Appends in messages before a file gets a tail, first and at most.
 const MESSAGES_FIRST: u32 = 32;
 const MESSAGES_MAX: u32 = 1 << 16;
+/// Appends between two syncs, and syncs in a row that came after so few, of a file of which each append
+/// is synced.
+const FEW: u32 = 2;
+const SYNCS: u32 = 16;
 /// A tail that held fewer bytes was of little use.
 const USEFUL_BYTES: u64 = 64 << 10;
 
@@ -46,6 +53,10 @@ pub(super) struct FileAppends {
     tail: Option<Arc<TailWriter>>,
     /// A thread gets it one.
     begins: bool,
+    /// Appends since the last sync.
+    unsynced: u32,
+    /// Syncs in a row that came after few appends.
+    synced: u32,
 }
 
 impl Tails {
@@ -62,7 +73,12 @@ impl Tails {
     }
 
     /// The tail of a file. None, and true: this append was the last one before it gets one.
-    fn tail(&self, file: u64, counts: bool) -> (Option<Arc<TailWriter>>, bool) {
+    fn tail(
+        &self,
+        file: u64,
+        counts: bool,
+        is_short: impl Fn() -> bool,
+    ) -> (Option<Arc<TailWriter>>, bool) {
         let Some(mut files) = locked(&self.0) else {
             return (None, false);
         };
@@ -79,10 +95,18 @@ impl Tails {
                     next: first,
                     tail: None,
                     begins: false,
+                    unsynced: 0,
+                    synced: 0,
                 };
                 files.entry(file).or_insert(new)
             }
         };
+        of_file.unsynced = of_file.unsynced.saturating_add(1);
+        if of_file.synced >= SYNCS && of_file.unsynced <= FEW && !is_short() {
+            // The server ends it with the message that comes now.
+            of_file.tail = None;
+            return (None, false);
+        }
         if of_file.tail.is_some() || of_file.begins || !counts {
             return (of_file.tail.clone(), false);
         }
@@ -104,6 +128,19 @@ impl Tails {
         {
             of_file.tail = tail;
             of_file.begins = false;
+        }
+    }
+
+    /// The file is synced.
+    pub(super) fn note_sync(&self, file: u64) {
+        if let Some(mut files) = locked(&self.0)
+            && let Some(of_file) = files.get_mut(&file)
+        {
+            of_file.synced = match of_file.unsynced <= FEW {
+                true => of_file.synced.saturating_add(1),
+                false => 0,
+            };
+            of_file.unsynced = 0;
         }
     }
 
@@ -142,7 +179,8 @@ impl Connection {
         if len == 0 || len > APPEND_BYTES_MAX || file.flags.intersects(unfit) || !self.is_own() {
             return None;
         }
-        let (tail, is_due) = self.tails.tail(file.number, counts);
+        let is_short = || self.link().patience.is_short(monotonic_ns());
+        let (tail, is_due) = self.tails.tail(file.number, counts, is_short);
         let tail = match is_due {
             true => self.begin_tail(file)?,
             false => tail?,

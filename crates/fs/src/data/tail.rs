@@ -26,6 +26,8 @@ pub(crate) struct Tail {
     file: Arc<OpenFile>,
     inode: Rc<Inode>,
     absorbed: Cell<u64>,
+    /// As its client knows.
+    noted: Cell<u64>,
     has_ended: Cell<bool>,
     /// Who absorbs.
     turn: RwLock,
@@ -77,6 +79,7 @@ impl Fs {
             file: file.clone(),
             inode: inode.clone(),
             absorbed: Cell::new(0),
+            noted: Cell::new(0),
             has_ended: Cell::new(false),
             turn: RwLock::default(),
         };
@@ -246,6 +249,11 @@ impl Fs {
         self.note_change(blob);
         simulation::pause();
         tail.absorbed.set(published);
+        // A client that finds no room asks, and hears of it.
+        if published - tail.noted.get() < tail.memory.capacity() / 2 {
+            return Ok(());
+        }
+        tail.noted.set(published);
         tail.memory.note_absorbed(published)
     }
 }

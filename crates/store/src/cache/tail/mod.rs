@@ -332,7 +332,8 @@ impl TailMemory {
         }
     }
 
-    /// Tells the client that there is room.
+    /// Tells the client that there is room. The next opening trusts the file's size instead: it may be
+    /// told late.
     pub fn note_absorbed(&self, bytes: u64) -> Result<()> {
         self.set_count(word::ABSORBED, bytes)
     }
@@ -370,6 +371,14 @@ impl TailMemory {
         Ok(())
     }
 
+    fn write_exactly(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let written = retry_on_intr(|| pwrite(&self.file, bytes, offset));
+        match written.map_err(failed)? == bytes.len() {
+            true => Ok(()),
+            false => Err(garbled()),
+        }
+    }
+
     /// Nobody finds it from here on.
     pub fn remove(&self) {
         if let Err(error) = std::fs::remove_file(&self.name)
@@ -395,10 +404,20 @@ impl Words for TailMemory {
 
     fn set(&self, word: u64, value: u64) -> Result<()> {
         let bytes = value.to_le_bytes();
-        match retry_on_intr(|| pwrite(&self.file, &bytes, word)).map_err(failed)? {
-            8 => Ok(()),
-            _ => Err(garbled()),
-        }
+        self.write_exactly(&bytes, word)
+    }
+
+    // Both words by one call.
+    fn set_count(&self, word: u64, count: u64) -> Result<()> {
+        let words = [count, other_bits(count)].map(u64::to_le_bytes);
+        self.write_exactly(words.as_flattened(), word)
+    }
+
+    fn try_count(&self, word: u64) -> Result<Option<u64>> {
+        let mut words = [[0; 8]; 2];
+        self.read_exactly(words.as_flattened_mut(), word)?;
+        let [count, other] = words.map(u64::from_le_bytes);
+        Ok((other == other_bits(count)).then_some(count))
     }
 }
 

@@ -3,7 +3,7 @@
 use adit_base::simulation::Bug;
 use adit_sim::sessions::{Figures, run};
 
-/// None took more than 90 when this was written.
+/// None took more than 100 from there on when this was written.
 const SEEDS_MAX: u64 = 300;
 
 fn seeds(seeds: impl IntoIterator<Item = u64>) -> Figures {
@@ -30,16 +30,16 @@ fn a_fixed_set_of_seeds_keeps_what_sessions_are_promised() {
 }
 
 /// A rename over a file counted as done though its server had died before it: its first look at the
-/// names took the number of a transaction (3987). A lock that a session was releasing was another
+/// names took the number of a transaction (284). A lock that a session was releasing was another
 /// session's already, and the next server was asked for it twice: the file of one of them was closed
-/// (301). Memory of a mapping that was taken over had only the pages that a session claimed (1), and
-/// went with the first session that claimed it (100). A server was killed when its grace had ended,
+/// (653). Memory of a mapping that was taken over had only the pages that a session claimed (1), and
+/// went with the first session that claimed it (394). A server was killed when its grace had ended,
 /// and had not told so to a session that was back: the next server took it for late (27). The planted
 /// bugs `LookTakesNumber`, `RelockedRelease`, `FilledAgain`, `HastyMemory` and `ForgottenReturn` are
 /// these; seeds have had other histories since.
 #[test]
 fn seeds_that_once_failed_fail_no_more() {
-    seeds([1, 27, 100, 301, 3987]);
+    seeds([1, 27, 284, 394, 653]);
 }
 
 #[test]
@@ -56,8 +56,9 @@ fn planted_bugs_of_sessions_are_found() {
         let from = match bug {
             // Rare: more must happen at the right moment.
             Bug::BelievedDead => 900,
-            Bug::LookTakesNumber => 3900,
-            Bug::RelockedRelease => 220,
+            Bug::HastyMemory => 320,
+            Bug::LookTakesNumber => 220,
+            Bug::RelockedRelease => 580,
             Bug::SurvivingLock => 510,
             _ => 0,
         };

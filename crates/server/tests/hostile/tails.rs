@@ -78,7 +78,7 @@ pub(crate) fn words(rig: &Rig) {
                         assert_eq!(reply.errno, 0, "attack {number}");
                     }
                 }
-                1 => _ = peer.call(0, file, Close {}).expect("closed"),
+                1 => peer.call(0, file, Close {}).expect("closed"),
                 2 => drop(peer),
                 // Another session opens it.
                 _ => {}

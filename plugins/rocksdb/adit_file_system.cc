@@ -69,7 +69,10 @@ IOStatus AditFileSystem::OpenWritable(const std::string& path, const FileOptions
     adit_close(file);
     return status;
   }
-  result->reset(new WritableFile(file, path, options, static_cast<uint64_t>(size), volume_->id()));
+  const bool ends_there = at_end || (flags & ADIT_O_TRUNC) != 0;
+  const bool is_served = volume_->address().rfind("unix:", 0) == 0;
+  result->reset(new WritableFile(file, path, options, static_cast<uint64_t>(size),
+                                 ends_there && is_served, volume_->id()));
   return IOStatus::OK();
 }
 

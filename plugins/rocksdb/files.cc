@@ -131,10 +131,11 @@ size_t RandomAccessFile::GetUniqueId(char* id, size_t max_size) const {
 // ---------------------------------------------------------------------------------------- writable
 
 WritableFile::WritableFile(adit_file* file, const std::string& path, const FileOptions& options,
-                           uint64_t size, uint64_t volume_id)
+                           uint64_t size, bool ends_there, uint64_t volume_id)
     : FSWritableFile(options),
       handle_(file, path, options.use_direct_writes),
       size_(size),
+      ends_there_(ends_there && !options.use_direct_writes),
       volume_id_(volume_id),
       allocate_(options.allow_fallocate),
       allocation_keeps_size_(options.fallocate_with_keep_size) {}
@@ -142,8 +143,17 @@ WritableFile::WritableFile(adit_file* file, const std::string& path, const FileO
 WritableFile::~WritableFile() { Close(IOOptions(), nullptr).PermitUncheckedError(); }
 
 IOStatus WritableFile::Append(const Slice& data, const IOOptions&, IODebugContext*) {
-  // Not adit_append: preallocation without keep_size, or reuse of an old log, puts the end
-  // elsewhere.
+  // Preallocation without keep_size, or reuse of an old log, puts the end elsewhere.
+  if (ends_there_) {
+    uint64_t at = 0;
+    const int64_t appended = adit_append(handle_.get(), data.data(), data.size(), &at);
+    if (__builtin_expect(appended < 0, 0)) return Failure(appended, handle_.path());
+    if (__builtin_expect(at != size_, 0)) {
+      return IOStatus::IOError(handle_.path(), "another process writes to the file");
+    }
+    size_ += data.size();
+    return IOStatus::OK();
+  }
   const int64_t written = adit_pwrite(handle_.get(), data.data(), data.size(), size_);
   if (__builtin_expect(written < 0, 0)) return Failure(written, handle_.path());
   size_ += data.size();
@@ -154,6 +164,7 @@ IOStatus WritableFile::PositionedAppend(const Slice& data, uint64_t offset, cons
                                         IODebugContext*) {
   const int64_t written = adit_pwrite(handle_.get(), data.data(), data.size(), offset);
   if (written < 0) return Failure(written, handle_.path());
+  ends_there_ = ends_there_ && offset <= size_ && offset + data.size() >= size_;
   size_ = offset + data.size();
   return IOStatus::OK();
 }
@@ -195,6 +206,7 @@ IOStatus WritableFile::RangeSync(uint64_t, uint64_t, const IOOptions& options,
 IOStatus WritableFile::Allocate(uint64_t offset, uint64_t len, const IOOptions&, IODebugContext*) {
   if (!allocate_) return IOStatus::OK();
   const unsigned mode = allocation_keeps_size_ ? ADIT_FALLOC_KEEP_SIZE : 0;
+  ends_there_ = ends_there_ && allocation_keeps_size_;
   return ToStatus(adit_fallocate(handle_.get(), mode, offset, len), handle_.path());
 }
 

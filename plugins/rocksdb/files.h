@@ -124,9 +124,10 @@ class RandomAccessFile final : public rocksdb::FSRandomAccessFile {
 
 class WritableFile final : public rocksdb::FSWritableFile {
  public:
-  // Appends from `size` on, whatever the file holds beyond.
+  // Appends from `size` on, whatever the file holds beyond. `ends_there`: nothing, and the volume is
+  // in a server, to which appends can go without a message.
   WritableFile(adit_file* file, const std::string& path, const FileOptions& options, uint64_t size,
-               uint64_t volume_id);
+               bool ends_there, uint64_t volume_id);
   ~WritableFile() override;
 
   IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override;
@@ -157,6 +158,8 @@ class WritableFile final : public rocksdb::FSWritableFile {
  private:
   Handle handle_;
   uint64_t size_;
+  // The file ends at size_.
+  bool ends_there_;
   const uint64_t volume_id_;
   const bool allocate_;
   const bool allocation_keeps_size_;

@@ -18,5 +18,5 @@ mod open;
 mod read;
 mod size;
 mod sync;
-pub(crate) mod tail;
+mod tail;
 mod write;

@@ -6,7 +6,7 @@
 //! acknowledged, and only absorption moves its end while there is a tail.
 
 use crate::open::file::OpenFile;
-use crate::open::inode::Inode;
+use crate::open::tail::Tail;
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::simulation::{self, Bug, planted};
@@ -19,19 +19,6 @@ use std::sync::Arc;
 
 /// Bytes that a file with a tail may still grow by.
 const GROWTH_MAX: u64 = 1 << 40;
-
-/// The tail of a file, as the worker has it.
-pub(crate) struct Tail {
-    memory: Arc<TailMemory>,
-    file: Arc<OpenFile>,
-    inode: Rc<Inode>,
-    absorbed: Cell<u64>,
-    /// As its client knows.
-    noted: Cell<u64>,
-    has_ended: Cell<bool>,
-    /// Who absorbs.
-    turn: RwLock,
-}
 
 impl Fs {
     /// Gives a descriptor a tail of so many bytes, to whose [memory](OpenFile::tail) its program

@@ -8,11 +8,11 @@
 mod open_inodes;
 mod start;
 
-use crate::data::tail::Tail;
 use crate::inode::orphans::Orphans;
 use crate::inode::resolve::Base;
 use crate::open::descriptors::Descriptors;
 use crate::open::inode::InodeTable;
+use crate::open::tail::Tail;
 use crate::open::waits::Waits;
 use crate::types::*;
 use adit_base::hash::BuildNumberHasher;

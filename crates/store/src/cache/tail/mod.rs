@@ -28,6 +28,7 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstatfs, ope
 use rustix::io::{pread, pwrite, retry_on_intr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 
 pub use writer::{Appended, TailWriter, locked};
 
@@ -39,8 +40,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"adittail");
 /// Between two looks at a count that is being changed.
 const LOOKS_MAX: u32 = if cfg!(loom) { 2 } else { 64 };
 
-/// Those of this process.
-static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+/// Each has it: how many there are in this process.
+static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
 /// Words of the first page, by their offsets.
 mod word {
@@ -87,17 +88,26 @@ trait Words {
         Ok((self.get(word + 8)? == other_bits(count)).then_some(count))
     }
 
-    /// What is counted: the less of both if the other side was stopped while it changed it.
-    fn count(&self, word: u64) -> Result<u64> {
+    /// The same, after some looks. None: the other side was stopped while it changed it, or writes
+    /// nonsense.
+    fn settled_count(&self, word: u64) -> Result<Option<u64>> {
         for look in 0..LOOKS_MAX {
             if let Some(count) = self.try_count(word)? {
-                return Ok(count);
+                return Ok(Some(count));
             }
             if look > LOOKS_MAX / 2 {
                 std::thread::yield_now();
             }
         }
-        Ok(self.get(word)?.min(count_of(self.get(word + 8)?)))
+        Ok(None)
+    }
+
+    /// What is counted: the less of both if they don't fit.
+    fn count(&self, word: u64) -> Result<u64> {
+        match self.settled_count(word)? {
+            Some(count) => Ok(count),
+            None => Ok(self.get(word)?.min(count_of(self.get(word + 8)?))),
+        }
     }
 
     /// The client has these bytes there. Are they acknowledged? False: the tail ends.
@@ -152,6 +162,7 @@ pub struct TailMemory {
     name: PathBuf,
     base: u64,
     capacity: u64,
+    _counted: Arc<()>,
 }
 
 fn failed(errno: rustix::io::Errno) -> Error {
@@ -187,13 +198,13 @@ pub(crate) fn name(mapping: &Path, slot: u64, generation: u32, nonce: u64) -> Op
 
 impl TailMemory {
     fn new(file: OwnedFd, name: PathBuf, base: u64, capacity: u64) -> TailMemory {
-        COUNT.fetch_add(1, Ordering::Relaxed);
         TailMemory {
             _guard: fork::close_in_child(file.as_fd()),
             file,
             name,
             base,
             capacity,
+            _counted: COUNT.clone(),
         }
     }
 
@@ -292,7 +303,7 @@ impl TailMemory {
 
     /// How many there are in this process.
     pub fn count() -> usize {
-        COUNT.load(Ordering::Relaxed) as usize
+        Arc::strong_count(&COUNT) - 1
     }
 
     /// Where in the file it begins.
@@ -312,9 +323,10 @@ impl TailMemory {
         open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
     }
 
-    /// Bytes that the client has published.
+    /// Bytes that the client has published. `EINVAL`: that can't be told, and the tail is to end.
     pub fn published(&self) -> Result<u64> {
-        let published = self.count(word::PUBLISHED)?;
+        let published = self.settled_count(word::PUBLISHED)?;
+        let published = published.ok_or_else(garbled)?;
         fence(Ordering::Acquire);
         Ok(published)
     }
@@ -328,7 +340,7 @@ impl TailMemory {
     pub(crate) fn would_end_at(&self) -> Result<u64> {
         match self.ended_at()? {
             Some(ended) => Ok(ended),
-            None => self.published(),
+            None => self.count(word::PUBLISHED),
         }
     }
 
@@ -386,12 +398,6 @@ impl TailMemory {
         {
             tracing::warn!(path = %self.name.display(), %error, "the tail of a file keeps its name");
         }
-    }
-}
-
-impl Drop for TailMemory {
-    fn drop(&mut self) {
-        COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,22 @@
+//! The tail of an open file: memory to which its program appends without a message (`data/tail.rs`).
+
+use super::file::OpenFile;
+use super::inode::Inode;
+use adit_reactor::sync::RwLock;
+use adit_store::TailMemory;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The tail of a file, as the worker has it.
+pub(crate) struct Tail {
+    pub(crate) memory: Arc<TailMemory>,
+    pub(crate) file: Arc<OpenFile>,
+    pub(crate) inode: Rc<Inode>,
+    pub(crate) absorbed: Cell<u64>,
+    /// As its client knows.
+    pub(crate) noted: Cell<u64>,
+    pub(crate) has_ended: Cell<bool>,
+    /// Who absorbs.
+    pub(crate) turn: RwLock,
+}

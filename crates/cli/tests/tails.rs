@@ -1,5 +1,5 @@
-//! Appends without a message, and the deaths of those who take part: what a client was told is in the
-//! file, once and in order, whoever is killed, and whoever opens the volume next.
+//! Appends without a message, and deaths of client and server: each acknowledged record is in the file,
+//! once and in order, whichever process is killed, and whichever opens the volume next.
 //!
 //! `ADIT_DEATHS` is the number of rounds, `ADIT_SEED` changes their moments.
 
@@ -283,7 +283,7 @@ fn a_program_and_its_children_append_in_turn() {
     place.ok(&["check", "v.adit"]);
 }
 
-/// What lies beside a mapping under the name of a tail, and is none; and what its client has spoiled.
+/// Other files beside a mapping have the names of tails, and a client has spoiled its own tail.
 #[test]
 fn nobody_keeps_the_next_opening_from_what_was_appended() {
     let _watchdog = Watchdog::new();
@@ -300,7 +300,7 @@ fn nobody_keeps_the_next_opening_from_what_was_appended() {
         until("it appends", || {
             (0..FILES).all(|file| acknowledged(&counts(&place), file) > 2000)
         });
-        // Who may write it, and doesn't own it, takes it the right to act as its owner.
+        // A write by another user than the owner clears these bits.
         volume.set_mode(path(1), 0o4777).expect("set");
         let (inode, generation) = {
             let first = volume.metadata(path(0)).expect("known");

@@ -256,8 +256,8 @@ impl Hall {
         }
     }
 
-    /// Gives a session to a poller, and tells it that it has begun: who knows that finds itself in
-    /// the server's state.
+    /// Gives a session to a poller, then tells its client that it has begun: the client finds the
+    /// session in the server's state.
     fn place(&self, (session, memory, resumed): (Arc<Session>, OwnedFd, Option<Resumed>)) {
         let published = session.published();
         let answer = Answer::Begun(Begun {

@@ -158,7 +158,7 @@ impl Fs {
             return Ok(());
         }
         if self.has_tails() {
-            // What was appended before has the earlier time.
+            // Bytes that were appended before this call get the earlier time.
             let found = self.store.view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                 Ok(id)

@@ -114,7 +114,7 @@ impl Fs {
             Err(error) => Err(error),
         };
         match absorbed {
-            // There is room for it, which was kept. What its client has made of it is its own loss.
+            // The end of the tail writes to the room that was kept. Garbled bytes are the client's loss.
             Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {
                 self.end_in_turn(&tail).await;
                 Ok(())
@@ -205,7 +205,7 @@ impl Fs {
             tracing::warn!(%volume, inode, %error, "what was appended in memory is lost");
             self.store.note_error(blob, error.errno());
         }
-        // Nobody takes it for what the next process has to absorb, before its file changes.
+        // Before the file changes: the next process absorbs each tail that has a name.
         tail.memory.remove();
         tail.has_ended.set(true);
         tail.file.set_tail(None);
@@ -213,7 +213,7 @@ impl Fs {
         self.store.end_tail(blob);
     }
 
-    /// What was published and is not absorbed.
+    /// The published bytes that are not absorbed.
     fn unabsorbed(&self, tail: &Tail, published: u64) -> Result<Vec<u8>> {
         match tail.absorbed.get() {
             absorbed if absorbed == published => Ok(Vec::new()),

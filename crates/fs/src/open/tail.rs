@@ -14,9 +14,9 @@ pub(crate) struct Tail {
     pub(crate) file: Arc<OpenFile>,
     pub(crate) inode: Rc<Inode>,
     pub(crate) absorbed: Cell<u64>,
-    /// As its client knows.
+    /// Absorbed bytes that the client knows of.
     pub(crate) noted: Cell<u64>,
     pub(crate) has_ended: Cell<bool>,
-    /// Who absorbs.
+    /// Held by the operation that absorbs.
     pub(crate) turn: RwLock,
 }

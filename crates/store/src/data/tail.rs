@@ -123,7 +123,7 @@ impl Store {
             let absorbed = ended.and_then(|end| {
                 let absorbed = tail.absorbed()?;
                 let size = blob.size();
-                // Who is shorter than that was shortened, after it was absorbed.
+                // A shorter file was cut after the absorption.
                 let from = match size.checked_sub(tail.base()) {
                     Some(from) if from >= absorbed && !planted(Bug::RepeatedTail) => from.min(end),
                     _ => absorbed,

@@ -14,8 +14,8 @@
 //!    says how far it went, also for a process that takes the tail over.
 //! 3. This process never maps the memory, and copies bytes before it looks at them: a client may
 //!    change or shorten it at any time.
-//! 4. Both sides can be stopped between two stores, and copies by system calls may be torn. So what
-//!    one of them counts stands there twice ([`Words::count`]).
+//! 4. Both sides can be stopped between two stores, and copies by system calls may be torn. So each
+//!    count stands there twice ([`Words::count`]).
 
 #[cfg(all(test, loom))]
 mod models;
@@ -65,7 +65,7 @@ mod word {
 mod state {
     /// The client appends.
     pub(super) const OPEN: u64 = 0;
-    /// What is published now may count or not.
+    /// The server is deciding which published bytes count.
     pub(super) const ENDING: u64 = 1;
     /// [`FINAL`](super::word::FINAL) says how much counts.
     pub(super) const ENDED: u64 = 2;
@@ -82,7 +82,7 @@ trait Words {
         self.set(word, count)
     }
 
-    /// What is counted. None: the other side is changing it.
+    /// The count. None: the other side is changing it.
     fn try_count(&self, word: u64) -> Result<Option<u64>> {
         let count = self.get(word)?;
         Ok((self.get(word + 8)? == other_bits(count)).then_some(count))
@@ -102,7 +102,7 @@ trait Words {
         Ok(None)
     }
 
-    /// What is counted: the less of both if they don't fit.
+    /// The count: the less of both words if they don't fit.
     fn count(&self, word: u64) -> Result<u64> {
         match self.settled_count(word)? {
             Some(count) => Ok(count),
@@ -133,7 +133,7 @@ trait Words {
         Ok(published)
     }
 
-    /// What became of it, for the client. None: that is being decided.
+    /// The bytes that count, once the tail has ended. None: it hasn't.
     fn ended_at(&self) -> Result<Option<u64>> {
         let has_ended = self.get(word::STATE)? == state::ENDED;
         fence(Ordering::SeqCst);
@@ -174,7 +174,7 @@ fn failed(errno: rustix::io::Errno) -> Error {
     }
 }
 
-/// What a client could have written there, and Adit didn't.
+/// The client has written words that Adit never writes.
 fn garbled() -> Error {
     Error::with(
         Errno::INVAL,
@@ -228,7 +228,7 @@ impl TailMemory {
             tail.set(word::CAPACITY, capacity)?;
             tail.set_count(word::ABSORBED, 0)?;
             tail.set_count(word::PUBLISHED, 0)?;
-            // Last: who finds it without is none.
+            // Last: a file without it is no tail.
             tail.set(word::MAGIC, MAGIC)
         };
         prepare().inspect_err(|_| tail.remove())?;

@@ -123,8 +123,8 @@ impl Memory {
     }
 }
 
-/// Locks what is never locked for long. None: whoever has locked it has to run first, and may be what
-/// this, a signal's handler, has interrupted.
+/// Locks a mutex that no thread holds for long. None: its holder has to run first, and may be the code
+/// that this thread's signal handler has interrupted.
 pub fn locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const SPINS: u32 = 200;
     const ROUNDS: u32 = 20;
@@ -202,7 +202,7 @@ impl TailWriter {
                 return Ok(Appended::Ended);
             }
             let absorbed = self.memory.try_count(word::ABSORBED)?;
-            // What the server says must fit.
+            // The server's count must fit.
             let absorbed = absorbed.filter(|bytes| (counts.absorbed..=begin).contains(bytes));
             counts.absorbed = absorbed.unwrap_or(counts.absorbed);
             if end - counts.absorbed > self.memory.capacity {

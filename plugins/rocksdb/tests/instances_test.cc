@@ -7,8 +7,8 @@
 // told what to do in lines of standard input, and answers each with "done", or ends with 1 and words
 // on standard error:
 //
-//   put FIRST END ROUND      keys FIRST to END - 1 get their values of that round
-//   delete FIRST END         deletes them
+//   put FIRST END ROUND      keys FIRST to END - 1 get their values of that round; then it rests
+//   delete FIRST END         deletes them; then it rests
 //   flush                    the memtable becomes a table
 //   compact                  all tables become new ones, and the old files are deleted
 //   catch-up                 a secondary reads what the primary has written meanwhile
@@ -109,8 +109,10 @@ class Instance {
   void Do(const std::string& verb, uint64_t first, uint64_t end, uint64_t round) {
     if (verb == "put") {
       for (uint64_t i = first; i < end; ++i) Check(db_->Put(WriteOptions(), Key(i), Value(i, round)));
+      Rest();
     } else if (verb == "delete") {
       for (uint64_t i = first; i < end; ++i) Check(db_->Delete(WriteOptions(), Key(i)));
+      Rest();
     } else if (verb == "flush") {
       Check(db_->Flush(FlushOptions()));
     } else if (verb == "compact") {
@@ -143,6 +145,18 @@ class Instance {
   }
 
  private:
+  // Waits until nothing is flushed or compacted. A secondary reads the MANIFEST, then the logs: what is
+  // flushed in between is in no table that it knows, and its log is deleted. So it misses that until it
+  // catches up again, on any file system.
+  void Rest() {
+    const std::string busy[] = {DB::Properties::kMemTableFlushPending, DB::Properties::kNumRunningFlushes,
+                                DB::Properties::kCompactionPending, DB::Properties::kNumRunningCompactions};
+    for (const std::string& property : busy) {
+      uint64_t number = 1;
+      while (db_->GetIntProperty(property, &number) && number != 0) Env::Default()->SleepForMicroseconds(1000);
+    }
+  }
+
   void Verify(uint64_t first, uint64_t end, uint64_t round) {
     std::string value;
     for (uint64_t i = first; i < end; ++i) {

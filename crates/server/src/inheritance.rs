@@ -45,10 +45,10 @@ impl Inheritance {
         let files = files.ok_or_else(ended)?;
         // From here on two processes append. A tail that begins behind this finds that.
         let open: Vec<_> = files.iter().map(|(_, file)| file.open().clone()).collect();
-        let ended = session.volume.engine.run(|fs| async move {
-            fs.end_tails_of(&open).await;
-            Ok(())
-        });
+        let ended = session
+            .volume
+            .engine
+            .run(|fs| async move { fs.end_tails_of(&open).await });
         ended?;
         Ok(Inheritance {
             _guard: fork::close_in_child(socket.as_fd()),

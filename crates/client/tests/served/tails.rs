@@ -1,6 +1,9 @@
 //! Appends without a message.
 
 use super::*;
+use adit::File;
+use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
+use std::sync::Arc;
 
 /// Appends before a file surely has a tail.
 const SOME: usize = 100;
@@ -18,6 +21,16 @@ impl Lasting {
         Lasting::of(128 << 20)
     }
 
+    /// On a device whose requests can be made to fail, with a small cache.
+    fn on(device: Arc<FaultDevice>) -> Lasting {
+        let mut options = adit::VolumeOptions::new();
+        options.survive(adit::Survive::Require).cache_bytes(8 << 20);
+        let fresh = Volume::on_device(device.clone(), &adit::VolumeOptions::new(), true);
+        fresh.expect("formatted").close().expect("closed");
+        let volume = Volume::on_device(device, &options, false).expect("opened");
+        Lasting::serve(volume, tempfile::tempdir().expect("a directory"))
+    }
+
     fn of(bytes: u64) -> Lasting {
         let directory = tempfile::tempdir().expect("a directory");
         let image = directory.path().join("image");
@@ -28,6 +41,10 @@ impl Lasting {
         let mut options = adit::VolumeOptions::new();
         options.survive(adit::Survive::Require);
         let volume = Volume::open_with(&image, &options).expect("opened");
+        Lasting::serve(volume, directory)
+    }
+
+    fn serve(volume: Volume, directory: tempfile::TempDir) -> Lasting {
         let socket = directory.path().join("s");
         let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new());
         Lasting {
@@ -275,5 +292,71 @@ fn a_full_volume_takes_what_was_appended_in_memory() {
         other.sync().expect("synced");
     }
     drop((there, other));
+    served.end();
+}
+
+/// Where the end of a tail can't be written, the operation that ends it fails, and nothing is lost.
+#[test]
+fn a_failed_read_of_the_last_page_loses_no_append() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: 128 << 20,
+        identity: 7,
+        ..FaultConfig::default()
+    });
+    let served = Lasting::on(device.clone());
+    const LARGE_PAGES: u64 = 8 << 10;
+    let content = vec![1; (LARGE_PAGES << 12) as usize];
+    served.volume.write("/large", content).expect("written");
+    served.volume.sync().expect("synced");
+    let large = served.volume.open_file("/large", &read_write());
+    let large = large.expect("opened");
+    let there = Volume::open(&served.address).expect("connected");
+    let mut begin = 0;
+    let failing: [&dyn Fn(&File) -> adit::Result<()>; 5] = [
+        &|_| served.volume.truncate("/log", 1 << 20),
+        &|_| there.truncate("/log", 1 << 20),
+        &|_| served.volume.open_file("/log", &read_write()).map(drop),
+        &|log| log.write_at(b"x", 0),
+        &|log| log.set_len(1 << 20),
+    ];
+    for (number, fails) in failing.iter().enumerate() {
+        let log = there.open_file("/log", &read_write()).expect("opened");
+        let end = begin + SOME;
+        for number in begin..end {
+            log.append(&line(number)).expect("appended");
+        }
+        log.sync_data().expect("synced");
+        // Its last page is home, and not in the cache any more.
+        let checkpoint = served.volume.run(|fs| fs.store().checkpoint());
+        checkpoint.expect("written");
+        for page in (0..2 * LARGE_PAGES).map(|page| page * 7 % LARGE_PAGES) {
+            large.read_at(&mut [0; 10], page << 12).expect("read");
+        }
+        // What says where it is, is: a look at the file would absorb.
+        there.metadata("/large").expect("known");
+        let before = served.messages();
+        for number in end..end + 5 {
+            log.append(&line(number)).expect("appended");
+        }
+        assert_eq!(served.messages(), before, "{number}: it has a tail");
+        let errors = FaultRule::new(FaultOn::Read, FaultEffect::Error(adit::Errno::IO));
+        device.inject(errors);
+        let failed = fails(&log);
+        let failed = failed.expect_err("a page can't be read");
+        assert_eq!(failed.errno(), adit::Errno::IO, "{number}: {failed}");
+        assert!(
+            log.append(b"more").is_err(),
+            "{number}: behind what is not there"
+        );
+        device.clear_faults();
+        begin = end + 5;
+        assert_eq!(
+            there.read("/log").expect("read"),
+            lines(0..begin),
+            "{number}"
+        );
+        log.sync_all().expect("synced");
+    }
+    drop((large, there));
     served.end();
 }

@@ -53,7 +53,7 @@ impl Fs {
         let (from, to) = (self.usable(source)?, self.usable(target)?);
         let (from, to) = (from.content()?, to.content()?);
         self.absorb(from).await?;
-        self.end_tail(to.id).await;
+        self.end_tail(to.id).await?;
         let target_is_usable =
             target.flags().writable() && !target.flags().contains(OpenFlags::APPEND);
         if !source.flags().readable() || !target_is_usable {

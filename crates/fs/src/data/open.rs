@@ -113,7 +113,7 @@ impl Fs {
             };
             // Another descriptor is here now.
             if let Some(blob) = &inode.blob
-                && let Err(error) = self.absorb_and_end(blob).await
+                && let Err(error) = self.end_tail(blob.id).await
             {
                 self.release(inode).await;
                 return Err(error);
@@ -162,7 +162,10 @@ impl Fs {
                 Ok(self.acquire_again(id, kind, slot)?)
             })
             .await?;
-        self.end_tail(inode.id).await;
+        if let Err(error) = self.end_tail(inode.id).await {
+            self.release_inode(&inode);
+            return Err(error);
+        }
         let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
         Ok(self.descriptor(inode, flags.difference(begins), caller))
     }
@@ -189,7 +192,7 @@ impl Fs {
         file.mark_closed();
         inode.locks.close(file.id());
         if file.tail().is_some() {
-            self.end_tail(inode.id).await;
+            self.end_or_lose_tail(inode.id).await;
         }
         if file.set_maps(false)
             && let Some(blob) = &inode.blob

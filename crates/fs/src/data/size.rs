@@ -27,7 +27,7 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.absorb_and_end(inode.content()?).await?;
+        self.end_tail(inode.id).await?;
         self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
             .await?;
         self.written(file, &inode).await
@@ -49,11 +49,12 @@ impl Fs {
                 Ok(self.acquire(id, kind, slot)?)
             })
             .await?;
-        self.end_tail(inode.id).await;
-        let result = match inode.content() {
-            Ok(blob) => self.truncate_blob(at.caller, blob, size_bytes).await,
-            Err(error) => Err(error),
+        let truncate = async {
+            self.end_tail(inode.id).await?;
+            self.truncate_blob(at.caller, inode.content()?, size_bytes)
+                .await
         };
+        let result = truncate.await;
         self.release(inode).await;
         result
     }

@@ -20,6 +20,11 @@ use std::sync::Arc;
 /// Bytes that a file with a tail may still grow by.
 const GROWTH_MAX: u64 = 1 << 40;
 
+/// The client has spoiled its tail, and loses what was in it.
+fn is_of_client(error: &Error) -> bool {
+    error.errno() == Errno::INVAL
+}
+
 impl Fs {
     /// Gives a descriptor a tail of so many bytes, to whose [memory](OpenFile::tail) its program
     /// appends from here on; `nonce` makes its name one that nobody guesses, and `may` is asked last.
@@ -67,6 +72,8 @@ impl Fs {
             inode: inode.clone(),
             absorbed: Cell::new(0),
             noted: Cell::new(0),
+            has_room: Cell::new(true),
+            is_ending: Cell::new(false),
             has_ended: Cell::new(false),
             turn: RwLock::default(),
         };
@@ -109,18 +116,18 @@ impl Fs {
         if tail.has_ended.get() {
             return Ok(());
         }
-        let absorbed = match tail.memory.published() {
-            Ok(published) => self.take_in(&tail, published).await,
-            Err(error) => Err(error),
-        };
-        match absorbed {
-            // The end of the tail writes to the room that was kept. Garbled bytes are the client's loss.
-            Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {
-                self.end_in_turn(&tail).await;
-                Ok(())
+        if !tail.is_ending.get() {
+            let absorbed = match tail.memory.published() {
+                Ok(published) => self.take_in(&tail, published).await,
+                Err(error) => Err(error),
+            };
+            match absorbed {
+                // The end of the tail writes to the room that was kept.
+                Err(error) if is_of_client(&error) || error.errno() == Errno::NOSPC => {}
+                absorbed => return absorbed,
             }
-            absorbed => absorbed,
         }
+        self.end_in_turn(&tail).await
     }
 
     /// All tails; the first error.
@@ -133,84 +140,122 @@ impl Fs {
         all
     }
 
+    /// All tails, also where bytes are lost by that.
     pub(crate) async fn end_all_tails(&self) {
         let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
         for tail in tails {
-            self.end_tail(tail.inode.id).await;
+            self.end_or_lose_tail(tail.inode.id).await;
         }
     }
 
-    /// The file has all that was appended to its tail, which ends. An error is the next sync's to
-    /// tell.
+    /// The file has all that was appended to its tail, which ends. After an error nothing more is
+    /// appended to the tail, and the next operation tries again.
     #[inline]
-    pub(crate) async fn end_tail(&self, id: BlobId) {
-        if self.has_tail(id) {
-            let end: LocalBoxFuture<'_, _> = Box::pin(self.end_tail_there(id));
-            end.await;
+    pub(crate) async fn end_tail(&self, id: BlobId) -> Result<()> {
+        if !self.has_tail(id) {
+            return Ok(());
+        }
+        let end: LocalBoxFuture<'_, _> = Box::pin(self.end_tail_there(id));
+        end.await
+    }
+
+    async fn end_tail_there(&self, id: BlobId) -> Result<()> {
+        let Some(tail) = self.tail(id) else {
+            return Ok(());
+        };
+        let _turn = tail.turn.write().await;
+        match tail.has_ended.get() {
+            true => Ok(()),
+            false => self.end_in_turn(&tail).await,
         }
     }
 
-    async fn end_tail_there(&self, id: BlobId) {
-        if let Some(tail) = self.tail(id) {
+    /// As [`Fs::end_tail`], for the end of its descriptor: what can't be written is lost, and the next
+    /// sync of the file says so.
+    #[inline]
+    pub(crate) async fn end_or_lose_tail(&self, id: BlobId) {
+        let Some(tail) = self.tail(id) else {
+            return;
+        };
+        if let Err(error) = self.end_tail(id).await {
             let _turn = tail.turn.write().await;
             if !tail.has_ended.get() {
-                self.end_in_turn(&tail).await;
+                self.lose(&tail, &error);
             }
         }
     }
 
-    /// As [`Fs::end_tail`], of the files of descriptors.
-    pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) {
+    /// As [`Fs::end_tail`], of the files of descriptors; the first error.
+    pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) -> Result<()> {
         for file in files {
-            self.end_tail(file.blob_id()).await;
+            self.end_tail(file.blob_id()).await?;
         }
-    }
-
-    /// Absorbs the tail, and ends it then. After an error of that it goes on.
-    pub(crate) async fn absorb_and_end(&self, blob: &Blob) -> Result<()> {
-        self.absorb(blob).await?;
-        self.end_tail(blob.id).await;
         Ok(())
     }
 
-    async fn end_in_turn(&self, tail: &Tail) {
-        let blob = tail.inode.blob.as_ref().expect("a file has content");
+    async fn end_in_turn(&self, tail: &Tail) -> Result<()> {
+        tail.is_ending.set(true);
+        let last = tail.memory.end();
+        let last = last.and_then(|published| self.unabsorbed(tail, published));
+        let written = match last {
+            Ok(last) => self.write_last(tail, &last).await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(()) => self.forget(tail),
+            Err(error) if is_of_client(&error) => self.lose(tail, &error),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Writes the last bytes of a tail to the room that was kept for it.
+    async fn write_last(&self, tail: &Tail, last: &[u8]) -> Result<()> {
+        let blob = tail.inode.content()?;
         let capacity = tail.memory.capacity();
-        let last = tail
-            .memory
-            .end()
-            .and_then(|published| self.unabsorbed(tail, published));
-        let (last, nonsense) = match last {
-            Ok(last) => (last, Ok(())),
-            Err(error) => (Vec::new(), Err(error)),
+        blob.set_writer(tail.file.writer());
+        let last = match planted(Bug::UnabsorbedEnd) {
+            true => &[],
+            false => last,
         };
-        let write = async {
-            blob.set_writer(tail.file.writer());
-            if !last.is_empty() && !planted(Bug::UnabsorbedEnd) {
-                self.drop_set_ids(tail.file.credentials(), blob).await?;
-            }
-            let last = match planted(Bug::UnabsorbedEnd) {
-                true => &[],
-                false => &last[..],
-            };
-            let offset = tail.memory.base() + tail.absorbed.get();
-            let written = self.store.write_last_of_tail(blob, offset, last, capacity);
-            written.await?;
-            self.note_change(blob);
-            Ok(())
-        };
-        let absorbed = nonsense.and(write.await);
-        if let Err(error) = absorbed {
-            let (volume, inode) = (self.store.reactor().name(), tail.inode.id.slot);
-            tracing::warn!(%volume, inode, %error, "what was appended in memory is lost");
+        if !last.is_empty() {
+            self.drop_set_ids(tail.file.credentials(), blob).await?;
+        }
+        if !tail.has_room.get() {
+            self.store.keep_room_for_tail(capacity).await?;
+        }
+        tail.has_room.set(false);
+        let offset = tail.memory.base() + tail.absorbed.get();
+        let written = self
+            .store
+            .write_last_of_tail(blob, offset, last, capacity)
+            .await;
+        written?;
+        self.note_change(blob);
+        Ok(())
+    }
+
+    fn lose(&self, tail: &Tail, error: &Error) {
+        let (volume, inode) = (self.store.reactor().name(), tail.inode.id.slot);
+        tracing::warn!(%volume, inode, %error, "what was appended in memory is lost");
+        if let Some(blob) = &tail.inode.blob {
             self.store.note_error(blob, error.errno());
         }
+        self.forget(tail);
+    }
+
+    fn forget(&self, tail: &Tail) {
         // Before the file changes: the next process absorbs each tail that has a name.
         tail.memory.remove();
         tail.has_ended.set(true);
         tail.file.set_tail(None);
         self.tails.borrow_mut().remove(&tail.inode.id.slot);
-        self.store.end_tail(blob);
+        if tail.has_room.take() {
+            self.store.give_room_of_tail(tail.memory.capacity());
+        }
+        if let Some(blob) = &tail.inode.blob {
+            self.store.end_tail(blob);
+        }
     }
 
     /// The published bytes that are not absorbed.

@@ -148,7 +148,7 @@ impl Fs {
         let Some(blob) = &inode.blob else {
             return Ok(inode);
         };
-        self.absorb_and_end(blob).await?;
+        self.end_tail(blob.id).await?;
         blob.set_writer(file.writer());
         if !nothing && !file.credentials().privileged {
             let drop: LocalBoxFuture<'_, _> = Box::pin(self.drop_set_ids(file.credentials(), blob));

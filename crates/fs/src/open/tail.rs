@@ -16,6 +16,10 @@ pub(crate) struct Tail {
     pub(crate) absorbed: Cell<u64>,
     /// Absorbed bytes that the client knows of.
     pub(crate) noted: Cell<u64>,
+    /// The volume keeps room for all that it can hold.
+    pub(crate) has_room: Cell<bool>,
+    /// Nothing more is appended to it, and not all of it is written.
+    pub(crate) is_ending: Cell<bool>,
     pub(crate) has_ended: Cell<bool>,
     /// Held by the operation that absorbs.
     pub(crate) turn: RwLock,

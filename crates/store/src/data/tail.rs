@@ -58,7 +58,18 @@ impl Store {
         begun
     }
 
-    /// Writes the last bytes of a tail to the room that was kept for it; what it doesn't need is free.
+    /// Keeps room again for a tail whose last bytes could not be written.
+    pub async fn keep_room_for_tail(&self, capacity: u64) -> Result<()> {
+        self.reserve(pages(capacity)).await
+    }
+
+    /// Nothing more is written to the room that is kept for a tail.
+    pub fn give_room_of_tail(&self, capacity: u64) {
+        self.reservations.end(pages(capacity));
+    }
+
+    /// Writes the last bytes of a tail to the room that was kept for it, which is kept no more, also
+    /// after an error.
     pub async fn write_last_of_tail(
         &self,
         blob: &Rc<Blob>,

@@ -426,6 +426,11 @@ pub(crate) struct Serve {
     /// A poller without work spins so many microseconds before it sleeps
     #[arg(long, value_name = "U", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(crate) spin_us: u64,
+    /// The server's priority, as nice(1) counts it (else the highest that it may have)
+    ///
+    /// Where sessions outnumber cores all of them wait for a poller that has no core.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    pub(crate) nice: Option<i32>,
     /// Most sessions at a time
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) sessions_max: usize,

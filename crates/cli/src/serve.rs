@@ -26,7 +26,9 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     }
     end_with_any_panic();
     may_have_all_descriptors();
-    // Before there is another thread: all of them leave these signals to this one.
+    // Before there is another thread: all of them inherit it.
+    have_priority(arguments.nice)?;
+    // Likewise: all of them leave these signals to this one.
     let signals = Signals::block()?;
     let mut names: Vec<String> = Vec::new();
     for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
@@ -87,6 +89,32 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     notify("STOPPING=1");
     drop(mounts);
     close(server, volumes)
+}
+
+/// What `--nice` asks for, or without it the highest priority that the system allows.
+fn have_priority(asked: Option<i32>) -> Result<()> {
+    use rustix::process::{getpid, getpriority_process, getsid, setpriority_process};
+    const HIGHEST: i32 = -20;
+    let nice = asked.unwrap_or(HIGHEST);
+    if let Err(error) = setpriority_process(None, nice) {
+        if asked.is_some() {
+            let what = format!(
+                "serve with --nice {nice}: it takes CAP_SYS_NICE, or a limit (ulimit -e, LimitNICE=) that allows it"
+            );
+            return Err(Error::from(Errno::from_raw(error.raw_os_error())).context(&what));
+        }
+        let nice = getpriority_process(None).unwrap_or(0);
+        tracing::info!(nice, %error, "the server's priority stays: clients that outnumber cores delay it");
+        return Ok(());
+    }
+    // A nice value counts within the scheduler's group, and where autogroups are on, the processes of
+    // a session(7) are one. A server that began its own has nobody else in it.
+    if getsid(None) == Ok(getpid())
+        && let Err(error) = std::fs::write("/proc/self/autogroup", nice.to_string())
+    {
+        tracing::debug!(%error, "the priority of the server's session stays");
+    }
+    Ok(())
 }
 
 /// As many as the system lets it have: a session needs one, and so does each file that is mapped.

@@ -3,7 +3,9 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
+use support::servers::Served;
 use support::{Place, noise};
 
 /// A server of `v.adit` at the socket `s`; told to end, it must do so well.
@@ -316,4 +318,66 @@ fn a_server_whose_sessions_do_nothing_takes_no_processor() {
     assert_eq!(session.read("/a").expect("read"), b"content");
     session.close().expect("closed");
     serving.end();
+}
+
+/// The nice values of a process's threads.
+fn priorities(pid: u32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    let priority = |thread: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+        // After the name, which ends with the last parenthesis, the 17th.
+        let (_, fields) = stat.rsplit_once(')')?;
+        fields.split_whitespace().nth(16)?.parse().ok()
+    };
+    threads.filter_map(priority).collect()
+}
+
+/// Clients that outnumber cores would delay it else. Of all threads: the pollers wait for the others.
+#[test]
+fn a_server_has_the_highest_priority_that_it_may_have() {
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return adit_skip::skip("only root may raise a priority");
+    }
+    let place = Place::with_volume();
+    let serve = ["serve", "v.adit", "--socket", "s", "--nice=7"];
+    for (arguments, expected) in [(&serve[..4], -20), (&serve[..], 7)] {
+        let served = Served::start_command(place.command(arguments));
+        let session = adit::Volume::open(&format!("unix:{}", place.path("s").display()));
+        session
+            .expect("opened")
+            .write("/a", b"content")
+            .expect("written");
+        let found = priorities(served.child.id());
+        assert!(
+            found.len() > 2 && found.iter().all(|nice| *nice == expected),
+            "{found:?}"
+        );
+        served.signal(rustix::process::Signal::TERM);
+        assert!(served.end().0.success());
+    }
+    for path in [place.path("."), place.path("v.adit")] {
+        std::os::unix::fs::chown(path, Some(NOBODY), None).expect("given away");
+    }
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.uid(NOBODY);
+        command
+    };
+    let served = Served::start_command(as_nobody(&[&serve[..4], &["-v"]].concat()));
+    let found = priorities(served.child.id());
+    served.signal(rustix::process::Signal::TERM);
+    let (status, told) = served.end();
+    assert!(
+        status.success() && found.iter().all(|nice| *nice >= 0),
+        "{found:?}"
+    );
+    assert!(told.contains("priority stays"), "{told}");
+    let refused = place.end(as_nobody(&[&serve[..4], &["--nice=-3"]].concat()));
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("CAP_SYS_NICE") && told.contains("-3"),
+        "{told}"
+    );
 }

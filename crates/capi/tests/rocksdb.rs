@@ -9,6 +9,8 @@
 mod failing;
 #[path = "rocksdb/instances.rs"]
 mod instances;
+#[path = "rocksdb/kills.rs"]
+mod kills;
 mod support;
 
 use std::collections::BTreeSet;
@@ -17,14 +19,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use support::{exports, include, library, outcome, root, run, scratch, serve, shown_by};
 
 /// No program takes this long, however busy the machine is.
 const HANGS_AFTER: Duration = Duration::from_secs(240);
-
-/// Kills of each kind. `ADIT_KILLS` makes it more.
-const KILLS: u32 = 3;
 
 fn sources(folder: &str) -> Vec<PathBuf> {
     let mut sources: Vec<_> = std::fs::read_dir(root().join(folder))
@@ -279,96 +278,12 @@ fn ycsb_says_what_it_cannot_do() {
     assert!(database.join("CURRENT").exists());
 }
 
-/// A few random milliseconds; the seed is in the message of a failure.
-fn moments(seed: u64) -> impl Iterator<Item = Duration> {
-    let mut state = seed | 1;
-    std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        Duration::from_millis(20 + state % 700)
-    })
-}
-
 /// What `adit check` does: opens, which recovers, and compares everything with everything.
 fn check(image: &Path, when: &str) {
     let volume = adit::Volume::open(text(image)).expect("a killed volume can be opened");
     let report = volume.check().expect("a volume can be checked");
     assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
     volume.close().expect("it is in use by nobody else");
-}
-
-/// Fills a DB in one image, kills the program at random moments, and looks for every acknowledged
-/// key.
-fn killed_fills_keep_every_acknowledged_key(mode: &str) {
-    let folder = scratch();
-    let image = folder.path().join("r.adit");
-    mkfs(&image, 1 << 30);
-    killed_fills_keep_their_keys(mode, &image);
-}
-
-fn killed_fills_keep_their_keys(mode: &str, image: &Path) {
-    let kills = std::env::var("ADIT_KILLS").map_or(KILLS, |n| n.parse().expect("a number"));
-    let seed = SystemTime::UNIX_EPOCH
-        .elapsed()
-        .map_or(1, |now| now.as_nanos() as u64);
-    let mut acknowledged = 0_u64;
-    for (kill, moment) in moments(seed).take(kills as usize).enumerate() {
-        let mut writer = with_plugin(built().join("kill_test"))
-            .args(["write", text(image), mode, &acknowledged.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program was built");
-        let mut pipe = writer.stdout.take().expect("it is piped");
-        let (begins, begun) = std::sync::mpsc::channel();
-        let reader = std::thread::spawn(move || {
-            let mut numbers = vec![0; 8];
-            if pipe.read_exact(&mut numbers).is_err() {
-                return Vec::new();
-            }
-            let _ = begins.send(());
-            pipe.read_to_end(&mut numbers).expect("a pipe can be read");
-            numbers
-        });
-        // Some are killed while they open the volume, which takes its time on a busy machine.
-        if kill % 3 != 2 {
-            begun.recv_timeout(HANGS_AFTER).expect("it puts a key");
-        }
-        std::thread::sleep(moment);
-        writer.kill().expect("it is our child");
-        let status = writer.wait().expect("it is our child");
-        let numbers = reader.join().expect("the reader doesn't panic");
-        assert_eq!(
-            std::os::unix::process::ExitStatusExt::signal(&status),
-            Some(9),
-            "{mode}, kill {kill}, seed {seed}: ended by itself with {status}"
-        );
-        if let Some(last) = numbers.chunks_exact(8).last() {
-            acknowledged = u64::from_ne_bytes(last.try_into().expect("8 bytes")) + 1;
-        }
-        eprintln!("{mode}, kill {kill} after {moment:?}: {acknowledged} keys acknowledged");
-        check(image, &format!("{mode}, kill {kill}, seed {seed}"));
-        run(with_plugin(built().join("kill_test"))
-            .args(["verify", text(image), &acknowledged.to_string()])
-            .env("ADIT_KILL_SEED", seed.to_string()));
-    }
-    assert!(acknowledged > 0);
-}
-
-#[test]
-fn a_killed_fillsync_keeps_every_acknowledged_key() {
-    killed_fills_keep_every_acknowledged_key("sync");
-}
-
-#[test]
-fn a_killed_session_keeps_every_acknowledged_key() {
-    let served = serve("1G");
-    killed_fills_keep_their_keys("nosync", Path::new(&served.address()));
-}
-
-#[test]
-fn a_killed_fill_without_sync_keeps_every_acknowledged_key_on_the_same_boot() {
-    killed_fills_keep_every_acknowledged_key("nosync");
 }
 
 /// Waits for a program that fails with exit code 1; its output, and what it said.

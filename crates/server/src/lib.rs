@@ -14,6 +14,7 @@
 //! | `notices` | which messages about peers go to the log |
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
+//! | `crowd` | whether threads wait for a core |
 //! | `balance` | which poller has which session |
 //! | `inheritance` | what a session leaves to a forked process |
 //! | `resume` | going on with the sessions of a server that has ended |
@@ -27,6 +28,7 @@
 
 mod balance;
 mod collected;
+mod crowd;
 mod door;
 mod files;
 #[cfg(feature = "fuzzing")]

@@ -12,6 +12,7 @@
 //! its share.
 
 use crate::balance::{Balance, PollerCounts};
+use crate::crowd::Crowd;
 use crate::notices;
 use crate::serve::{self, Begun};
 use crate::session::Session;
@@ -23,6 +24,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, from_rustix};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
+use rustix::process::getpriority_process;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,6 +51,8 @@ const SOCKETS_NS: u64 = 1_000_000;
 const SPIN_NS: u64 = 1_000;
 /// Where other programs compute on its core, it spins for so long, and sleeps.
 const SHORT_SPIN_NS: u64 = 3_000;
+/// How often a poller that doesn't yield looks whether threads wait for a core.
+const CROWD_NS: u64 = 1_000_000;
 
 /// A poller, as the server holds it.
 #[derive(Debug)]
@@ -307,7 +311,55 @@ struct Turns<'s> {
     /// When the round before this one began.
     round_ns: u64,
     looked_at_sockets_ns: u64,
-    patience: Patience,
+    idle: Idle,
+}
+
+/// What a poller does that has nothing to do, before it sleeps.
+enum Idle {
+    /// It has the priority of its sessions, and yields its core.
+    Yielding(Patience),
+    /// It has a higher one, and keeps its core: what it gives away comes back with the scheduler's
+    /// next tick. From a sleep it is soon back.
+    Spinning { crowd: Crowd, looked_ns: u64 },
+}
+
+impl Idle {
+    fn new() -> Idle {
+        match getpriority_process(None) {
+            Ok(..0) => Idle::Spinning {
+                crowd: Crowd::new(),
+                looked_ns: 0,
+            },
+            _ => Idle::Yielding(Patience::default()),
+        }
+    }
+
+    /// It has had nothing to do for so long: false once it is to sleep.
+    fn goes_on(&mut self, idle_ns: u64, now_ns: u64, spin_ns: u64) -> bool {
+        match self {
+            Idle::Yielding(patience) => {
+                let spin_ns = match patience.is_short(now_ns) {
+                    true => spin_ns.min(SHORT_SPIN_NS),
+                    false => spin_ns,
+                };
+                if (SPIN_NS..spin_ns).contains(&idle_ns) {
+                    patience.yield_now();
+                }
+                idle_ns < spin_ns
+            }
+            Idle::Spinning { crowd, looked_ns } => {
+                if now_ns.saturating_sub(*looked_ns) >= CROWD_NS {
+                    *looked_ns = now_ns;
+                    crowd.look();
+                }
+                let spin_ns = match crowd.is_here() {
+                    true => spin_ns.min(SHORT_SPIN_NS),
+                    false => spin_ns,
+                };
+                idle_ns < spin_ns
+            }
+        }
+    }
 }
 
 impl Turns<'_> {
@@ -319,7 +371,7 @@ impl Turns<'_> {
             round: Vec::new(),
             round_ns: 0,
             looked_at_sockets_ns: 0,
-            patience: Patience::default(),
+            idle: Idle::new(),
         }
     }
 
@@ -352,17 +404,13 @@ impl Turns<'_> {
                 active_ns = now_ns;
                 continue;
             }
-            let awake_ns = match self.patience.is_short(now_ns) {
-                true => spin_ns.min(SHORT_SPIN_NS),
-                false => spin_ns,
-            };
-            match now_ns.saturating_sub(active_ns) {
-                idle_ns if idle_ns >= awake_ns => {
+            let idle_ns = now_ns.saturating_sub(active_ns);
+            match self.idle.goes_on(idle_ns, now_ns, spin_ns) {
+                true => std::hint::spin_loop(),
+                false => {
                     self.sleep();
                     active_ns = monotonic_ns();
                 }
-                idle_ns if idle_ns >= SPIN_NS => self.patience.yield_now(),
-                _ => std::hint::spin_loop(),
             }
         }
     }

@@ -105,7 +105,7 @@ pub(super) fn clients(shape: &Shape) -> Group {
         }
     }
     let shape = Shape {
-        slice: Duration::from_millis(250),
+        slice: Duration::from_secs(1),
         cache_bytes: CACHE_BYTES,
         ..shape.clone()
     };

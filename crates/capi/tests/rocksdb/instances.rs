@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 /// A process, and the lines that it says.
-struct Process {
+pub(crate) struct Process {
     child: Child,
     lines: Receiver<String>,
 }
@@ -42,7 +42,7 @@ impl Drop for Process {
 }
 
 /// `adit serve`. Dropped, it is killed.
-fn serve(image: &Path, socket: &Path) -> Process {
+pub(crate) fn serve(image: &Path, socket: &Path) -> Process {
     let adit = library("libadit.a").with_file_name("adit");
     let mut command = Command::new(adit);
     let process = Process::start(command.arg("serve").arg(image).arg("--socket").arg(socket));
@@ -96,7 +96,7 @@ impl Instance {
 }
 
 /// A volume for a server, and the path of its socket, which has at most 107 bytes.
-fn place() -> (tempfile::TempDir, PathBuf, tempfile::TempDir, PathBuf) {
+pub(crate) fn place() -> (tempfile::TempDir, PathBuf, tempfile::TempDir, PathBuf) {
     let (folder, sockets) = (scratch(), tempfile::tempdir().expect("a directory"));
     let (image, socket) = (folder.path().join("r.adit"), sockets.path().join("s"));
     mkfs(&image, 1 << 30);

@@ -312,7 +312,8 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
     let large = large.expect("opened");
     let there = Volume::open(&served.address).expect("connected");
     let mut begin = 0;
-    let failing: [&dyn Fn(&File) -> adit::Result<()>; 5] = [
+    type Fails<'f> = &'f dyn Fn(&File) -> adit::Result<()>;
+    let failing: [Fails<'_>; 5] = [
         &|_| served.volume.truncate("/log", 1 << 20),
         &|_| there.truncate("/log", 1 << 20),
         &|_| served.volume.open_file("/log", &read_write()).map(drop),

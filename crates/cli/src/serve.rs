@@ -93,7 +93,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
 
 /// What `--nice` asks for, or without it the highest priority that the system allows.
 fn have_priority(asked: Option<i32>) -> Result<()> {
-    use rustix::process::{getpid, getpriority_process, getsid, setpriority_process};
+    use rustix::process::{getpid, getpriority_process, setpriority_process};
     const HIGHEST: i32 = -20;
     let nice = asked.unwrap_or(HIGHEST);
     if let Err(error) = setpriority_process(None, nice) {
@@ -109,7 +109,9 @@ fn have_priority(asked: Option<i32>) -> Result<()> {
     }
     // A nice value counts within the scheduler's group, and where autogroups are on, the processes of
     // a session(7) are one. A server that began its own has nobody else in it.
-    if getsid(None) == Ok(getpid())
+    // SAFETY: a plain system call. 0: the session is that of a process in another PID namespace.
+    let session = unsafe { libc::getsid(0) };
+    if session == getpid().as_raw_pid()
         && let Err(error) = std::fs::write("/proc/self/autogroup", nice.to_string())
     {
         tracing::debug!(%error, "the priority of the server's session stays");

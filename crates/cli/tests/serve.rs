@@ -356,6 +356,17 @@ fn a_server_has_the_highest_priority_that_it_may_have() {
         served.signal(rustix::process::Signal::TERM);
         assert!(served.end().0.success());
     }
+    // With a session of its own, that of its group, where the kernel has groups.
+    let mut own = place.command(&serve[..4]);
+    // SAFETY: one system call between fork and exec.
+    unsafe { own.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+    let served = Served::start_command(own);
+    let group = format!("/proc/{}/autogroup", served.child.id());
+    if let Ok(group) = std::fs::read_to_string(group) {
+        assert!(group.ends_with("nice -20\n"), "{group}");
+    }
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
     for path in [place.path("."), place.path("v.adit")] {
         std::os::unix::fs::chown(path, Some(NOBODY), None).expect("given away");
     }

@@ -1,13 +1,12 @@
 // Open files of LevelDB on open files of Adit: see files.h.
 #include "files.h"
 
-#include <sys/mman.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cassert>
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "status.h"
 
@@ -34,17 +33,6 @@ bool EndsWith(const std::string& text, const char* end) {
 uint64_t TableBytes(adit_file* file, const std::string& path) {
   if (!IsTable(path)) return 0;
   return static_cast<uint64_t>(std::max<int64_t>(adit_file_size(file), 0));
-}
-
-// Memory for the copy of a table, for free(); nullptr: there is none. Its whole 2 MiB are huge pages
-// where the system has some, so that reads at random miss the TLB less often.
-char* NewCopy(size_t bytes) {
-  constexpr size_t kHuge = 2 << 20;
-  if (bytes < kHuge) return static_cast<char*>(malloc(bytes));
-  void* memory = nullptr;
-  if (posix_memalign(&memory, kHuge, bytes) != 0) return nullptr;
-  madvise(memory, bytes / kHuge * kHuge, MADV_HUGEPAGE);  // else they are small ones
-  return static_cast<char*>(memory);
 }
 
 }  // namespace
@@ -99,7 +87,7 @@ RandomAccessFile::~RandomAccessFile() {
   adit_close(file_);
   char* const copy = copy_.load(std::memory_order_relaxed);
   if (copy == nullptr) return;
-  free(copy);
+  delete[] copy;
   copies_->Return(size_bytes_);
 }
 
@@ -127,13 +115,13 @@ void RandomAccessFile::Count(uint64_t offset, uint64_t read_bytes) const {
 
 bool RandomAccessFile::Copy() const {
   if (!copies_->Take(size_bytes_)) return false;
-  char* const copy = NewCopy(size_bytes_);
+  char* const copy = new (std::nothrow) char[size_bytes_];
   const int64_t got = copy != nullptr ? adit_pread(file_, copy, size_bytes_, 0) : -1;
   if (got == static_cast<int64_t>(size_bytes_)) {
     copy_.store(copy, std::memory_order_release);
     return true;
   }
-  free(copy);
+  delete[] copy;
   copies_->Return(size_bytes_);
   return false;
 }

@@ -91,7 +91,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     close(server, volumes)
 }
 
-/// What `--nice` asks for, or without it the highest priority that the system allows.
+/// Sets the priority of `--nice`, or without it the highest that the system allows.
 fn have_priority(asked: Option<i32>) -> Result<()> {
     use rustix::process::{getpid, getpriority_process, setpriority_process};
     const HIGHEST: i32 = -20;

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 /// Looks that decide, the newest in the lowest bit. A thread of the kernel may run at any one.
 const DECIDING: u32 = 8;
 
-/// What a poller has seen.
+/// The last looks of a poller.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     /// None: the kernel shows none to this process, and there is no crowd.
@@ -30,7 +30,7 @@ impl Crowd {
         }
     }
 
-    /// Looks once more: two microseconds.
+    /// Looks once more, by one system call.
     pub(crate) fn look(&mut self) {
         let Some(loads) = &self.loads else {
             return;

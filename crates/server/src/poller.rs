@@ -314,12 +314,12 @@ struct Turns<'s> {
     idle: Idle,
 }
 
-/// What a poller does that has nothing to do, before it sleeps.
+/// How a poller without work waits before it sleeps.
 enum Idle {
     /// It has the priority of its sessions, and yields its core.
     Yielding(Patience),
-    /// It has a higher one, and keeps its core: what it gives away comes back with the scheduler's
-    /// next tick. From a sleep it is soon back.
+    /// It has a higher one, and keeps its core: after a yield it would wait for the scheduler's next
+    /// tick, but a message wakes it from a sleep at once.
     Spinning { crowd: Crowd, looked_ns: u64 },
 }
 

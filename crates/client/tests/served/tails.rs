@@ -333,7 +333,7 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
         for page in (0..2 * LARGE_PAGES).map(|page| page * 7 % LARGE_PAGES) {
             large.read_at(&mut [0; 10], page << 12).expect("read");
         }
-        // What says where it is, is: a look at the file would absorb.
+        // Its metadata is in the cache. A look at the file itself would absorb the tail.
         there.metadata("/large").expect("known");
         let before = served.messages();
         for number in end..end + 5 {

@@ -6,6 +6,7 @@
 mod support;
 
 use adit::{Volume, VolumeOptions};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -98,6 +99,28 @@ fn begin_client(place: &Place) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("it runs")
+}
+
+/// Sends the signal; once it has STOP, each thread of the client stands still.
+fn signal(client: &Child, signal: Signal) {
+    let pid = Pid::from_child(client);
+    kill_process(pid, signal).expect("signalled");
+    if signal == Signal::STOP {
+        let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("known");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+    }
+}
+
+/// Where in the file the bytes of a tail are (docs/format/wire.md).
+fn appended(tail: &Path) -> std::ops::Range<u64> {
+    let tail = std::fs::File::open(tail).expect("opened");
+    let word = |offset| {
+        let mut word = [0; 8];
+        tail.read_exact_at(&mut word, offset).expect("read");
+        u64::from_le_bytes(word)
+    };
+    let (base, published) = (word(8), word(128));
+    base..base + published
 }
 
 /// All records that were acknowledged, and perhaps one that was on its way.
@@ -302,23 +325,36 @@ fn nobody_keeps_the_next_opening_from_what_was_appended() {
         });
         // A write by another user than the owner clears these bits.
         volume.set_mode(path(1), 0o4777).expect("set");
-        let (inode, generation) = {
-            let first = volume.metadata(path(0)).expect("known");
-            (first.inode(), first.generation())
-        };
-        drop(volume);
-        let last = acknowledged(&counts(&place), 1);
-        until("it goes on", || {
-            acknowledged(&counts(&place), 1) > last + 100
+        // The server dies when each file has a tail, and this one bytes that the server has not.
+        let inodes: Vec<_> = (0..FILES)
+            .map(|file| {
+                let metadata = volume.metadata(path(file)).expect("known");
+                format!("-{:x}-{:x}-", metadata.inode(), metadata.generation())
+            })
+            .collect();
+        until("the tail alone has bytes", || {
+            signal(&client, Signal::CONT);
+            let absorbed = volume.metadata(path(1)).expect("known").len();
+            std::thread::sleep(Duration::from_millis(1));
+            signal(&client, Signal::STOP);
+            let tails = tails(&id);
+            let of = |inode: &String| tails.iter().find(|name| name.contains(inode));
+            let (Some(_), Some(tail)) = (of(&inodes[0]), of(&inodes[1])) else {
+                return false;
+            };
+            // A client with less than half of a tail (256 KiB) asks for no room.
+            let appended = appended(&Path::new("/dev/shm").join(tail));
+            appended.start <= absorbed
+                && (absorbed + 1..absorbed + (128 << 10)).contains(&appended.end)
         });
+        drop(volume);
         drop(server);
         client.kill().expect("killed");
         client.wait().expect("ended");
         let tails = tails(&id);
         assert_eq!(tails.len(), FILES, "{tails:?}");
         let shm = Path::new("/dev/shm");
-        let first = format!("-{inode:x}-{generation:x}-");
-        let first = tails.iter().find(|name| name.contains(&first));
+        let first = tails.iter().find(|name| name.contains(&inodes[0]));
         let first = first.expect("of the first file");
         let beside = |suffix: &str| shm.join(format!("{first}{suffix}"));
         std::fs::create_dir(beside("1")).expect("made");

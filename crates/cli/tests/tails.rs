@@ -8,6 +8,7 @@ mod support;
 use adit::{Volume, VolumeOptions};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -83,8 +84,15 @@ fn the_appending_process() {
     });
 }
 
+const NOBODY: u32 = 65534;
+
 fn begin_client(place: &Place) -> Child {
-    Command::new(std::env::current_exe().expect("known"))
+    client(place).spawn().expect("it runs")
+}
+
+fn client(place: &Place) -> Command {
+    let mut client = Command::new(std::env::current_exe().expect("known"));
+    client
         .args([
             "--exact",
             "the_appending_process",
@@ -96,9 +104,8 @@ fn begin_client(place: &Place) -> Child {
             format!("unix:{}", place.path("s").display()),
         )
         .env("ADIT_TEST_COUNTS", counts(place))
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("it runs")
+        .stdout(Stdio::null());
+    client
 }
 
 /// Sends the signal; once it has STOP, each thread of the client stands still.
@@ -152,17 +159,31 @@ fn what_was_appended_in_memory_survives_all_deaths() {
     let place = Place::with_volume();
     std::fs::write(counts(&place), [0; 8 * FILES]).expect("written");
     let id = volume_id(&place);
-    let mut served = Some(Served::start(&place, &[]));
-    let mut in_memory = 0;
+    // For clients of another user.
+    for (path, mode) in [(place.path("."), 0o755), (counts(&place), 0o666)] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("set");
+    }
+    let start = || Served::start(&place, &["--mode", "666"]);
+    let mut served = Some(start());
+    let volume = connect_for(&place, Duration::ZERO);
+    volume.set_mode("/", 0o777).expect("set");
+    drop(volume);
+    let mut in_memory = [0, 0];
     for round in 0..deaths(12) {
-        let server = served.take().unwrap_or_else(|| Served::start(&place, &[]));
-        let mut client = begin_client(&place);
+        let server = served.take().unwrap_or_else(start);
+        let mut client = client(&place);
+        let user = round as usize / 6 % 2;
+        if user == 0 {
+            client.uid(NOBODY);
+        }
+        let mut client = client.spawn().expect("it runs");
         let before = acknowledged(&counts(&place), 0);
         until("it appends", || {
             acknowledged(&counts(&place), 0) > before + 200
         });
         std::thread::sleep(moment(round, 30_000));
-        in_memory += u64::from(!tails(&id).is_empty());
+        in_memory[user] += u64::from(!tails(&id).is_empty());
         let gap = moment(round + 1000, 300);
         let mut kill_client = || {
             client.kill().expect("killed");
@@ -190,7 +211,7 @@ fn what_was_appended_in_memory_survives_all_deaths() {
                 // It goes on with the next one, and appends while there is none.
                 drop(server);
                 std::thread::sleep(20 * gap);
-                let server = Served::start(&place, &[]);
+                let server = start();
                 let before = acknowledged(&counts(&place), 1);
                 until("it goes on", || {
                     acknowledged(&counts(&place), 1) > before + 1000
@@ -218,12 +239,12 @@ fn what_was_appended_in_memory_survives_all_deaths() {
             }
         };
         let story = format!("round {round}: {story}");
-        let server = served.take().unwrap_or_else(|| Served::start(&place, &[]));
+        let server = served.take().unwrap_or_else(start);
         let volume = connect_for(&place, Duration::ZERO);
         check_logs(&volume, &counts(&place), &story);
         if acknowledged(&counts(&place), 0) > 100_000 {
             for file in 0..FILES {
-                let _ = volume.remove_file(path(file));
+                volume.truncate(path(file), 0).expect("emptied");
             }
             std::fs::write(counts(&place), [0; 8 * FILES]).expect("written");
         }
@@ -232,9 +253,10 @@ fn what_was_appended_in_memory_survives_all_deaths() {
     }
     let rounds = deaths(12);
     assert!(
-        2 * in_memory > rounds,
-        "{in_memory} of {rounds} rounds had tails"
+        2 * (in_memory[0] + in_memory[1]) > rounds,
+        "{in_memory:?} of {rounds} rounds had tails"
     );
+    assert!(in_memory[0] > 0, "a client of another user has tails");
     drop(served);
     place.ok(&["check", "v.adit"]);
     assert_eq!(volume_id(&place), id);

@@ -23,12 +23,17 @@ impl Lasting {
 
     /// On a device whose requests can be made to fail, with a small cache.
     fn on(device: Arc<FaultDevice>) -> Lasting {
-        let mut options = adit::VolumeOptions::new();
-        options.survive(adit::Survive::Require).cache_bytes(8 << 20);
         let fresh = Volume::on_device(device.clone(), &adit::VolumeOptions::new(), true);
         fresh.expect("formatted").close().expect("closed");
-        let volume = Volume::on_device(device, &options, false).expect("opened");
+        let volume = Lasting::open(device).expect("opened");
         Lasting::serve(volume, tempfile::tempdir().expect("a directory"))
+    }
+
+    fn open(device: Arc<FaultDevice>) -> adit::Result<Volume> {
+        let mut options = adit::VolumeOptions::new();
+        options.survive(adit::Survive::Require).cache_bytes(8 << 20);
+        options.resumable(true);
+        Volume::on_device(device, &options, false)
     }
 
     fn of(bytes: u64) -> Lasting {
@@ -295,32 +300,37 @@ fn a_full_volume_takes_what_was_appended_in_memory() {
     served.end();
 }
 
-/// Where the end of a tail can't be written, the operation that ends it fails, and nothing is lost.
-#[test]
-fn a_failed_read_of_the_last_page_loses_no_append() {
-    let device = FaultDevice::new(FaultConfig {
-        size_bytes: 128 << 20,
-        identity: 7,
-        ..FaultConfig::default()
-    });
-    let served = Lasting::on(device.clone());
+/// A volume on a device whose reads can be made to fail, and a file larger than its cache.
+struct Failing {
+    device: Arc<FaultDevice>,
+    served: Lasting,
+    large: File,
+}
+
+impl Failing {
     const LARGE_PAGES: u64 = 8 << 10;
-    let content = vec![1; (LARGE_PAGES << 12) as usize];
-    served.volume.write("/large", content).expect("written");
-    served.volume.sync().expect("synced");
-    let large = served.volume.open_file("/large", &read_write());
-    let large = large.expect("opened");
-    let there = Volume::open(&served.address).expect("connected");
-    let mut begin = 0;
-    type Fails<'f> = &'f dyn Fn(&File) -> adit::Result<()>;
-    let failing: [Fails<'_>; 5] = [
-        &|_| served.volume.truncate("/log", 1 << 20),
-        &|_| there.truncate("/log", 1 << 20),
-        &|_| served.volume.open_file("/log", &read_write()).map(drop),
-        &|log| log.write_at(b"x", 0),
-        &|log| log.set_len(1 << 20),
-    ];
-    for (number, fails) in failing.iter().enumerate() {
+
+    fn new() -> Failing {
+        let device = FaultDevice::new(FaultConfig {
+            size_bytes: 128 << 20,
+            identity: 7,
+            ..FaultConfig::default()
+        });
+        let served = Lasting::on(device.clone());
+        let content = vec![1; (Failing::LARGE_PAGES << 12) as usize];
+        served.volume.write("/large", content).expect("written");
+        served.volume.sync().expect("synced");
+        let large = served.volume.open_file("/large", &read_write());
+        Failing {
+            device,
+            large: large.expect("opened"),
+            served,
+        }
+    }
+
+    /// Appends lines from `begin` on to `/log`, the last five to a tail behind a page that can't be
+    /// read: that file, and how many there are.
+    fn append(&self, there: &Volume, begin: usize) -> (File, usize) {
         let log = there.open_file("/log", &read_write()).expect("opened");
         let end = begin + SOME;
         for number in begin..end {
@@ -328,20 +338,41 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
         }
         log.sync_data().expect("synced");
         // Its last page is home, and not in the cache any more.
-        let checkpoint = served.volume.run(|fs| fs.store().checkpoint());
+        let checkpoint = self.served.volume.run(|fs| fs.store().checkpoint());
         checkpoint.expect("written");
-        for page in (0..2 * LARGE_PAGES).map(|page| page * 7 % LARGE_PAGES) {
-            large.read_at(&mut [0; 10], page << 12).expect("read");
+        for page in (0..2 * Failing::LARGE_PAGES).map(|page| page * 7 % Failing::LARGE_PAGES) {
+            self.large.read_at(&mut [0; 10], page << 12).expect("read");
         }
         // Its metadata is in the cache. A look at the file itself would absorb the tail.
         there.metadata("/large").expect("known");
-        let before = served.messages();
+        let before = self.served.messages();
         for number in end..end + 5 {
             log.append(&line(number)).expect("appended");
         }
-        assert_eq!(served.messages(), before, "{number}: it has a tail");
+        assert_eq!(self.served.messages(), before, "it has a tail");
         let errors = FaultRule::new(FaultOn::Read, FaultEffect::Error(adit::Errno::IO));
-        device.inject(errors);
+        self.device.inject(errors);
+        (log, end + 5)
+    }
+}
+
+/// Where the end of a tail can't be written, the operation that ends it fails, and nothing is lost.
+#[test]
+fn a_failed_read_of_the_last_page_loses_no_append() {
+    let failing = Failing::new();
+    let served = &failing.served;
+    let there = Volume::open(&served.address).expect("connected");
+    let mut begin = 0;
+    type Fails<'f> = &'f dyn Fn(&File) -> adit::Result<()>;
+    let all: [Fails<'_>; 5] = [
+        &|_| served.volume.truncate("/log", 1 << 20),
+        &|_| there.truncate("/log", 1 << 20),
+        &|_| served.volume.open_file("/log", &read_write()).map(drop),
+        &|log| log.write_at(b"x", 0),
+        &|log| log.set_len(1 << 20),
+    ];
+    for (number, fails) in all.iter().enumerate() {
+        let (log, end) = failing.append(&there, begin);
         let failed = fails(&log);
         let failed = failed.expect_err("a page can't be read");
         assert_eq!(failed.errno(), adit::Errno::IO, "{number}: {failed}");
@@ -349,8 +380,8 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
             log.append(b"more").is_err(),
             "{number}: behind what is not there"
         );
-        device.clear_faults();
-        begin = end + 5;
+        failing.device.clear_faults();
+        begin = end;
         assert_eq!(
             there.read("/log").expect("read"),
             lines(0..begin),
@@ -358,6 +389,92 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
         );
         log.sync_all().expect("synced");
     }
-    drop((large, there));
+    drop(there);
+    let Failing { served, large, .. } = failing;
+    drop(large);
     served.end();
+}
+
+/// The descriptor of a tail that can't be written ends: the next sync of the file tells. The volume
+/// ends: its end fails, and the next opening has everything.
+#[test]
+fn a_tail_that_can_not_be_written_is_told_or_stays() {
+    let failing = Failing::new();
+    let there = Volume::open(&failing.served.address).expect("connected");
+    let (log, end) = failing.append(&there, 0);
+    let synced = end - 5;
+    drop(log);
+    // The server is behind it.
+    there.metadata("/large").expect("known");
+    failing.device.clear_faults();
+    assert_eq!(there.read("/log").expect("read"), lines(0..synced));
+    let again = there.open_file("/log", &read_write()).expect("opened");
+    let told = again.sync_all().expect_err("bytes are lost");
+    assert_eq!(told.errno(), adit::Errno::IO, "{told}");
+    again.sync_all().expect("told once");
+    drop(again);
+
+    let (log, end) = failing.append(&there, synced);
+    let Failing {
+        device,
+        served,
+        large,
+    } = failing;
+    drop(large);
+    let failed = served.server.hand_over(vec![served.volume]);
+    let failed = failed.expect_err("a page can't be read");
+    assert_eq!(failed.errno(), adit::Errno::IO, "{failed}");
+    device.clear_faults();
+    let volume = Lasting::open(device).expect("opened");
+    assert_eq!(volume.read("/log").expect("read"), lines(0..end));
+    volume.close().expect("closed");
+    drop((log, there));
+}
+
+/// A rename over a file is durable with the content, also what was appended in memory.
+#[test]
+fn a_power_cut_after_a_rename_finds_the_appends_of_its_source() {
+    let config = || FaultConfig {
+        size_bytes: 128 << 20,
+        identity: 11,
+        ..FaultConfig::default()
+    };
+    let device = FaultDevice::new(config());
+    let served = Lasting::on(device.clone());
+    let there = Volume::open(&served.address).expect("connected");
+    there.write("/old", b"old").expect("written");
+    there.sync().expect("synced");
+    let new = there.open_file("/new", &read_write()).expect("opened");
+    for number in 0..SOME {
+        new.append(&line(number)).expect("appended");
+    }
+    // What is in memory is all that is not durable.
+    new.sync_all().expect("synced");
+    let before = served.messages();
+    for number in SOME..2 * SOME {
+        new.append(&line(number)).expect("appended");
+    }
+    assert_eq!(served.messages(), before, "it has a tail");
+    there.rename("/new", "/old").expect("renamed");
+    // Another file's sync makes the rename durable.
+    let other = there.open_file("/other", &read_write()).expect("opened");
+    other.append(b"x").expect("appended");
+    other.sync_all().expect("synced");
+
+    let image = device.power_cut_with(|_, _| false);
+    let config = FaultConfig {
+        identity: 12,
+        ..config()
+    };
+    let mut options = adit::VolumeOptions::new();
+    options.takeover(adit::Takeover::Leave);
+    let after = Volume::on_device(FaultDevice::with_image(config, image), &options, false);
+    let after = after.expect("opened");
+    let found = after.read("/old").expect("read");
+    assert!(found == lines(0..2 * SOME), "{} bytes", found.len());
+    assert!(after.metadata("/new").is_err(), "renamed");
+    after.close().expect("closed");
+    drop((new, other, there));
+    served.server.stop();
+    drop(served.volume);
 }

@@ -173,26 +173,29 @@ impl Fs {
     /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not
     /// sync.
     pub async fn close(&self, file: &OpenFile) -> Result<()> {
-        let inode = self.take_descriptor(file).await?;
+        let inode = self.take_descriptor(file, false).await?;
         self.release(inode).await;
         Ok(())
     }
 
     /// As [`Fs::close`], but an unlinked file stays, so that the next opening can
-    /// [`reopen`](Fs::reopen) it.
+    /// [`reopen`](Fs::reopen) it, and so does what can't be written of a tail.
     pub async fn leave(&self, file: &OpenFile) -> Result<()> {
-        let inode = self.take_descriptor(file).await?;
+        let inode = self.take_descriptor(file, true).await?;
         self.release_inode(&inode);
         Ok(())
     }
 
-    async fn take_descriptor(&self, file: &OpenFile) -> Result<Rc<Inode>> {
+    async fn take_descriptor(&self, file: &OpenFile, keeps_tail: bool) -> Result<Rc<Inode>> {
         let taken = self.descriptors.borrow_mut().take(file);
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.mark_closed();
         inode.locks.close(file.id());
-        if file.tail().is_some() {
-            self.end_or_lose_tail(inode.id).await;
+        match file.tail().is_some() {
+            // The end of the volume tries again.
+            true if keeps_tail => drop(self.end_tail(inode.id).await),
+            true => self.end_or_lose_tail(inode.id).await,
+            false => {}
         }
         if file.set_maps(false)
             && let Some(blob) = &inode.blob

@@ -19,6 +19,7 @@ impl Fs {
                 let synced = self.store.sync(blob, kind).await;
                 // Seen even if this sync failed, so that no error is reported twice.
                 let reported = blob.shared.check_error(file.error_seen());
+                let reported = reported.and(self.check_loss(blob.id));
                 synced?;
                 self.store.commit_to(self.moved.get()).await?;
                 reported

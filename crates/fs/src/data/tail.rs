@@ -140,12 +140,14 @@ impl Fs {
         all
     }
 
-    /// All tails, also where bytes are lost by that.
-    pub(crate) async fn end_all_tails(&self) {
+    /// The same, of tails that end.
+    pub(crate) async fn end_all_tails(&self) -> Result<()> {
         let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
+        let mut all = Ok(());
         for tail in tails {
-            self.end_or_lose_tail(tail.inode.id).await;
+            all = all.and(self.end_tail(tail.inode.id).await);
         }
+        all
     }
 
     /// The file has all that was appended to its tail, which ends. After an error nothing more is
@@ -171,7 +173,7 @@ impl Fs {
     }
 
     /// As [`Fs::end_tail`], for the end of its descriptor: what can't be written is lost, and the next
-    /// sync of the file says so.
+    /// sync of the file, by whichever descriptor, says so.
     #[inline]
     pub(crate) async fn end_or_lose_tail(&self, id: BlobId) {
         let Some(tail) = self.tail(id) else {
@@ -181,6 +183,7 @@ impl Fs {
             let _turn = tail.turn.write().await;
             if !tail.has_ended.get() {
                 self.lose(&tail, &error);
+                self.losses.borrow_mut().insert(id, error.errno());
             }
         }
     }
@@ -242,6 +245,19 @@ impl Fs {
             self.store.note_error(blob, error.errno());
         }
         self.forget(tail);
+    }
+
+    /// Tells the first sync of a file of what was lost when no descriptor was left.
+    #[inline]
+    pub(crate) fn check_loss(&self, id: BlobId) -> Result<()> {
+        let mut losses = self.losses.borrow_mut();
+        match losses.is_empty() {
+            true => Ok(()),
+            false => losses.remove(&id).map_or(Ok(()), |errno| {
+                let what = "the end of what was appended to this file is lost";
+                Err(Error::with(errno, what))
+            }),
+        }
     }
 
     fn forget(&self, tail: &Tail) {

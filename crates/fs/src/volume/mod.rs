@@ -16,7 +16,7 @@ use crate::open::tail::Tail;
 use crate::open::waits::Waits;
 use crate::types::*;
 use adit_base::hash::BuildNumberHasher;
-use adit_base::{PAGE_BYTES, Result};
+use adit_base::{Errno, PAGE_BYTES, Result};
 use adit_store::{BlobId, MappedMemory, Point, Store};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -50,6 +50,8 @@ pub struct Fs {
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
     /// Files to which a program appends in memory, by slot.
     pub(crate) tails: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
+    /// Files that lost what was appended in memory when nobody was left to be told, and why.
+    pub(crate) losses: RefCell<HashMap<BlobId, Errno>>,
 }
 
 impl std::fmt::Debug for Fs {
@@ -115,8 +117,13 @@ impl Fs {
 
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
-        self.end_all_tails().await;
+        // What can't be written stays in its tail, and the volume unclean: for the next opening.
+        let ended = self.end_all_tails().await;
         let flushed = self.flush_all_mapped().await;
+        if ended.is_err() {
+            self.store.sync_all().await?;
+            return ended;
+        }
         self.store.close().await?;
         flushed
     }

@@ -80,6 +80,7 @@ impl Fs {
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),
             tails: RefCell::default(),
+            losses: RefCell::default(),
             store,
         };
         for id in [root, orphans] {

@@ -133,6 +133,18 @@ impl Balance {
         self.pollers.get()?.get(number as usize)?.upgrade()
     }
 
+    /// The processes of all sessions, each once.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let mut processes = Vec::new();
+        for poller in self.pollers() {
+            let sessions = poller.sessions();
+            processes.extend(sessions.iter().filter_map(|session| session.peer.pid));
+        }
+        processes.sort_unstable();
+        processes.dedup();
+        processes
+    }
+
     /// The server's state, as a session of that number sees it; 0: none.
     pub(crate) fn state(&self, own: u64) -> ServerState {
         let pollers = self.pollers();

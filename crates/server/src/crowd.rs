@@ -1,22 +1,46 @@
 //! Whether more threads want to run than the machine has cores, as the kernel counts them
-//! (`/proc/loadavg`, proc(5)).
+//! (`/proc/loadavg`, `/proc/uptime`, proc(5)), and whose they are.
 //!
-//! Where they do, a poller that spins in vain takes the core of one of them. Where they don't, a
-//! wake-up costs more than spinning does.
+//! ```text
+//! room ── more threads than cores, at half of the last looks ──► crowd of others
+//!                                                                  │  ▲
+//!             nearly all processor time was idle, or had been      ▼  │  or it wasn't
+//!             the server's and its sessions' processes'          crowd of ours
+//! ```
+//! In a crowd of others, who yields a core loses it for a time slice, and a poller that spins in vain
+//! takes the core of somebody. In a crowd of ours, a session that yields leaves its core to another one,
+//! or to the poller. In room, a wake-up costs more than spinning does.
 
+use adit_base::clock::processor_ns;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// Looks that decide, the newest in the lowest bit. A thread of the kernel may run at any one.
 const DECIDING: u32 = 8;
+/// In a crowd, processor times are looked at so often. The kernel adds those of a running thread at its
+/// ticks, of 1 to 10 ms.
+const WEIGHED_NS: u64 = 64_000_000;
+/// The part of one core that others may have in a crowd of ours.
+const OTHERS: u64 = 4;
+/// A session that had messages, and has none for so long, may wait for the core that its poller keeps.
+const SILENT_NS: u64 = 3_000_000;
+/// Of more processes the times are not looked at: a crowd of others.
+const PROCESSES_MAX: usize = 256;
 
 /// The last looks of a poller.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    /// None: the kernel shows none to this process, and there is no crowd.
-    loads: Option<File>,
+    /// Loads, and idle times. None: the kernel shows none to this process, and there is no crowd.
+    files: Option<(File, File)>,
     cores: u32,
+    /// Threads that ran or wanted to, at the last look.
+    running: u32,
     seen: u8,
+    /// When processor times were looked at, that of no process, and those of each.
+    weighed_ns: u64,
+    idle_ns: u64,
+    times: Vec<(u32, u64)>,
+    is_ours: bool,
 }
 
 impl Crowd {
@@ -24,28 +48,132 @@ impl Crowd {
         let cores = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let cores = cores.ok().and_then(|list| count(list.trim()));
         Crowd {
-            loads: File::open("/proc/loadavg").ok().filter(|_| cores.is_some()),
+            files: cores.and_then(|_| {
+                let open = |path| File::open(path).ok();
+                Some((open("/proc/loadavg")?, open("/proc/uptime")?))
+            }),
             cores: cores.unwrap_or(1),
+            running: 0,
             seen: 0,
+            weighed_ns: 0,
+            idle_ns: 0,
+            times: Vec::new(),
+            is_ours: false,
         }
     }
 
-    /// Looks once more, by one system call.
-    pub(crate) fn look(&mut self) {
-        let Some(loads) = &self.loads else {
+    /// Looks once more, by a system call. `ours`: the processes of the sessions, each once.
+    pub(crate) fn look(&mut self, now_ns: u64, ours: impl FnOnce() -> Vec<u32>) {
+        let Some((loads, times)) = &self.files else {
             return;
         };
-        let mut bytes = [0; 128];
-        let len = loads.read_at(&mut bytes, 0).unwrap_or(0);
-        let running = std::str::from_utf8(&bytes[..len]).ok().and_then(running);
-        let is_crowd = running.is_some_and(|running| running > self.cores);
-        self.seen = self.seen << 1 | u8::from(is_crowd);
+        self.running = read(loads, running).unwrap_or(0);
+        self.seen = self.seen << 1 | u8::from(self.any_waits());
+        if !self.is_here() {
+            self.forget();
+        } else if self.times.is_empty() || now_ns.saturating_sub(self.weighed_ns) >= WEIGHED_NS {
+            let idle_ns = read(times, idle_ns).unwrap_or(0);
+            let mut processes = ours();
+            processes.push(0); // this one
+            self.weigh(now_ns, idle_ns, &processes);
+        }
+    }
+
+    /// Whose it is has to be seen anew.
+    pub(crate) fn forget(&mut self) {
+        self.is_ours = false;
+        self.times.clear();
+    }
+
+    fn weigh(&mut self, now_ns: u64, idle_ns: u64, processes: &[u32]) {
+        let processes = match processes.len() <= PROCESSES_MAX {
+            true => processes,
+            false => &[],
+        };
+        let timed = |process: &u32| Some((*process, processor_ns(*process)?));
+        let times: Vec<(u32, u64)> = processes.iter().filter_map(timed).collect();
+        let before = std::mem::replace(&mut self.times, times);
+        let since = |(process, ns): &(u32, u64)| {
+            let mut before = before.iter();
+            let (_, before_ns) = before.find(|(other, _)| other == process)?;
+            Some(ns.saturating_sub(*before_ns))
+        };
+        let ours_ns: u64 = self.times.iter().filter_map(since).sum();
+        let known_ns = ours_ns + idle_ns.saturating_sub(self.idle_ns);
+        let past_ns = now_ns.saturating_sub(self.weighed_ns);
+        (self.weighed_ns, self.idle_ns) = (now_ns, idle_ns);
+        let all_ns = past_ns.saturating_mul(self.cores.into());
+        self.is_ours = !before.is_empty() && known_ns.saturating_add(past_ns / OTHERS) >= all_ns;
+    }
+
+    /// Did a thread wait for a core at the last look?
+    pub(crate) fn any_waits(&self) -> bool {
+        self.running > self.cores
+    }
+
+    /// Is there a crowd, of others?
+    pub(crate) fn is_of_others(&self) -> bool {
+        self.is_here() && !self.is_ours
+    }
+
+    /// Is there a crowd, of the server and its sessions?
+    pub(crate) fn is_ours(&self) -> bool {
+        self.is_ours
     }
 
     /// Was there a crowd at half of the last looks?
-    pub(crate) fn is_here(&self) -> bool {
+    fn is_here(&self) -> bool {
         self.seen.count_ones() >= DECIDING / 2
     }
+}
+
+/// Whether a session has messages, from look to look of its poller.
+#[derive(Debug, Default)]
+pub(crate) struct Demand {
+    /// Messages since the last look.
+    begun: u32,
+    /// The last look that found some. None: none since it ended.
+    seen_ns: Option<u64>,
+}
+
+impl Demand {
+    /// Some messages were begun.
+    pub(crate) fn note(&mut self, messages: u32) {
+        self.begun = self.begun.saturating_add(messages);
+    }
+
+    /// Messages that were begun since the last look.
+    pub(crate) fn since_last_look(&self) -> u32 {
+        self.begun
+    }
+
+    /// A look. Had it messages before, and has it had none for [`SILENT_NS`]? Says so once.
+    pub(crate) fn has_ended(&mut self, now_ns: u64) -> bool {
+        if std::mem::take(&mut self.begun) > 0 {
+            self.seen_ns = Some(now_ns);
+        }
+        let is_past = |seen_ns: &mut u64| now_ns.saturating_sub(*seen_ns) >= SILENT_NS;
+        self.seen_ns.take_if(is_past).is_some()
+    }
+
+    /// Has it not ended?
+    pub(crate) fn is_there(&self) -> bool {
+        self.seen_ns.is_some()
+    }
+}
+
+fn read<T>(file: &File, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    let mut bytes = [0; 128];
+    let len = file.read_at(&mut bytes, 0).ok()?;
+    parse(std::str::from_utf8(&bytes[..len]).ok()?)
+}
+
+/// The idle time of all cores, in a text like `35.51 65.07`, in seconds.
+fn idle_ns(uptime: &str) -> Option<u64> {
+    let (seconds, hundredths) = uptime.split_whitespace().nth(1)?.split_once('.')?;
+    let hundredths: u64 = hundredths.get(..2)?.parse().ok()?;
+    let seconds: u64 = seconds.parse().ok()?;
+    Some(seconds.checked_mul(100)?.checked_add(hundredths)? * 10_000_000)
 }
 
 /// Threads that run or want to, in a text like `0.20 0.18 0.12 1/80 11206`.
@@ -80,23 +208,80 @@ mod tests {
         for nonsense in ["", "0.20 0.18 0.12", "0.20 0.18 0.12 380 1", "1 2 3 x/80"] {
             assert_eq!(running(nonsense), None, "{nonsense}");
         }
+        assert_eq!(idle_ns("35.51 65.07\n"), Some(65_070_000_000));
+        for nonsense in [
+            "",
+            "35.51",
+            "35.51 65",
+            "35.51 65.7",
+            "1.00 x.00",
+            "1.00 -1.00",
+        ] {
+            assert_eq!(idle_ns(nonsense), None, "{nonsense}");
+        }
     }
 
     /// One look doesn't decide; this machine shows its loads.
     #[test]
     fn half_of_the_looks_decide() {
         let mut crowd = Crowd::new();
-        assert!(crowd.loads.is_some());
-        assert!(!crowd.is_here());
+        assert!(crowd.files.is_some());
+        assert!(!crowd.is_of_others());
         crowd.cores = 0; // this thread runs
         for look in 1..=DECIDING {
-            crowd.look();
+            // No time passes.
+            crowd.look(1, Vec::new);
             assert_eq!(crowd.is_here(), look >= DECIDING / 2, "{look}");
         }
         crowd.cores = u32::MAX;
         for look in 1..=DECIDING {
-            crowd.look();
-            assert_eq!(crowd.is_here(), look <= DECIDING / 2, "{look}");
+            crowd.look(1, Vec::new);
+            assert_eq!(crowd.is_of_others(), look <= DECIDING / 2, "{look}");
         }
+    }
+
+    #[test]
+    fn demand_ends_once_after_a_silence() {
+        let mut demand = Demand::default();
+        assert!(!demand.has_ended(SILENT_NS) && !demand.is_there());
+        for now_ns in [SILENT_NS, 3 * SILENT_NS] {
+            demand.note(1);
+            assert!(!demand.has_ended(now_ns) && demand.is_there());
+            assert!(!demand.has_ended(now_ns + SILENT_NS - 1) && demand.is_there());
+        }
+        assert!(demand.has_ended(4 * SILENT_NS) && !demand.is_there());
+        assert!(!demand.has_ended(9 * SILENT_NS));
+    }
+
+    #[test]
+    fn a_crowd_is_ours_while_others_have_little_of_the_time() {
+        const CORES: u64 = 2;
+        let mut crowd = Crowd {
+            cores: CORES as u32,
+            seen: u8::MAX,
+            ..Crowd::new()
+        };
+        let own = || processor_ns(0).expect("this process has had some");
+        assert_eq!(processor_ns(u32::MAX), None);
+        assert!(Some(own()) <= processor_ns(std::process::id()));
+        // The first time there is nothing to compare with.
+        crowd.weigh(1_000, 0, &[0]);
+        assert!(!crowd.is_ours() && crowd.is_of_others());
+        // As if the process had had some of a time in which the cores were idle for some.
+        let past_ns = own() / 4;
+        let mut weigh = |had_ns: u64, idle_ns: u64, processes: &[u32]| {
+            crowd.times = vec![(0, own().saturating_sub(had_ns))];
+            let now_ns = crowd.weighed_ns + past_ns;
+            crowd.weigh(now_ns, crowd.idle_ns + idle_ns, processes);
+            (crowd.is_ours(), crowd.is_of_others())
+        };
+        let (ours, of_others) = ((true, false), (false, true));
+        let all_ns = CORES * past_ns;
+        assert_eq!(weigh(all_ns, 0, &[0]), ours);
+        assert_eq!(weigh(all_ns - past_ns / OTHERS, 0, &[0]), ours);
+        assert_eq!(weigh(past_ns, past_ns, &[0]), ours);
+        assert_eq!(weigh(past_ns / 2, past_ns / 2, &[0]), of_others);
+        assert_eq!(weigh(0, past_ns, &[0]), of_others);
+        assert_eq!(weigh(all_ns, 0, &[0; PROCESSES_MAX + 1]), of_others);
     }
 }

@@ -6,13 +6,17 @@
 //! While it polls, a message costs no system call. Before it sleeps it leaves to the keepers what
 //! is under way, says so in each session's doorbell, and looks once more.
 //!
+//! A poller of a higher priority than its sessions keeps its core from them. The scheduler needs up to
+//! 0.1 s to move a thread that waits for it to another core; the poller, when it misses a session,
+//! goes to another core itself.
+//!
 //! Invariants: a session is polled by one poller at a time. A turn of a session begins at most
 //! [`TURN_MESSAGES`] messages, and none after [`TURN_NS`]; volumes are driven for [`DRIVE_NS`]
 //! between two rounds of turns. So a busy session, or one with long operations, takes no more than
 //! its share.
 
 use crate::balance::{Balance, PollerCounts};
-use crate::crowd::Crowd;
+use crate::crowd::{Crowd, Demand};
 use crate::notices;
 use crate::serve::{self, Begun};
 use crate::session::Session;
@@ -52,7 +56,11 @@ const SPIN_NS: u64 = 1_000;
 /// Where other programs compute on its core, it spins for so long, and sleeps.
 const SHORT_SPIN_NS: u64 = 3_000;
 /// How often a poller that doesn't yield looks whether threads wait for a core.
-const CROWD_NS: u64 = 1_000_000;
+const LOOK_NS: u64 = 1_000_000;
+/// What it saw is past after a sleep of so long.
+const STALE_NS: u64 = 8_000_000;
+/// What a sleep and a wake-up cost where threads wait for cores.
+const WAKE_UP_NS: u64 = 20_000;
 
 /// A poller, as the server holds it.
 #[derive(Debug)]
@@ -228,6 +236,19 @@ fn pin(cpu: usize) {
     }
 }
 
+/// This thread goes on on another core that it may use, if there is one.
+fn leave_core() {
+    use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let mut others = allowed;
+    others.unset(sched_getcpu());
+    if sched_setaffinity(None, &others).is_ok() {
+        let _ = sched_setaffinity(None, &allowed);
+    }
+}
+
 /// A session and its turn.
 pub(crate) struct Polled {
     pub(crate) session: Arc<Session>,
@@ -235,6 +256,7 @@ pub(crate) struct Polled {
     waiting: u64,
     /// The slot whose turn is next.
     next: u32,
+    demand: Demand,
 }
 
 impl Polled {
@@ -243,6 +265,7 @@ impl Polled {
             session,
             waiting: 0,
             next: 0,
+            demand: Demand::default(),
         }
     }
 
@@ -296,6 +319,7 @@ impl Polled {
                 return None;
             }
         }
+        self.demand.note(number);
         Some(number)
     }
 }
@@ -320,7 +344,12 @@ enum Idle {
     Yielding(Patience),
     /// It has a higher one, and keeps its core: after a yield it would wait for the scheduler's next
     /// tick, but a message wakes it from a sleep at once.
-    Spinning { crowd: Crowd, looked_ns: u64 },
+    Spinning {
+        crowd: Crowd,
+        looked_ns: u64,
+        /// At the last look, messages came so often that spinning is shorter than a sleep.
+        pays: bool,
+    },
 }
 
 impl Idle {
@@ -329,6 +358,7 @@ impl Idle {
             Ok(..0) => Idle::Spinning {
                 crowd: Crowd::new(),
                 looked_ns: 0,
+                pays: false,
             },
             _ => Idle::Yielding(Patience::default()),
         }
@@ -347,12 +377,8 @@ impl Idle {
                 }
                 idle_ns < spin_ns
             }
-            Idle::Spinning { crowd, looked_ns } => {
-                if now_ns.saturating_sub(*looked_ns) >= CROWD_NS {
-                    *looked_ns = now_ns;
-                    crowd.look();
-                }
-                let spin_ns = match crowd.is_here() {
+            Idle::Spinning { crowd, pays, .. } => {
+                let spin_ns = match crowd.is_of_others() || crowd.is_ours() && !*pays {
                     true => spin_ns.min(SHORT_SPIN_NS),
                     false => spin_ns,
                 };
@@ -397,6 +423,7 @@ impl Turns<'_> {
             if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
                 self.look_at_sockets(Some(Duration::ZERO));
             }
+            self.look_at_cores(now_ns);
             // A session that has just ended leaves files to close. Without this the poller could fall
             // asleep before it had begun that, and the locks stayed until another session came.
             let has_begun = self.begun.iter().any(|begun| !begun.is_empty());
@@ -412,6 +439,39 @@ impl Turns<'_> {
                     active_ns = monotonic_ns();
                 }
             }
+        }
+    }
+
+    /// Sees, from time to time, whether threads wait for cores: tells the sessions if they wait for
+    /// each other only, and leaves its own core to those that may wait for that.
+    fn look_at_cores(&mut self, now_ns: u64) {
+        let Idle::Spinning {
+            crowd,
+            looked_ns,
+            pays,
+        } = &mut self.idle
+        else {
+            return;
+        };
+        let past_ns = now_ns.saturating_sub(*looked_ns);
+        if past_ns < LOOK_NS {
+            return;
+        }
+        *looked_ns = now_ns;
+        if past_ns > STALE_NS {
+            crowd.forget();
+        }
+        crowd.look(now_ns, || self.shared.balance.processes());
+        let (mut messages, mut any_silent, mut any_asks) = (0, false, false);
+        for polled in &mut self.polled {
+            messages += u64::from(polled.demand.since_last_look());
+            any_silent |= polled.demand.has_ended(now_ns);
+            any_asks |= polled.demand.is_there();
+            polled.session.memory.set_crowd_is_ours(crowd.is_ours());
+        }
+        *pays = messages * WAKE_UP_NS >= past_ns;
+        if any_silent && any_asks && crowd.any_waits() {
+            leave_core();
         }
     }
 

@@ -10,8 +10,9 @@ use crate::handshake::{
 };
 use crate::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use crate::memory::{
-    AREA_BYTES, AREAS_OFFSET, ARENA_BYTES, ARENA_OFFSET, DATA_BYTES_MAX, DOORBELL_OFFSET,
-    ENDING_OFFSET, Ending, LAYOUT, MEMORY_BYTES, NOTES_OFFSET, REPLIES_OFFSET, SLOTS_OFFSET,
+    AREA_BYTES, AREAS_OFFSET, ARENA_BYTES, ARENA_OFFSET, CROWD_OFFSET, DATA_BYTES_MAX,
+    DOORBELL_OFFSET, ENDING_OFFSET, Ending, LAYOUT, MEMORY_BYTES, NOTES_OFFSET, REPLIES_OFFSET,
+    SLOTS_OFFSET,
 };
 use crate::message::{Message, WORDS, WriteFlags};
 use crate::slot::{DONE, Doorbell, Notes, REPORTED, Replies, SLEEPING, SLOTS, Slot, WAITED};
@@ -250,6 +251,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
                 (0, size_of::<[u64; 3]>(), "header"),
                 (DOORBELL_OFFSET, size_of::<Doorbell>(), "doorbell"),
                 (ENDING_OFFSET, size_of::<u32>(), "ending"),
+                (CROWD_OFFSET, size_of::<u32>(), "crowd"),
                 (REPLIES_OFFSET, size_of::<Replies>(), "replies"),
                 (SLOTS_OFFSET, slots_bytes, "slots"),
                 (NOTES_OFFSET, SLOTS * size_of::<Notes>(), "notes"),

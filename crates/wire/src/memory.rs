@@ -5,6 +5,7 @@
 //! | 0 | magic, version, slots, bytes of an area: written by the server before anybody else has it |
 //! | 4096 | [`Doorbell`] |
 //! | 6144 | [`Ending`]: how the server ended, four bytes |
+//! | 6656 | whether a crowd on the cores is the server's own, four bytes |
 //! | 7168 | [`Replies`] |
 //! | 8192 | [`SLOTS`] slots of 128 bytes |
 //! | 16384 | [`SLOTS`] [`Notes`] of 64 bytes |
@@ -49,6 +50,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"aditsess");
 pub(crate) const LAYOUT: u32 = 3;
 pub(crate) const DOORBELL_OFFSET: usize = 4096;
 pub(crate) const ENDING_OFFSET: usize = 6144;
+pub(crate) const CROWD_OFFSET: usize = 6656;
 pub(crate) const REPLIES_OFFSET: usize = 7168;
 pub(crate) const SLOTS_OFFSET: usize = 8192;
 pub(crate) const NOTES_OFFSET: usize = 16384;
@@ -59,7 +61,8 @@ const _: () = assert!(HINTS_OFFSET + 8 * HINTS_MAX <= AREA_BYTES && AREA_BYTES.i
 const _: () = assert!(ARENA_OFFSET.is_multiple_of(PAGE_BYTES));
 const _: () = assert!(SLOTS_OFFSET + SLOTS * size_of::<Slot>() <= NOTES_OFFSET);
 const _: () = assert!(NOTES_OFFSET + SLOTS * size_of::<Notes>() <= AREAS_OFFSET);
-const _: () = assert!(ENDING_OFFSET + size_of::<AtomicU32>() <= REPLIES_OFFSET);
+const _: () = assert!(ENDING_OFFSET + size_of::<AtomicU32>() <= CROWD_OFFSET);
+const _: () = assert!(CROWD_OFFSET + size_of::<AtomicU32>() <= REPLIES_OFFSET);
 const _: () = assert!(REPLIES_OFFSET + size_of::<Replies>() <= SLOTS_OFFSET);
 const _: () = assert!(DOORBELL_OFFSET + size_of::<Doorbell>() <= ENDING_OFFSET);
 
@@ -170,6 +173,23 @@ impl SessionMemory {
             2 => Ending::ForGood,
             _ => Ending::Unsaid,
         }
+    }
+
+    fn crowd_word(&self) -> &AtomicU32 {
+        // SAFETY: as for the doorbell.
+        unsafe { self.start.add(CROWD_OFFSET).cast().as_ref() }
+    }
+
+    /// The server says whether those who want the cores are itself and its sessions.
+    pub fn set_crowd_is_ours(&self, is_ours: bool) {
+        self.crowd_word().store(is_ours.into(), Ordering::Relaxed);
+    }
+
+    /// Are there more threads than cores, of the server and its sessions? Then who yields a core
+    /// leaves it to one of them.
+    #[inline]
+    pub fn crowd_is_ours(&self) -> bool {
+        self.crowd_word().load(Ordering::Relaxed) == 1
     }
 
     /// The session gives back what all slots hold, and the arena if `with_arena`: nobody uses them any

@@ -33,6 +33,8 @@ const SPIN_NS: u64 = 20_000;
 const UNTAKEN_SPIN_NS: u64 = 1_000;
 /// Then it lets other threads have its core between two looks, until it has waited for so long.
 const YIELD_NS: u64 = 60_000;
+/// Where sessions of this server wait for its core, it spins for so long before it yields.
+const CROWDED_SPIN_NS: u64 = 2_000;
 /// Where other programs compute on its core, it spins for so long and does not yield.
 const SHORT_SPIN_NS: u64 = 3_000;
 /// A sleeping thread looks so often whether the server is still there.
@@ -67,7 +69,7 @@ pub(super) struct Link {
     /// The session's own words about each slot.
     own: Box<[Own]>,
     /// Of the threads that wait for replies.
-    pub(super) patience: Patience,
+    patience: Patience,
 }
 
 /// The connection to a server.
@@ -195,6 +197,33 @@ impl Link {
         (free > SPARED).then(|| self.try_take_slot(Some(connection)))?
     }
 
+    /// Is a thread to sleep soon, and not to yield before?
+    pub(super) fn is_short(&self, now_ns: u64) -> bool {
+        self.patience.is_short(now_ns) && !self.memory.crowd_is_ours()
+    }
+
+    /// Does a message wait for a core?
+    pub(super) fn is_crowded(&self, now_ns: u64) -> bool {
+        self.patience.is_short(now_ns) || self.memory.crowd_is_ours()
+    }
+
+    /// Lets other threads have the core of this one. Where they are sessions of the same server, it is
+    /// no loss however long they have it.
+    pub(super) fn yield_now(&self) {
+        match self.memory.crowd_is_ours() {
+            true => std::thread::yield_now(),
+            false => self.patience.yield_now(),
+        }
+    }
+
+    /// How long a thread spins for a reply to what the server has taken.
+    fn spin_ns(&self) -> u64 {
+        match self.memory.crowd_is_ours() {
+            true => CROWDED_SPIN_NS,
+            false => SPIN_NS,
+        }
+    }
+
     /// Sends the byte that wakes the server.
     pub(super) fn wake_server(&self) {
         // If it can't be sent, bytes lie there already, or nobody reads them any more.
@@ -221,16 +250,16 @@ impl Link {
             if began_ns == 0 {
                 began_ns = now_ns;
             }
-            let (spin_ns, yield_ns) = match self.patience.is_short(now_ns) {
+            let (spin_ns, yield_ns) = match self.is_short(now_ns) {
                 true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
-                false => (SPIN_NS, YIELD_NS),
+                false => (self.spin_ns(), YIELD_NS),
             };
             let waited_ns = now_ns.saturating_sub(began_ns);
             if waited_ns >= timeout_ns {
                 return;
             } else if waited_ns < spin_ns {
             } else if waited_ns < yield_ns {
-                self.patience.yield_now();
+                self.yield_now();
             } else {
                 return replies.sleep(count, Duration::from_nanos(timeout_ns - waited_ns));
             }
@@ -533,7 +562,7 @@ impl<'c> Taken<'c> {
     #[inline]
     pub(super) fn end(&mut self) -> Result<Reply, Failure> {
         let slot = self.link.memory.slot(self.slot);
-        let patience = &self.link.patience;
+        let link = self.link;
         let doorbell = self.link.memory.doorbell();
         let mut began_ns = 0;
         loop {
@@ -554,18 +583,18 @@ impl<'c> Taken<'c> {
             if began_ns == 0 {
                 began_ns = now_ns;
             }
-            let (spin_ns, yield_ns) = match patience.is_short(now_ns) {
+            let (spin_ns, yield_ns) = match link.is_short(now_ns) {
                 // The server may need this core.
                 true if self.woke => (0, 0),
                 true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
                 // The server may need this core.
                 false if self.woke => (0, YIELD_NS),
                 false if doorbell.is_rung(self.slot) => (UNTAKEN_SPIN_NS, YIELD_NS),
-                false => (SPIN_NS, YIELD_NS),
+                false => (link.spin_ns(), YIELD_NS),
             };
             match now_ns.saturating_sub(began_ns) {
                 waited_ns if waited_ns < spin_ns => {}
-                waited_ns if waited_ns < yield_ns => patience.yield_now(),
+                waited_ns if waited_ns < yield_ns => link.yield_now(),
                 _ => {
                     slot.sleep(WATCH);
                     if slot.reply().is_none() && self.link.has_ended() {

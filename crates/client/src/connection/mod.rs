@@ -129,7 +129,7 @@ impl Connection {
             }
             // More threads than slots.
             match rounds {
-                0..100 if !link.patience.is_short(monotonic_ns()) => link.patience.yield_now(),
+                0..100 if !link.is_short(monotonic_ns()) => link.yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
             rounds = rounds.saturating_add(1);

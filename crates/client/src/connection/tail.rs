@@ -77,7 +77,7 @@ impl Tails {
         &self,
         file: u64,
         counts: bool,
-        is_short: impl Fn() -> bool,
+        is_crowded: impl Fn() -> bool,
     ) -> (Option<Arc<TailWriter>>, bool) {
         let Some(mut files) = locked(&self.0) else {
             return (None, false);
@@ -102,7 +102,7 @@ impl Tails {
             }
         };
         of_file.unsynced = of_file.unsynced.saturating_add(1);
-        if of_file.synced >= SYNCS && of_file.unsynced <= FEW && !is_short() {
+        if of_file.synced >= SYNCS && of_file.unsynced <= FEW && !is_crowded() {
             // The server ends it with the message that comes now.
             of_file.tail = None;
             return (None, false);
@@ -179,8 +179,8 @@ impl Connection {
         if len == 0 || len > APPEND_BYTES_MAX || file.flags.intersects(unfit) || !self.is_own() {
             return None;
         }
-        let is_short = || self.link().patience.is_short(monotonic_ns());
-        let (tail, is_due) = self.tails.tail(file.number, counts, is_short);
+        let is_crowded = || self.link().is_crowded(monotonic_ns());
+        let (tail, is_due) = self.tails.tail(file.number, counts, is_crowded);
         let tail = match is_due {
             true => self.begin_tail(file)?,
             false => tail?,

@@ -30,14 +30,16 @@ const PROCESSES_MAX: usize = 256;
 /// The last looks of a poller.
 #[derive(Debug)]
 pub(crate) struct Crowd {
-    /// Loads, and idle times. None: the kernel shows none to this process, and there is no crowd.
-    files: Option<(File, File)>,
+    /// None: the kernel shows none to this process, and there is no crowd.
+    loads: Option<File>,
+    /// Idle times. None: it shows none, and a crowd is of others.
+    idle: Option<File>,
     cores: u32,
     /// Threads that ran or wanted to, at the last look.
     running: u32,
     seen: u8,
     /// When processor times were looked at, that of no process, and those of each.
-    weighed_ns: u64,
+    weighed_ns: Option<u64>,
     idle_ns: u64,
     times: Vec<(u32, u64)>,
     is_ours: bool,
@@ -48,14 +50,12 @@ impl Crowd {
         let cores = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let cores = cores.ok().and_then(|list| count(list.trim()));
         Crowd {
-            files: cores.and_then(|_| {
-                let open = |path| File::open(path).ok();
-                Some((open("/proc/loadavg")?, open("/proc/uptime")?))
-            }),
+            loads: File::open("/proc/loadavg").ok().filter(|_| cores.is_some()),
+            idle: File::open("/proc/uptime").ok(),
             cores: cores.unwrap_or(1),
             running: 0,
             seen: 0,
-            weighed_ns: 0,
+            weighed_ns: None,
             idle_ns: 0,
             times: Vec::new(),
             is_ours: false,
@@ -64,34 +64,44 @@ impl Crowd {
 
     /// Looks once more, by a system call. `ours`: the processes of the sessions, each once.
     pub(crate) fn look(&mut self, now_ns: u64, ours: impl FnOnce() -> Vec<u32>) {
-        let Some((loads, times)) = &self.files else {
+        let Some(loads) = &self.loads else {
             return;
         };
         self.running = read(loads, running).unwrap_or(0);
         self.seen = self.seen << 1 | u8::from(self.any_waits());
+        let is_due = |weighed_ns| now_ns.saturating_sub(weighed_ns) >= WEIGHED_NS;
         if !self.is_here() {
-            self.forget();
-        } else if self.times.is_empty() || now_ns.saturating_sub(self.weighed_ns) >= WEIGHED_NS {
-            let idle_ns = read(times, idle_ns).unwrap_or(0);
-            let mut processes = ours();
-            processes.push(0); // this one
-            self.weigh(now_ns, idle_ns, &processes);
+            self.see_anew();
+        } else if self.weighed_ns.is_none_or(is_due) {
+            match self.idle.as_ref().and_then(|idle| read(idle, idle_ns)) {
+                Some(idle_ns) => self.weigh(now_ns, idle_ns, &ours()),
+                None => self.see_anew(),
+            }
         }
     }
 
-    /// Whose it is has to be seen anew.
+    /// What was seen is past.
     pub(crate) fn forget(&mut self) {
+        self.seen = 0;
+        self.see_anew();
+    }
+
+    /// Whose a crowd is has to be seen anew.
+    fn see_anew(&mut self) {
         self.is_ours = false;
-        self.times.clear();
+        self.weighed_ns = None;
     }
 
     fn weigh(&mut self, now_ns: u64, idle_ns: u64, processes: &[u32]) {
-        let processes = match processes.len() <= PROCESSES_MAX {
+        let processes = match processes.len() < PROCESSES_MAX {
             true => processes,
             false => &[],
         };
+        // A session may be of this process, too.
+        let own = std::process::id();
+        let others = processes.iter().filter(|process| **process != own);
         let timed = |process: &u32| Some((*process, processor_ns(*process)?));
-        let times: Vec<(u32, u64)> = processes.iter().filter_map(timed).collect();
+        let times = others.chain([&own]).filter_map(timed).collect();
         let before = std::mem::replace(&mut self.times, times);
         let since = |(process, ns): &(u32, u64)| {
             let mut before = before.iter();
@@ -99,11 +109,13 @@ impl Crowd {
             Some(ns.saturating_sub(*before_ns))
         };
         let ours_ns: u64 = self.times.iter().filter_map(since).sum();
-        let known_ns = ours_ns + idle_ns.saturating_sub(self.idle_ns);
-        let past_ns = now_ns.saturating_sub(self.weighed_ns);
-        (self.weighed_ns, self.idle_ns) = (now_ns, idle_ns);
-        let all_ns = past_ns.saturating_mul(self.cores.into());
-        self.is_ours = !before.is_empty() && known_ns.saturating_add(past_ns / OTHERS) >= all_ns;
+        let known_ns = ours_ns.saturating_add(idle_ns.saturating_sub(self.idle_ns));
+        self.idle_ns = idle_ns;
+        self.is_ours = self.weighed_ns.replace(now_ns).is_some_and(|weighed_ns| {
+            let past_ns = now_ns.saturating_sub(weighed_ns);
+            let all_ns = past_ns.saturating_mul(self.cores.into());
+            known_ns.saturating_add(past_ns / OTHERS) >= all_ns
+        });
     }
 
     /// Did a thread wait for a core at the last look?
@@ -156,6 +168,11 @@ impl Demand {
         self.seen_ns.take_if(is_past).is_some()
     }
 
+    /// A silence of now is not one of a session that waits: the poller slept.
+    pub(crate) fn forget(&mut self) {
+        self.seen_ns = None;
+    }
+
     /// Has it not ended?
     pub(crate) fn is_there(&self) -> bool {
         self.seen_ns.is_some()
@@ -173,7 +190,8 @@ fn idle_ns(uptime: &str) -> Option<u64> {
     let (seconds, hundredths) = uptime.split_whitespace().nth(1)?.split_once('.')?;
     let hundredths: u64 = hundredths.get(..2)?.parse().ok()?;
     let seconds: u64 = seconds.parse().ok()?;
-    Some(seconds.checked_mul(100)?.checked_add(hundredths)? * 10_000_000)
+    let hundredths = seconds.checked_mul(100)?.checked_add(hundredths)?;
+    hundredths.checked_mul(10_000_000)
 }
 
 /// Threads that run or want to, in a text like `0.20 0.18 0.12 1/80 11206`.
@@ -225,7 +243,7 @@ mod tests {
     #[test]
     fn half_of_the_looks_decide() {
         let mut crowd = Crowd::new();
-        assert!(crowd.files.is_some());
+        assert!(crowd.loads.is_some() && crowd.idle.is_some());
         assert!(!crowd.is_of_others());
         crowd.cores = 0; // this thread runs
         for look in 1..=DECIDING {
@@ -251,6 +269,10 @@ mod tests {
         }
         assert!(demand.has_ended(4 * SILENT_NS) && !demand.is_there());
         assert!(!demand.has_ended(9 * SILENT_NS));
+        demand.note(1);
+        assert!(!demand.has_ended(10 * SILENT_NS) && demand.is_there());
+        demand.forget();
+        assert!(!demand.has_ended(20 * SILENT_NS));
     }
 
     #[test]
@@ -261,27 +283,29 @@ mod tests {
             seen: u8::MAX,
             ..Crowd::new()
         };
-        let own = || processor_ns(0).expect("this process has had some");
+        let own = std::process::id();
+        let had_ns = || processor_ns(own).expect("this process has had some");
         assert_eq!(processor_ns(u32::MAX), None);
-        assert!(Some(own()) <= processor_ns(std::process::id()));
         // The first time there is nothing to compare with.
-        crowd.weigh(1_000, 0, &[0]);
+        crowd.weigh(1_000, 0, &[own]);
         assert!(!crowd.is_ours() && crowd.is_of_others());
         // As if the process had had some of a time in which the cores were idle for some.
-        let past_ns = own() / 4;
-        let mut weigh = |had_ns: u64, idle_ns: u64, processes: &[u32]| {
-            crowd.times = vec![(0, own().saturating_sub(had_ns))];
-            let now_ns = crowd.weighed_ns + past_ns;
+        let past_ns = had_ns() / 4;
+        let mut weigh = |ours_ns: u64, idle_ns: u64, processes: &[u32]| {
+            crowd.times = vec![(own, had_ns().saturating_sub(ours_ns))];
+            let now_ns = crowd.weighed_ns.expect("it was") + past_ns;
             crowd.weigh(now_ns, crowd.idle_ns + idle_ns, processes);
             (crowd.is_ours(), crowd.is_of_others())
         };
         let (ours, of_others) = ((true, false), (false, true));
         let all_ns = CORES * past_ns;
-        assert_eq!(weigh(all_ns, 0, &[0]), ours);
-        assert_eq!(weigh(all_ns - past_ns / OTHERS, 0, &[0]), ours);
-        assert_eq!(weigh(past_ns, past_ns, &[0]), ours);
-        assert_eq!(weigh(past_ns / 2, past_ns / 2, &[0]), of_others);
-        assert_eq!(weigh(0, past_ns, &[0]), of_others);
-        assert_eq!(weigh(all_ns, 0, &[0; PROCESSES_MAX + 1]), of_others);
+        assert_eq!(weigh(all_ns, 0, &[]), ours);
+        assert_eq!(weigh(all_ns - past_ns / OTHERS, 0, &[]), ours);
+        assert_eq!(weigh(past_ns, past_ns, &[]), ours);
+        // Also where a session is of this process.
+        assert_eq!(weigh(past_ns / 2, past_ns / 2, &[own]), of_others);
+        assert_eq!(weigh(0, past_ns, &[]), of_others);
+        crowd.forget();
+        assert!(!crowd.is_ours() && !crowd.is_of_others());
     }
 }

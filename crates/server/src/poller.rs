@@ -663,8 +663,9 @@ impl Turns<'_> {
         if quiet && !self.shared.called.load(Ordering::SeqCst) {
             self.look_at_sockets(None);
         }
-        for polled in &self.polled {
+        for polled in &mut self.polled {
             polled.session.memory.doorbell().wake_up();
+            polled.demand.forget();
         }
     }
 

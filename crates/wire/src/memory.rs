@@ -185,8 +185,8 @@ impl SessionMemory {
         self.crowd_word().store(is_ours.into(), Ordering::Relaxed);
     }
 
-    /// Are there more threads than cores, of the server and its sessions? Then who yields a core
-    /// leaves it to one of them.
+    /// Are there more threads than cores, of the server and its sessions' processes? Then who yields a
+    /// core leaves it to one of them.
     #[inline]
     pub fn crowd_is_ours(&self) -> bool {
         self.crowd_word().load(Ordering::Relaxed) == 1

@@ -183,7 +183,9 @@ impl Fs {
             let _turn = tail.turn.write().await;
             if !tail.has_ended.get() {
                 self.lose(&tail, &error);
-                self.losses.borrow_mut().insert(id, error.errno());
+                if !tail.inode.unlinked.get() {
+                    self.losses.borrow_mut().insert(id, error.errno());
+                }
             }
         }
     }

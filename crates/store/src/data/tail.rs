@@ -155,7 +155,11 @@ impl Store {
                 Err(error) if matches!(error.errno(), Errno::INVAL | Errno::FBIG) => {
                     tracing::warn!(%volume, inode = slot, %error, "what was appended in memory is lost: it is garbled");
                 }
-                Err(error) => return Err(error.context("append what was appended in memory")),
+                Err(error) => {
+                    let what = "append what was appended in memory to inode";
+                    let way = "--takeover discard opens the volume without what was not saved";
+                    return Err(error.context(format_args!("{what} {slot} ({way})")));
+                }
             }
         }
         Ok(())

@@ -74,8 +74,8 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The processor time that a process has had, in nanoseconds (clock_getcpuclockid(3)); 0 is this one.
-/// None: there is none of that number. Times of threads that run count at the kernel's ticks.
+/// The processor time that a process has had, in nanoseconds (clock_getcpuclockid(3)). None: there
+/// is no process of that number. The kernel counts the time of a running thread at its ticks.
 pub fn processor_ns(process: u32) -> Option<u64> {
     let process = libc::pid_t::try_from(process).ok()?;
     let mut clock = 0;

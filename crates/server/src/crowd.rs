@@ -7,9 +7,9 @@
 //!             nearly all processor time was idle, or had been      ▼  │  or it wasn't
 //!             the server's and its sessions' processes'          crowd of ours
 //! ```
-//! In a crowd of others, who yields a core loses it for a time slice, and a poller that spins in vain
-//! takes the core of somebody. In a crowd of ours, a session that yields leaves its core to another one,
-//! or to the poller. In room, a wake-up costs more than spinning does.
+//! In a crowd of others a thread that yields its core loses it for a time slice, and a poller that
+//! spins in vain takes the core of another program. In a crowd of ours a session that yields leaves
+//! its core to another one, or to the poller. In room, a wake-up costs more than spinning does.
 
 use adit_base::clock::processor_ns;
 use std::fs::File;
@@ -17,14 +17,15 @@ use std::os::unix::fs::FileExt;
 
 /// Looks that decide, the newest in the lowest bit. A thread of the kernel may run at any one.
 const DECIDING: u32 = 8;
-/// In a crowd, processor times are looked at so often. The kernel adds those of a running thread at its
-/// ticks, of 1 to 10 ms.
+/// In a crowd, a poller reads processor times so often. The kernel adds those of a running thread
+/// at its ticks, of 1 to 10 ms.
 const WEIGHED_NS: u64 = 64_000_000;
 /// The part of one core that others may have in a crowd of ours.
 const OTHERS: u64 = 4;
-/// A session that had messages, and has none for so long, may wait for the core that its poller keeps.
+/// A session that had messages, and has none for so long, may wait for the core that its poller
+/// keeps.
 const SILENT_NS: u64 = 3_000_000;
-/// Of more processes the times are not looked at: a crowd of others.
+/// Of so many processes, with its own, the poller reads only its own time: a crowd of others.
 const PROCESSES_MAX: usize = 256;
 
 /// The last looks of a poller.
@@ -80,13 +81,13 @@ impl Crowd {
         }
     }
 
-    /// What was seen is past.
+    /// The earlier looks count no more.
     pub(crate) fn forget(&mut self) {
         self.seen = 0;
         self.see_anew();
     }
 
-    /// Whose a crowd is has to be seen anew.
+    /// The earlier processor times count no more.
     fn see_anew(&mut self) {
         self.is_ours = false;
         self.weighed_ns = None;

@@ -6,9 +6,9 @@
 //! While it polls, a message costs no system call. Before it sleeps it leaves to the keepers what
 //! is under way, says so in each session's doorbell, and looks once more.
 //!
-//! A poller of a higher priority than its sessions keeps its core from them. The scheduler needs up to
-//! 0.1 s to move a thread that waits for it to another core; the poller, when it misses a session,
-//! goes to another core itself.
+//! A poller of a higher priority than its sessions keeps its core from them. The scheduler needs up
+//! to 0.1 s to move a thread that waits for it to another core; the poller, when it misses a
+//! session, goes to another core itself.
 //!
 //! Invariants: a session is polled by one poller at a time. A turn of a session begins at most
 //! [`TURN_MESSAGES`] messages, and none after [`TURN_NS`]; volumes are driven for [`DRIVE_NS`]
@@ -57,9 +57,9 @@ const SPIN_NS: u64 = 1_000;
 const SHORT_SPIN_NS: u64 = 3_000;
 /// How often a poller that doesn't yield looks whether threads wait for a core.
 const LOOK_NS: u64 = 1_000_000;
-/// What it saw is past after a sleep of so long.
+/// After a sleep of so long its earlier looks count no more.
 const STALE_NS: u64 = 8_000_000;
-/// What a sleep and a wake-up cost where threads wait for cores.
+/// A sleep and a wake-up take so long where threads wait for cores.
 const WAKE_UP_NS: u64 = 20_000;
 
 /// A poller, as the server holds it.
@@ -342,8 +342,8 @@ struct Turns<'s> {
 enum Idle {
     /// It has the priority of its sessions, and yields its core.
     Yielding(Patience),
-    /// It has a higher one, and keeps its core: after a yield it would wait for the scheduler's next
-    /// tick, but a message wakes it from a sleep at once.
+    /// It has a higher one, and keeps its core: after a yield it would wait for the scheduler's
+    /// next tick, but a message wakes it from a sleep at once.
     Spinning {
         crowd: Crowd,
         looked_ns: u64,

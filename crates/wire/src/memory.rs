@@ -180,13 +180,13 @@ impl SessionMemory {
         unsafe { self.start.add(CROWD_OFFSET).cast().as_ref() }
     }
 
-    /// The server says whether those who want the cores are itself and its sessions.
+    /// The server says whether only it and its sessions want the cores.
     pub fn set_crowd_is_ours(&self, is_ours: bool) {
         self.crowd_word().store(is_ours.into(), Ordering::Relaxed);
     }
 
-    /// Are there more threads than cores, of the server and its sessions' processes? Then who yields a
-    /// core leaves it to one of them.
+    /// Are there more threads than cores, of the server and its sessions' processes? Then a thread
+    /// that yields leaves its core to one of them.
     #[inline]
     pub fn crowd_is_ours(&self) -> bool {
         self.crowd_word().load(Ordering::Relaxed) == 1

@@ -207,8 +207,8 @@ impl Link {
         self.patience.is_short(now_ns) || self.memory.crowd_is_ours()
     }
 
-    /// Lets other threads have the core of this one. Where they are of sessions of the same server, it
-    /// doesn't matter how long they have it.
+    /// Lets other threads have the core of this one. It doesn't matter how long threads of the same
+    /// server's sessions have it.
     pub(super) fn yield_now(&self) {
         match self.memory.crowd_is_ours() {
             true => std::thread::yield_now(),

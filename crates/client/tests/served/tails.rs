@@ -448,7 +448,7 @@ fn a_power_cut_after_a_rename_finds_the_appends_of_its_source() {
     for number in 0..SOME {
         new.append(&line(number)).expect("appended");
     }
-    // What is in memory is all that is not durable.
+    // Only the appends that follow are not durable.
     new.sync_all().expect("synced");
     let before = served.messages();
     for number in SOME..2 * SOME {

@@ -179,7 +179,7 @@ impl Fs {
     }
 
     /// As [`Fs::close`], but an unlinked file stays, so that the next opening can
-    /// [`reopen`](Fs::reopen) it, and so does what can't be written of a tail.
+    /// [`reopen`](Fs::reopen) it, and a tail that can't be written stays, too.
     pub async fn leave(&self, file: &OpenFile) -> Result<()> {
         let inode = self.take_descriptor(file, true).await?;
         self.release_inode(&inode);

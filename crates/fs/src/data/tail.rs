@@ -249,7 +249,7 @@ impl Fs {
         self.forget(tail);
     }
 
-    /// Tells the first sync of a file of what was lost when no descriptor was left.
+    /// The error that no descriptor was left to report: the file's first sync reports it.
     #[inline]
     pub(crate) fn check_loss(&self, id: BlobId) -> Result<()> {
         let mut losses = self.losses.borrow_mut();

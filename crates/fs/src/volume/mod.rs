@@ -117,7 +117,7 @@ impl Fs {
 
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
-        // What can't be written stays in its tail, and the volume unclean: for the next opening.
+        // A tail that can't be written stays for the next opening, and the volume stays unclean.
         let ended = self.end_all_tails().await;
         let flushed = self.flush_all_mapped().await;
         if ended.is_err() {

@@ -51,7 +51,7 @@ impl Fs {
     ) -> Result<Vec<ListedEntry>> {
         if attributes {
             // An error is another operation's to tell.
-            let _ = self.absorb_all().await;
+            let _ = self.tails.absorb_all().await;
         }
         let mut wanted = Access::READ;
         wanted.set(Access::EXECUTE, attributes);
@@ -102,7 +102,7 @@ impl Fs {
     /// At most `max` open descriptors behind `cookie` (0: from the start). None: the end.
     pub async fn open_descriptors(&self, cookie: u64, max: usize) -> Vec<OpenDescriptor> {
         // An error is another operation's to tell.
-        let _ = self.absorb_all().await;
+        let _ = self.tails.absorb_all().await;
         let descriptors = self.descriptors.borrow();
         let from = usize::try_from(cookie).unwrap_or(usize::MAX);
         let found = descriptors.from(from).take(max);

@@ -34,4 +34,5 @@ mod own;
 mod path;
 mod position;
 mod real;
+mod renewed;
 mod volume;

@@ -285,7 +285,7 @@ pub(crate) fn give_back() {
 /// This thread is about to fork, or has: locks that the child needs, and what it inherits.
 struct Forking {
     _opening: MutexGuard<'static, ()>,
-    _maps: calls::MapsLock,
+    maps: calls::MapsLock,
     volume: Option<Fork>,
     /// Nothing of the volume is open: the child opens it for itself.
     is_unused: bool,
@@ -325,11 +325,11 @@ pub(crate) extern "C" fn before_fork() {
         let volume = opened().filter(|volume| volume.is_connected());
         let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
         share_files();
-        let _maps = calls::lock_maps();
+        let maps = calls::lock_maps();
         let volume = volume.filter(|_| !is_unused);
         Ok(Forking {
             _opening,
-            _maps,
+            maps,
             volume: volume.and_then(|volume| volume.begin_fork()),
             is_unused,
         })
@@ -347,6 +347,8 @@ pub(crate) extern "C" fn in_child() {
     let Some(forking) = FORKING.with(|of| of.take()) else {
         return;
     };
+    crate::aio::in_child();
+    forking.maps.in_child();
     let has_files = forking.volume.map(Fork::in_child);
     if forking.is_unused || has_files == Some(false) {
         // Its parent's.

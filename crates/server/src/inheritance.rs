@@ -43,14 +43,9 @@ impl Inheritance {
         let files = session.files().share();
         let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
         let files = files.ok_or_else(ended)?;
-        // From here on two processes append. A tail that begins behind this finds that.
         let open: Vec<_> = files.iter().map(|(_, file)| file.open().clone()).collect();
-        let ended = session
-            .volume
-            .engine
-            .run(|fs| async move { fs.end_tails_of(&open).await });
-        ended?;
-        Ok(Inheritance {
+        // Before the tails end: from here on both may have the last one of a file to close.
+        let inheritance = Inheritance {
             _guard: fork::close_in_child(socket.as_fd()),
             socket,
             key: Key {
@@ -62,7 +57,11 @@ impl Inheritance {
             read_only: session.read_only,
             files,
             is_handed_over: false,
-        })
+        };
+        // Two processes append now. A tail that begins behind this finds that.
+        let engine = &session.volume.engine;
+        engine.run(|fs| async move { fs.end_tails_of(&open).await })?;
+        Ok(inheritance)
     }
 
     pub(crate) fn key(&self) -> Key {

@@ -35,8 +35,8 @@ use std::time::Duration;
 
 /// Sessions come back although so many servers ended meanwhile, before they could.
 const EARLIER_MAX: usize = 64;
-/// Bound of the file.
-const BYTES_MAX: usize = 64 << 10;
+/// Bound of the file: two numbers for each of some millions of sessions.
+const BYTES_MAX: usize = 64 << 20;
 const MAGIC: u64 = u64::from_le_bytes(*b"aditnext");
 const VERSION: u32 = 1;
 
@@ -269,7 +269,9 @@ fn open_own(path: &Path) -> Result<OwnedFd> {
 
 /// What is in the file; None: nothing that this version understands.
 fn read(file: &OwnedFd) -> Result<Option<Record>> {
-    let mut bytes = vec![0; BYTES_MAX];
+    let len = fstat(file).map_err(from_rustix)?.st_size;
+    let len = usize::try_from(len).unwrap_or(0).min(BYTES_MAX);
+    let mut bytes = vec![0; len];
     let len = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes[..], 0));
     let bytes = &bytes[..len.map_err(from_rustix)?];
     let parse = || {
@@ -498,4 +500,32 @@ pub(crate) fn may_live(process: u32) -> bool {
         return true;
     };
     rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From some thousands of sessions on, the next server took the file for a damaged one, and ended
+    /// all of them.
+    #[test]
+    fn the_next_server_knows_any_number_of_sessions() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, before) = SessionsFile::take(&socket);
+        assert!(before.is_empty());
+        let processes: Vec<u32> = (0..100_000).collect();
+        file.lock().volumes.push(VolumeRecord {
+            opening: Opening {
+                volume_id: (1, 2),
+                epoch: 3,
+            },
+            processes: processes.clone(),
+            missing: Vec::new(),
+            earlier: Vec::new(),
+        });
+        file.write(&file.lock());
+        let (_, left) = SessionsFile::take(&socket);
+        assert_eq!(left[0].processes, processes);
+    }
 }

@@ -1,5 +1,6 @@
 /* What forked processes have in common, as on Linux: the first argument is a directory to work in. */
 #define _GNU_SOURCE
+#include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -267,6 +268,69 @@ static void threads(void) {
 extern char **environ;
 
 /* The same program, as `forks write FD TEXT`. */
+/* What another thread has open when its process forks, the child can use. */
+static volatile int opened = -1;
+static void *open_and_close(void *argument) {
+    while (!is_over) {
+        int fd = open("busy", O_RDWR | O_CREAT, 0600);
+        CHECK(fd >= 0);
+        opened = fd;
+        opened = -1;
+        close(fd);
+    }
+    return argument;
+}
+
+static void opening_threads(void) {
+    pthread_t thread;
+    is_over = 0;
+    CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
+    for (int round = 0; round < 200; round++)
+        end_of(CHILD({
+            int fd = opened;
+            char byte;
+            CHECK(fd < 0 || pread(fd, &byte, 1, 0) >= 0);
+        }));
+    is_over = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A child has none of its parent's requests: it ends while they are under way. */
+#define REQUESTS 64
+#define REQUEST_BYTES (64 << 10)
+static void requests(int is_volume) {
+    static struct aiocb all[REQUESTS];
+    int fd = open("requests", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    char *bytes = calloc(REQUESTS, REQUEST_BYTES);
+    CHECK(fd >= 0 && bytes);
+    for (int round = 0; round < 20; round++) {
+        for (int at = 0; at < REQUESTS; at++) {
+            all[at] = (struct aiocb){.aio_fildes = fd, .aio_offset = at * REQUEST_BYTES};
+            all[at].aio_buf = bytes + at * REQUEST_BYTES;
+            all[at].aio_nbytes = REQUEST_BYTES;
+            all[at].aio_sigevent.sigev_notify = SIGEV_NONE;
+            CHECK((round % 2 ? aio_read : aio_write)(&all[at]) == 0);
+        }
+        end_of(CHILD({
+            /* The C library's own requests don't work in a child whose parent had some. */
+            if (is_volume) {
+                struct aiocb sync = {.aio_fildes = fd};
+                const struct aiocb *list[] = {&sync};
+                CHECK(aio_fsync(O_SYNC, &sync) == 0 && aio_suspend(list, 1, NULL) == 0);
+                CHECK(aio_return(&sync) == 0);
+            }
+            exit(failures ? 1 : 0);
+        }));
+        for (int at = 0; at < REQUESTS; at++) {
+            const struct aiocb *list[] = {&all[at]};
+            while (aio_error(&all[at]) == EINPROGRESS)
+                CHECK(aio_suspend(list, 1, NULL) == 0);
+            CHECK(aio_return(&all[at]) == REQUEST_BYTES);
+        }
+    }
+    free(bytes), close(fd);
+}
+
 static char *words_of(char *self, int fd, const char *text, char **words) {
     static char number[16];
     snprintf(number, sizeof number, "%d", fd);
@@ -385,6 +449,8 @@ int main(int count, char **arguments) {
     streams();
     mappings();
     threads();
+    opening_threads();
+    requests(!strncmp(arguments[1], "/adit", 5));
     programs(arguments[0]);
     last = open("last", O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(last >= 0 && atexit(at_the_end) == 0);

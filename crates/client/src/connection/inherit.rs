@@ -69,22 +69,30 @@ pub(crate) struct Fork {
 impl Fork {
     /// Leaves what the session has open to the child. An error is the child's, too.
     pub(crate) fn begin(connection: &Arc<Connection>) -> Fork {
-        let left = connection.leave();
-        // SAFETY: the reference is used for locks only, which go before `connection`.
-        let of: &'static Connection = unsafe { &*Arc::as_ptr(connection) };
-        // In the order in which others take them.
-        let links = of.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = of.held();
-        let closed = of.closed_meanwhile();
-        let inherited = of.inherited.lock().unwrap_or_else(PoisonError::into_inner);
-        Fork {
-            _links: links,
-            held,
-            closed,
-            inherited,
-            tails: of.tails.files(),
-            left,
-            connection: connection.clone(),
+        let mut wait = Waiting::for_a_server(connection.reconnect);
+        loop {
+            let has_server = connection.have_a_server();
+            // SAFETY: the reference is used for locks only, which go before `connection`.
+            let of: &'static Connection = unsafe { &*Arc::as_ptr(connection) };
+            // In the order in which others take them.
+            let mut fork = Fork {
+                _links: of.links.lock().unwrap_or_else(PoisonError::into_inner),
+                held: of.held(),
+                closed: of.closed_meanwhile(),
+                inherited: of.inherited.lock().unwrap_or_else(PoisonError::into_inner),
+                tails: of.tails.files(),
+                left: Err(Errno::STALE.into()),
+                connection: connection.clone(),
+            };
+            // Behind the locks: of what other threads open meanwhile the child has nothing.
+            let has_one = has_server.is_ok();
+            fork.left = has_server.and_then(|()| connection.leave_now());
+            let is_gone = has_one && fork.left.as_ref().is_err_and(is_gone);
+            if !is_gone || wait.is_over() {
+                return fork;
+            }
+            drop(fork);
+            wait.goes_on();
         }
     }
 
@@ -128,27 +136,35 @@ impl Connection {
     fn leave(&self) -> Result<Inherited> {
         let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
-            let link = self.link();
-            // A child of vfork has no descriptor of a link that its parent has got meanwhile, and must
-            // make none.
-            if !fork::is_in_vfork() && link.has_ended() {
-                self.resume(link)?;
-                continue;
-            }
-            match leave(&self.address, link.key) {
-                Ok((socket, key)) => {
-                    return Ok(Inherited {
-                        _guard: fork::keep_in_child(socket.as_fd()),
-                        socket,
-                        key,
-                        opening: link.opening,
-                    });
-                }
+            self.have_a_server()?;
+            match self.leave_now() {
                 // Its server has ended meanwhile.
                 Err(error) if is_gone(&error) && wait.goes_on() => {}
-                Err(error) => return Err(error.context("leave open files to another process")),
+                left => return left,
             }
         }
+    }
+
+    /// Goes on with the next server if the last one has ended. A child of vfork has no descriptor of a
+    /// link that its parent has got meanwhile, and must make none.
+    fn have_a_server(&self) -> Result<()> {
+        let link = self.link();
+        match !fork::is_in_vfork() && link.has_ended() {
+            true => self.resume(link).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    fn leave_now(&self) -> Result<Inherited> {
+        let link = self.link();
+        let (socket, key) = leave(&self.address, link.key)
+            .map_err(|error| error.context("leave open files to another process"))?;
+        Ok(Inherited {
+            _guard: fork::keep_in_child(socket.as_fd()),
+            socket,
+            key,
+            opening: link.opening,
+        })
     }
 
     /// In a forked child: begins a session of its own, with the files that its parent had. `EBADF`:

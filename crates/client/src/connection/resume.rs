@@ -283,9 +283,13 @@ impl Waiting {
         }
     }
 
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
     /// Waits for the next attempt; false: it is over.
     pub(super) fn goes_on(&mut self) -> bool {
-        let goes_on = Instant::now() < self.until;
+        let goes_on = !self.is_over();
         if goes_on && !simulation::pause() {
             std::thread::sleep(self.pause);
             self.pause = (2 * self.pause).min(PAUSE_MAX);

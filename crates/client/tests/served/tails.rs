@@ -4,6 +4,7 @@ use super::*;
 use adit::File;
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Appends before a file surely has a tail.
 const SOME: usize = 100;
@@ -23,17 +24,25 @@ impl Lasting {
 
     /// On a device whose requests can be made to fail, with a small cache.
     fn on(device: Arc<FaultDevice>) -> Lasting {
+        Lasting::with(device, &Lasting::options())
+    }
+
+    fn with(device: Arc<FaultDevice>, options: &adit::VolumeOptions) -> Lasting {
         let fresh = Volume::on_device(device.clone(), &adit::VolumeOptions::new(), true);
         fresh.expect("formatted").close().expect("closed");
-        let volume = Lasting::open(device).expect("opened");
+        let volume = Volume::on_device(device, options, false).expect("opened");
         Lasting::serve(volume, tempfile::tempdir().expect("a directory"))
     }
 
-    fn open(device: Arc<FaultDevice>) -> adit::Result<Volume> {
+    fn options() -> adit::VolumeOptions {
         let mut options = adit::VolumeOptions::new();
         options.survive(adit::Survive::Require).cache_bytes(8 << 20);
         options.resumable(true);
-        Volume::on_device(device, &options, false)
+        options
+    }
+
+    fn open(device: Arc<FaultDevice>) -> adit::Result<Volume> {
+        Volume::on_device(device, &Lasting::options(), false)
     }
 
     fn of(bytes: u64) -> Lasting {
@@ -305,12 +314,13 @@ struct Failing {
     device: Arc<FaultDevice>,
     served: Lasting,
     large: File,
+    errno: adit::Errno,
 }
 
 impl Failing {
     const LARGE_PAGES: u64 = 8 << 10;
 
-    fn new() -> Failing {
+    fn new(errno: adit::Errno) -> Failing {
         let device = FaultDevice::new(FaultConfig {
             size_bytes: 128 << 20,
             identity: 7,
@@ -325,6 +335,7 @@ impl Failing {
             device,
             large: large.expect("opened"),
             served,
+            errno,
         }
     }
 
@@ -350,16 +361,23 @@ impl Failing {
             log.append(&line(number)).expect("appended");
         }
         assert_eq!(self.served.messages(), before, "it has a tail");
-        let errors = FaultRule::new(FaultOn::Read, FaultEffect::Error(adit::Errno::IO));
+        let errors = FaultRule::new(FaultOn::Read, FaultEffect::Error(self.errno));
         self.device.inject(errors);
         (log, end + 5)
     }
 }
 
 /// Where the end of a tail can't be written, the operation that ends it fails, and nothing is lost.
+/// Also with the error of a client that has spoiled its tail.
 #[test]
 fn a_failed_read_of_the_last_page_loses_no_append() {
-    let failing = Failing::new();
+    for errno in [adit::Errno::IO, adit::Errno::INVAL] {
+        a_failed_read_loses_no_append(errno);
+    }
+}
+
+fn a_failed_read_loses_no_append(errno: adit::Errno) {
+    let failing = Failing::new(errno);
     let served = &failing.served;
     let there = Volume::open(&served.address).expect("connected");
     let mut begin = 0;
@@ -375,7 +393,7 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
         let (log, end) = failing.append(&there, begin);
         let failed = fails(&log);
         let failed = failed.expect_err("a page can't be read");
-        assert_eq!(failed.errno(), adit::Errno::IO, "{number}: {failed}");
+        assert_eq!(failed.errno(), errno, "{number}: {failed}");
         assert!(
             log.append(b"more").is_err(),
             "{number}: behind what is not there"
@@ -399,10 +417,12 @@ fn a_failed_read_of_the_last_page_loses_no_append() {
 /// ends: its end fails, and the next opening has everything.
 #[test]
 fn a_tail_that_can_not_be_written_is_told_or_stays() {
-    let failing = Failing::new();
+    let failing = Failing::new(adit::Errno::IO);
     let there = Volume::open(&failing.served.address).expect("connected");
     let (log, end) = failing.append(&there, 0);
     let synced = end - 5;
+    // What needs no content is done.
+    there.hard_link("/log", "/link").expect("linked");
     drop(log);
     // The server is behind it.
     there.metadata("/large").expect("known");
@@ -419,6 +439,7 @@ fn a_tail_that_can_not_be_written_is_told_or_stays() {
         device,
         served,
         large,
+        ..
     } = failing;
     drop(large);
     let failed = served.server.hand_over(vec![served.volume]);
@@ -475,6 +496,128 @@ fn a_power_cut_after_a_rename_finds_the_appends_of_its_source() {
     assert!(after.metadata("/new").is_err(), "renamed");
     after.close().expect("closed");
     drop((new, other, there));
+    served.server.stop();
+    drop(served.volume);
+}
+
+/// What was appended in memory stayed there for hours if nobody looked at the file, where other data is
+/// on the device after some seconds.
+#[test]
+fn a_power_cut_finds_what_was_appended_a_while_before() {
+    let config = |identity| FaultConfig {
+        size_bytes: 128 << 20,
+        identity,
+        ..FaultConfig::default()
+    };
+    let device = FaultDevice::new(config(13));
+    let mut options = Lasting::options();
+    options.writeback_interval(Duration::from_millis(20));
+    let served = Lasting::with(device.clone(), &options);
+    let there = Volume::open(&served.address).expect("connected");
+    let log = there.open_file("/log", &read_write()).expect("opened");
+    let mut end = 0;
+    for more in [SOME, 5] {
+        let before = served.messages();
+        for number in end..end + more {
+            log.append(&line(number)).expect("appended");
+        }
+        end += more;
+        assert!(more == SOME || served.messages() == before, "it has a tail");
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    let image = device.power_cut_with(|_, _| false);
+    let mut options = adit::VolumeOptions::new();
+    options.takeover(adit::Takeover::Leave);
+    let after = FaultDevice::with_image(config(14), image);
+    let after = Volume::on_device(after, &options, false).expect("opened");
+    let found = after.read("/log").expect("read");
+    assert!(found == lines(0..end), "{} bytes", found.len());
+    after.close().expect("closed");
+    drop((log, there));
+    served.server.stop();
+    drop(served.volume);
+}
+
+/// Appends in memory went on being acknowledged, and began to be, when the volume took no more writes.
+#[test]
+fn no_append_is_acknowledged_by_a_volume_that_has_failed() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: 128 << 20,
+        identity: 15,
+        ..FaultConfig::default()
+    });
+    let served = Lasting::on(device.clone());
+    let there = Volume::open(&served.address).expect("connected");
+    let log = there.open_file("/log", &read_write()).expect("opened");
+    for number in 0..SOME {
+        log.append(&line(number)).expect("appended");
+    }
+    let fresh = there.open_file("/fresh", &read_write()).expect("opened");
+    let other = there.open_file("/other", &read_write()).expect("opened");
+    let errors = FaultRule::new(FaultOn::Write, FaultEffect::Error(adit::Errno::IO));
+    device.inject(errors);
+    other.append(b"x").expect("appended");
+    other.sync_all().expect_err("the journal can't be written");
+    device.clear_faults();
+    for number in 0..SOME {
+        for file in [&log, &fresh] {
+            let failed = file.append(b"x").expect_err("the volume has failed");
+            assert_eq!(failed.errno(), adit::Errno::ROFS, "{number}: {failed}");
+        }
+    }
+    drop((log, fresh, other, there));
+    served.server.stop();
+    drop(served.volume);
+}
+
+/// A rename over a file writes what was appended to its source before. If that clears set-ID bits, that
+/// transaction's number was taken for the rename's: after a kill in between, a rename counted as done
+/// that wasn't.
+#[test]
+fn what_a_tail_changes_is_not_what_the_operation_did() {
+    struct Decided(AtomicBool);
+    impl adit_store::Receipt for Decided {
+        fn decided(&self, _apply: u64) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: 128 << 20,
+        identity: 16,
+        ..FaultConfig::default()
+    });
+    let served = Lasting::on(device.clone());
+    let there = Volume::open(&served.address).expect("connected");
+    let user = adit_fs::Credentials::user(1000, 1000, &[]);
+    let theirs = there.on_behalf_of(user);
+    there.write("/old", b"old").expect("written");
+    there.write("/new", b"").expect("written");
+    there
+        .set_owner("/new", Some(1000), Some(1000))
+        .expect("changed");
+    let new = theirs.open_file("/new", OpenOptions::new().append(true));
+    let new = new.expect("opened");
+    for number in 0..SOME {
+        new.append(&line(number)).expect("appended");
+    }
+    there.set_mode("/new", 0o6755).expect("changed");
+    let before = served.messages();
+    new.append(b"x").expect("appended");
+    assert_eq!(served.messages(), before, "it has a tail");
+    let errors = FaultRule::new(FaultOn::Write, FaultEffect::Error(adit::Errno::IO));
+    device.inject(errors);
+    let receipt = Arc::new(Decided(AtomicBool::new(false)));
+    let told = receipt.clone();
+    let renamed = served.volume.run(|fs| async move {
+        let root = adit_fs::Credentials::process();
+        let [from, to] = [b"/new", b"/old"].map(|path| adit_fs::At::root(&root, path));
+        let rename = fs.rename(from, to, adit_fs::RenameFlags::empty());
+        fs.store().with_receipt(told, rename).await
+    });
+    renamed.expect_err("what was appended can't be written");
+    assert!(!receipt.0.load(Ordering::Relaxed), "nothing was renamed");
+    device.clear_faults();
+    drop((new, theirs, there));
     served.server.stop();
     drop(served.volume);
 }

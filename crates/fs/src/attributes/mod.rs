@@ -11,7 +11,7 @@ use crate::volume::Fs;
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
-use adit_store::{Blob, BlobId};
+use adit_store::{Blob, BlobId, Store};
 use std::cell::Cell;
 
 pub use shared::SharedNames;
@@ -99,7 +99,7 @@ impl Fs {
                 .view(|view| {
                     let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                     view.prefetch(id);
-                    with_tail.set(Some(id).filter(|id| self.has_tail(*id)));
+                    with_tail.set(Some(id).filter(|id| self.tails.has(*id)));
                     match self.store.blob_ahead(id) {
                         Some(blob) => Ok(stat_of(id, &blob.attributes())?),
                         None => Ok(stat_of(id, view.slot_ref(id)?)?),
@@ -108,7 +108,7 @@ impl Fs {
                 .await?;
             match with_tail.get() {
                 Some(id) if absorbed != Some(id) => {
-                    self.absorb_tail(id).await?;
+                    self.tails.absorb_id(id).await?;
                     absorbed = Some(id);
                 }
                 _ => return Ok(stat),
@@ -129,7 +129,7 @@ impl Fs {
         let inode = self.inode(file)?;
         match &inode.blob {
             Some(blob) => {
-                self.absorb(blob).await?;
+                self.tails.absorb(blob).await?;
                 stat_of(inode.id, &blob.attributes())
             }
             None => {
@@ -157,14 +157,14 @@ impl Fs {
         if change.is_nothing() {
             return Ok(());
         }
-        if self.has_tails() {
+        if self.tails.has_any() {
             // Bytes that were appended before this call get the earlier time.
             let found = self.store.view(|view| {
                 let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                 Ok(id)
             });
             if let Ok(id) = found.await {
-                self.absorb_tail(id).await?;
+                self.tails.absorb_id(id).await?;
             }
         }
         let now = Timestamp::now();
@@ -258,23 +258,6 @@ impl Fs {
             .await
     }
 
-    /// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear
-    /// them.
-    pub(crate) async fn drop_set_ids(&self, caller: &Credentials, blob: &Blob) -> Result<()> {
-        if caller.privileged || blob.with_slot(|slot| caller.dropped_by_write(slot)) == 0 {
-            return Ok(());
-        }
-        let now = Timestamp::now();
-        self.store
-            .transact(|transaction| {
-                let mut slot = transaction.slot(blob.id)?;
-                slot.mode &= !caller.dropped_by_write(&slot);
-                touch_changed(&mut slot, now);
-                transaction.put(blob.id, slot)
-            })
-            .await
-    }
-
     /// Is there, for this inode, something for [`Fs::note_read`] to do?
     pub(crate) fn wants_access_time(&self, slot: &Slot) -> bool {
         self.access_times.get() == AccessTimes::Relative
@@ -284,9 +267,7 @@ impl Fs {
 
     /// Content or attributes have a new time: the next read changes the time of access again.
     pub(crate) fn note_change(&self, blob: &Blob) {
-        if self.access_times.get() == AccessTimes::Relative {
-            blob.shared.set_access_due(true);
-        }
+        self.access_times.get().note_change(blob);
     }
 
     /// As [`Fs::note_change`], by inode number.
@@ -333,5 +314,31 @@ impl Fs {
             tracing::debug!(%volume, %error, inode = id.slot, "the time of access was not changed");
         }
         Ok(())
+    }
+}
+
+/// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear
+/// them.
+pub(crate) async fn drop_set_ids(store: &Store, caller: &Credentials, blob: &Blob) -> Result<()> {
+    if caller.privileged || blob.with_slot(|slot| caller.dropped_by_write(slot)) == 0 {
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    store
+        .transact(|transaction| {
+            let mut slot = transaction.slot(blob.id)?;
+            slot.mode &= !caller.dropped_by_write(&slot);
+            touch_changed(&mut slot, now);
+            transaction.put(blob.id, slot)
+        })
+        .await
+}
+
+impl AccessTimes {
+    /// See [`Fs::note_change`].
+    pub(crate) fn note_change(self, blob: &Blob) {
+        if self == AccessTimes::Relative {
+            blob.shared.set_access_due(true);
+        }
     }
 }

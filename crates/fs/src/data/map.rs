@@ -67,7 +67,7 @@ impl Fs {
     ) -> Result<()> {
         let inode = self.usable(file)?;
         let blob = inode.blob.as_ref().ok_or(Error::new(Errno::NODEV))?;
-        self.end_tail(inode.id).await?;
+        self.tails.end(inode.id).await?;
         let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
         hold.await?;
         // Another call has closed it, or did the same, meanwhile.

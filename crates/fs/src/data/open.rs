@@ -113,7 +113,7 @@ impl Fs {
             };
             // Another descriptor is here now.
             if let Some(blob) = &inode.blob
-                && let Err(error) = self.end_tail(blob.id).await
+                && let Err(error) = self.tails.end(blob.id).await
             {
                 self.release(inode).await;
                 return Err(error);
@@ -162,7 +162,7 @@ impl Fs {
                 Ok(self.acquire_again(id, kind, slot)?)
             })
             .await?;
-        if let Err(error) = self.end_tail(inode.id).await {
+        if let Err(error) = self.tails.end(inode.id).await {
             self.release_inode(&inode);
             return Err(error);
         }
@@ -193,8 +193,8 @@ impl Fs {
         inode.locks.close(file.id());
         match file.tail().is_some() {
             // The end of the volume tries again.
-            true if keeps_tail => drop(self.end_tail(inode.id).await),
-            true => self.end_or_lose_tail(inode.id).await,
+            true if keeps_tail => drop(self.tails.end(inode.id).await),
+            true => self.tails.end_or_lose(inode.id).await,
             false => {}
         }
         if file.set_maps(false)

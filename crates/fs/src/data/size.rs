@@ -1,5 +1,6 @@
 //! Sizes: truncate and fallocate.
 
+use crate::attributes::drop_set_ids;
 use crate::inode::resolve;
 use crate::open::file::OpenFile;
 use crate::types::*;
@@ -14,7 +15,7 @@ impl Fs {
         let inode = self.inode(file)?;
         match &inode.blob {
             Some(blob) => {
-                self.absorb(blob).await?;
+                self.tails.absorb(blob).await?;
                 Ok(blob.size())
             }
             None => Ok(0),
@@ -27,7 +28,7 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.end_tail(inode.id).await?;
+        self.tails.end(inode.id).await?;
         self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
             .await?;
         self.written(file, &inode).await
@@ -50,7 +51,7 @@ impl Fs {
             })
             .await?;
         let truncate = async {
-            self.end_tail(inode.id).await?;
+            self.tails.end(inode.id).await?;
             self.truncate_blob(at.caller, inode.content()?, size_bytes)
                 .await
         };
@@ -69,7 +70,7 @@ impl Fs {
         if size_bytes > adit_store::BLOB_BYTES_MAX {
             return Err(Errno::FBIG.into());
         }
-        self.drop_set_ids(caller, blob).await?;
+        drop_set_ids(&self.store, caller, blob).await?;
         self.store.resize(blob, size_bytes).await?;
         self.note_change(blob);
         Ok(())

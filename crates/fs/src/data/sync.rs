@@ -15,11 +15,11 @@ impl Fs {
     ) -> Result<()> {
         match &inode.blob {
             Some(blob) => {
-                self.absorb(blob).await?;
+                self.tails.absorb(blob).await?;
                 let synced = self.store.sync(blob, kind).await;
                 // Seen even if this sync failed, so that no error is reported twice.
                 let reported = blob.shared.check_error(file.error_seen());
-                let reported = reported.and(self.check_loss(blob.id));
+                let reported = reported.and(self.tails.check_loss(blob.id));
                 synced?;
                 self.store.commit_to(self.moved.get()).await?;
                 reported
@@ -47,7 +47,7 @@ impl Fs {
     pub async fn start_write_back(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         if let Some(blob) = &inode.blob {
-            self.absorb(blob).await?;
+            self.tails.absorb(blob).await?;
             self.store.start_write_back(blob);
         }
         Ok(())

@@ -5,22 +5,24 @@
 //! each that changes them, and each new descriptor, ends it. So nobody sees the file without what was
 //! acknowledged, and only absorption moves its end while there is a tail.
 
+use crate::attributes::drop_set_ids;
 use crate::open::file::OpenFile;
-use crate::open::tail::Tail;
+use crate::open::tail::{Tail, Tails};
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_reactor::sync::RwLock;
-use adit_store::{Blob, BlobId, TailMemory};
-use std::cell::Cell;
+use adit_store::{Blob, BlobId, Store, TailMemory};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Bytes that a file with a tail may still grow by.
 const GROWTH_MAX: u64 = 1 << 40;
 
-/// The client has spoiled its tail, and loses what was in it.
+/// The client has spoiled the memory of its tail, and loses what was in it. Only errors of that
+/// memory say so: a device may have this one, too.
 fn is_of_client(error: &Error) -> bool {
     error.errno() == Errno::INVAL
 }
@@ -51,7 +53,7 @@ impl Fs {
         let blob = inode.content()?;
         let check = || {
             let is_alone = inode.opens.get() == 1 && Rc::strong_count(&inode) <= KNOWN;
-            match is_alone && !file.is_closed() && !self.has_tail(inode.id) && may() {
+            match is_alone && !file.is_closed() && !self.tails.has(inode.id) && may() {
                 true => Ok(()),
                 false => {
                     let what = "append in memory to a file that others use";
@@ -64,7 +66,6 @@ impl Fs {
             false => Err(Errno::FBIG.into()),
         };
         let memory = self.store.begin_tail(blob, capacity, check, make).await?;
-        let memory = Arc::new(memory);
         file.set_tail(Some(memory.clone()));
         let tail = Tail {
             memory,
@@ -77,75 +78,117 @@ impl Fs {
             has_ended: Cell::new(false),
             turn: RwLock::default(),
         };
-        self.tails.borrow_mut().insert(inode.id.slot, Rc::new(tail));
+        self.tails
+            .all
+            .borrow_mut()
+            .insert(inode.id.slot, Rc::new(tail));
         Ok(())
     }
 
+    /// The files of these descriptors have all that was appended to their tails, which end; the first
+    /// error.
+    pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) -> Result<()> {
+        for file in files {
+            self.tails.end(file.blob_id()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Tails {
+    /// Those of a volume: none.
+    pub(crate) fn new(store: Store, access_times: Rc<Cell<AccessTimes>>) -> Rc<Tails> {
+        let tails = Rc::new(Tails {
+            store,
+            access_times,
+            all: RefCell::default(),
+            losses: RefCell::default(),
+        });
+        let weak = Rc::downgrade(&tails);
+        tails.store.absorb_with(move || {
+            let tails = weak.upgrade();
+            Box::pin(async move {
+                if let Some(tails) = tails {
+                    // What fails stays, and the next operation on the file says so.
+                    let _ = tails.absorb_all().await;
+                }
+            })
+        });
+        tails
+    }
+
     /// Has any file a tail?
-    pub(crate) fn has_tails(&self) -> bool {
-        !self.tails.borrow().is_empty()
+    pub(crate) fn has_any(&self) -> bool {
+        !self.all.borrow().is_empty()
     }
 
     /// Has the file a tail?
     #[inline]
-    pub(crate) fn has_tail(&self, id: BlobId) -> bool {
-        let tails = self.tails.borrow();
+    pub(crate) fn has(&self, id: BlobId) -> bool {
+        let tails = self.all.borrow();
         !tails.is_empty() && tails.contains_key(&id.slot)
     }
 
     fn tail(&self, id: BlobId) -> Option<Rc<Tail>> {
-        self.tails.borrow().get(&id.slot).cloned()
+        self.all.borrow().get(&id.slot).cloned()
     }
 
     /// The file has all that was appended to its tail before this call.
     #[inline]
     pub(crate) async fn absorb(&self, blob: &Blob) -> Result<()> {
-        if !self.has_tail(blob.id) {
+        if !self.has(blob.id) {
             return Ok(());
         }
-        let absorb: LocalBoxFuture<'_, _> = Box::pin(self.absorb_tail(blob.id));
+        let absorb: LocalBoxFuture<'_, _> = Box::pin(self.absorb_id(blob.id));
         absorb.await
     }
 
     /// The same, by inode number.
-    pub(crate) async fn absorb_tail(&self, id: BlobId) -> Result<()> {
+    pub(crate) async fn absorb_id(&self, id: BlobId) -> Result<()> {
         let Some(tail) = self.tail(id) else {
             return Ok(());
         };
+        // What the file's own appends change is not what the caller's operation does.
+        self.store.without_receipt(self.absorb_there(&tail)).await
+    }
+
+    async fn absorb_there(&self, tail: &Tail) -> Result<()> {
         let _turn = tail.turn.write().await;
         if tail.has_ended.get() {
             return Ok(());
         }
         if !tail.is_ending.get() {
-            let absorbed = match tail.memory.published() {
-                Ok(published) => self.take_in(&tail, published).await,
-                Err(error) => Err(error),
-            };
-            match absorbed {
-                // The end of the tail writes to the room that was kept.
-                Err(error) if is_of_client(&error) || error.errno() == Errno::NOSPC => {}
-                absorbed => return absorbed,
+            let published = tail.memory.published();
+            let read = published.and_then(|published| self.unabsorbed(tail, published));
+            match read {
+                Ok(bytes) => match self.take_in(tail, &bytes).await {
+                    // The end of the tail writes to the room that was kept.
+                    Err(error) if error.errno() == Errno::NOSPC => {}
+                    taken => return taken,
+                },
+                Err(error) if is_of_client(&error) => {}
+                Err(error) => return Err(error),
             }
         }
-        self.end_in_turn(&tail).await
+        self.end_in_turn(tail).await
     }
 
     /// All tails; the first error.
     pub(crate) async fn absorb_all(&self) -> Result<()> {
-        let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
+        let tails: Vec<_> = self.all.borrow().values().cloned().collect();
         let mut all = Ok(());
         for tail in tails {
-            all = all.and(self.absorb_tail(tail.inode.id).await);
+            all = all.and(self.absorb_id(tail.inode.id).await);
         }
         all
     }
 
     /// The same, of tails that end.
-    pub(crate) async fn end_all_tails(&self) -> Result<()> {
-        let tails: Vec<_> = self.tails.borrow().values().cloned().collect();
+    pub(crate) async fn end_all(&self) -> Result<()> {
+        let tails: Vec<_> = self.all.borrow().values().cloned().collect();
         let mut all = Ok(());
         for tail in tails {
-            all = all.and(self.end_tail(tail.inode.id).await);
+            all = all.and(self.end(tail.inode.id).await);
         }
         all
     }
@@ -153,33 +196,36 @@ impl Fs {
     /// The file has all that was appended to its tail, which ends. After an error nothing more is
     /// appended to the tail, and the next operation tries again.
     #[inline]
-    pub(crate) async fn end_tail(&self, id: BlobId) -> Result<()> {
-        if !self.has_tail(id) {
+    pub(crate) async fn end(&self, id: BlobId) -> Result<()> {
+        if !self.has(id) {
             return Ok(());
         }
-        let end: LocalBoxFuture<'_, _> = Box::pin(self.end_tail_there(id));
+        let end: LocalBoxFuture<'_, _> = Box::pin(self.end_there(id));
         end.await
     }
 
-    async fn end_tail_there(&self, id: BlobId) -> Result<()> {
+    async fn end_there(&self, id: BlobId) -> Result<()> {
         let Some(tail) = self.tail(id) else {
             return Ok(());
         };
-        let _turn = tail.turn.write().await;
-        match tail.has_ended.get() {
-            true => Ok(()),
-            false => self.end_in_turn(&tail).await,
-        }
+        let end = async {
+            let _turn = tail.turn.write().await;
+            match tail.has_ended.get() {
+                true => Ok(()),
+                false => self.end_in_turn(&tail).await,
+            }
+        };
+        self.store.without_receipt(end).await
     }
 
-    /// As [`Fs::end_tail`], for the end of its descriptor: what can't be written is lost, and the next
+    /// As [`Tails::end`], for the end of its descriptor: what can't be written is lost, and the next
     /// sync of the file, by whichever descriptor, says so.
     #[inline]
-    pub(crate) async fn end_or_lose_tail(&self, id: BlobId) {
+    pub(crate) async fn end_or_lose(&self, id: BlobId) {
         let Some(tail) = self.tail(id) else {
             return;
         };
-        if let Err(error) = self.end_tail(id).await {
+        if let Err(error) = self.end(id).await {
             let _turn = tail.turn.write().await;
             if !tail.has_ended.get() {
                 self.lose(&tail, &error);
@@ -190,24 +236,15 @@ impl Fs {
         }
     }
 
-    /// As [`Fs::end_tail`], of the files of descriptors; the first error.
-    pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) -> Result<()> {
-        for file in files {
-            self.end_tail(file.blob_id()).await?;
-        }
-        Ok(())
-    }
-
     async fn end_in_turn(&self, tail: &Tail) -> Result<()> {
         tail.is_ending.set(true);
         let last = tail.memory.end();
         let last = last.and_then(|published| self.unabsorbed(tail, published));
-        let written = match last {
-            Ok(last) => self.write_last(tail, &last).await,
-            Err(error) => Err(error),
-        };
-        match written {
-            Ok(()) => self.forget(tail),
+        match last {
+            Ok(last) => {
+                self.write_last(tail, &last).await?;
+                self.forget(tail);
+            }
             Err(error) if is_of_client(&error) => self.lose(tail, &error),
             Err(error) => return Err(error),
         }
@@ -224,7 +261,7 @@ impl Fs {
             false => last,
         };
         if !last.is_empty() {
-            self.drop_set_ids(tail.file.credentials(), blob).await?;
+            drop_set_ids(&self.store, tail.file.credentials(), blob).await?;
         }
         if !tail.has_room.get() {
             self.store.keep_room_for_tail(capacity).await?;
@@ -236,7 +273,7 @@ impl Fs {
             .write_last_of_tail(blob, offset, last, capacity)
             .await;
         written?;
-        self.note_change(blob);
+        self.access_times.get().note_change(blob);
         Ok(())
     }
 
@@ -267,7 +304,7 @@ impl Fs {
         tail.memory.remove();
         tail.has_ended.set(true);
         tail.file.set_tail(None);
-        self.tails.borrow_mut().remove(&tail.inode.id.slot);
+        self.all.borrow_mut().remove(&tail.inode.id.slot);
         if tail.has_room.take() {
             self.store.give_room_of_tail(tail.memory.capacity());
         }
@@ -284,20 +321,21 @@ impl Fs {
         }
     }
 
-    /// Appends what was published to the file.
-    async fn take_in(&self, tail: &Tail, published: u64) -> Result<()> {
+    /// Appends what was published, and not absorbed, to the file.
+    async fn take_in(&self, tail: &Tail, bytes: &[u8]) -> Result<()> {
         let blob = tail.inode.content()?;
-        let bytes = self.unabsorbed(tail, published)?;
         if bytes.is_empty() {
             return Ok(());
         }
         blob.set_writer(tail.file.writer());
-        self.drop_set_ids(tail.file.credentials(), blob).await?;
+        drop_set_ids(&self.store, tail.file.credentials(), blob).await?;
         // At its place: after an error, a part of it may be there.
-        let offset = tail.memory.base() + tail.absorbed.get();
-        self.store.write(blob, offset, &bytes).await?;
-        self.note_change(blob);
+        let absorbed = tail.absorbed.get();
+        let offset = tail.memory.base() + absorbed;
+        self.store.write(blob, offset, bytes).await?;
+        self.access_times.get().note_change(blob);
         simulation::pause();
+        let published = absorbed + bytes.len() as u64;
         tail.absorbed.set(published);
         // A client that finds no room asks, and hears of it.
         if published - tail.noted.get() < tail.memory.capacity() / 2 {

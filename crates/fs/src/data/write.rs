@@ -1,5 +1,6 @@
 //! Writing to open files.
 
+use crate::attributes::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
 use crate::types::OpenFlags;
@@ -148,10 +149,11 @@ impl Fs {
         let Some(blob) = &inode.blob else {
             return Ok(inode);
         };
-        self.end_tail(blob.id).await?;
+        self.tails.end(blob.id).await?;
         blob.set_writer(file.writer());
         if !nothing && !file.credentials().privileged {
-            let drop: LocalBoxFuture<'_, _> = Box::pin(self.drop_set_ids(file.credentials(), blob));
+            let drop: LocalBoxFuture<'_, _> =
+                Box::pin(drop_set_ids(&self.store, file.credentials(), blob));
             drop.await?;
         }
         Ok(inode)

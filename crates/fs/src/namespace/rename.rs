@@ -49,7 +49,7 @@ impl Fs {
                                 && let Some(blob) = self.store.blob_resident(plan.source.0)
                                 && (blob.is_dirty()
                                     || blob.is_writing_back()
-                                    || self.has_tail(plan.source.0))
+                                    || self.tails.has(plan.source.0))
                             {
                                 return Ok(Outcome::WriteHome(plan.source.0, blob));
                             }
@@ -65,7 +65,7 @@ impl Fs {
             match outcome {
                 Outcome::Nothing => return Ok(()),
                 Outcome::WriteHome(id, blob) => {
-                    self.absorb(&blob).await?;
+                    self.tails.absorb(&blob).await?;
                     let sync: LocalBoxFuture<'_, _> =
                         Box::pin(self.store.sync(&blob, SyncKind::Data));
                     sync.await?;

@@ -2,9 +2,13 @@
 
 use super::file::OpenFile;
 use super::inode::Inode;
+use crate::types::AccessTimes;
+use adit_base::Errno;
+use adit_base::hash::BuildNumberHasher;
 use adit_reactor::sync::RwLock;
-use adit_store::TailMemory;
-use std::cell::Cell;
+use adit_store::{BlobId, Store, TailMemory};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,4 +27,15 @@ pub(crate) struct Tail {
     pub(crate) has_ended: Cell<bool>,
     /// Held by the operation that absorbs.
     pub(crate) turn: RwLock,
+}
+
+/// The tails of a volume's files.
+pub(crate) struct Tails {
+    pub(crate) store: Store,
+    /// The volume's.
+    pub(crate) access_times: Rc<Cell<AccessTimes>>,
+    /// By slot.
+    pub(crate) all: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
+    /// Files that lost what was appended in memory when nobody was left to be told, and why.
+    pub(crate) losses: RefCell<HashMap<BlobId, Errno>>,
 }

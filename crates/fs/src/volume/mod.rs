@@ -12,14 +12,12 @@ use crate::inode::orphans::Orphans;
 use crate::inode::resolve::Base;
 use crate::open::descriptors::Descriptors;
 use crate::open::inode::InodeTable;
-use crate::open::tail::Tail;
+use crate::open::tail::Tails;
 use crate::open::waits::Waits;
 use crate::types::*;
-use adit_base::hash::BuildNumberHasher;
-use adit_base::{Errno, PAGE_BYTES, Result};
+use adit_base::{PAGE_BYTES, Result};
 use adit_store::{BlobId, MappedMemory, Point, Store};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -43,15 +41,13 @@ pub struct Fs {
     pub(crate) waits: Waits,
     /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
     pub(crate) moved: Cell<Point>,
-    pub(crate) access_times: Cell<AccessTimes>,
+    pub(crate) access_times: Rc<Cell<AccessTimes>>,
     /// What lost its last name in an earlier opening is still there, and can be reopened.
     pub(crate) keeps_orphans: Cell<bool>,
     /// Makes the memory of shared mappings; None: without a name.
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
-    /// Files to which a program appends in memory, by slot.
-    pub(crate) tails: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
-    /// Files that lost what was appended in memory when nobody was left to be told, and why.
-    pub(crate) losses: RefCell<HashMap<BlobId, Errno>>,
+    /// Of the files to which a program appends in memory.
+    pub(crate) tails: Rc<Tails>,
 }
 
 impl std::fmt::Debug for Fs {
@@ -118,7 +114,7 @@ impl Fs {
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
         // A tail that can't be written stays for the next opening, and the volume stays unclean.
-        let ended = self.end_all_tails().await;
+        let ended = self.tails.end_all().await;
         let flushed = self.flush_all_mapped().await;
         if ended.is_err() {
             self.store.sync_all().await?;
@@ -130,7 +126,7 @@ impl Fs {
 
     /// Makes everything durable.
     pub async fn syncfs(&self) -> Result<()> {
-        let absorbed = self.absorb_all().await;
+        let absorbed = self.tails.absorb_all().await;
         let flushed = absorbed.and(self.flush_all_mapped().await);
         self.store.sync_all().await?;
         flushed

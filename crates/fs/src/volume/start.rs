@@ -5,11 +5,13 @@ use crate::inode::resolve::{self, Base};
 use crate::inode::slot::fresh_slot;
 use crate::names;
 use crate::open::descriptors::Descriptors;
+use crate::open::tail::Tails;
 use crate::open::waits::Waits;
 use crate::types::*;
 use adit_base::{Errno, Error, Result};
 use adit_store::{BlobId, Store};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 /// Orphans that are deleted before an opening returns; the others are deleted in the background.
 const ORPHANS_AT_OPENING: usize = 64;
@@ -66,6 +68,7 @@ impl Fs {
                 "open: there is no file system on the volume",
             ));
         }
+        let access_times = Rc::<Cell<AccessTimes>>::default();
         let fs = Fs {
             base: Base {
                 root,
@@ -76,11 +79,10 @@ impl Fs {
             descriptors: RefCell::new(Descriptors::new()),
             waits: Waits::default(),
             moved: Cell::new(store.commit_point()),
-            access_times: Cell::default(),
+            access_times: access_times.clone(),
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),
-            tails: RefCell::default(),
-            losses: RefCell::default(),
+            tails: Tails::new(store.clone(), access_times),
             store,
         };
         for id in [root, orphans] {

@@ -20,6 +20,7 @@ mod submission;
 mod uring;
 
 use crate::answer::Answer;
+use adit_base::fork;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 /// Do requests wait in the device's queue? If not, the caller does them.
@@ -38,21 +39,33 @@ pub(crate) fn is_queued() -> Answer<bool> {
 static UNCOLLECTED: AtomicI32 = AtomicI32::new(0);
 
 /// A request that ends with a call of a function, in whichever thread: nobody collects it.
-pub(crate) struct Uncollected;
+pub(crate) struct Uncollected {
+    /// Of the process that began it.
+    generation: u32,
+}
 
 impl Uncollected {
     pub(crate) fn begin() -> Uncollected {
         UNCOLLECTED.fetch_add(1, Ordering::SeqCst);
-        Uncollected
+        Uncollected {
+            generation: fork::generation(),
+        }
     }
 }
 
 impl Drop for Uncollected {
     fn drop(&mut self) {
-        if UNCOLLECTED.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let is_own = self.generation == fork::generation();
+        if is_own && UNCOLLECTED.fetch_sub(1, Ordering::SeqCst) == 1 {
             kernel::futex_wake(&UNCOLLECTED);
         }
     }
+}
+
+/// In a forked child: what is under way is its parent's, whose threads end it there.
+pub(crate) fn in_child() {
+    UNCOLLECTED.store(0, Ordering::SeqCst);
+    posix::in_child();
 }
 
 /// Waits for all requests, at the end of the process.

@@ -15,13 +15,14 @@ use crate::calls::data;
 use crate::descriptors::{self, Open};
 use crate::inside;
 use crate::real::real;
+use crate::renewed::Renewed;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, pthread_attr_t, size_t, ssize_t, timespec};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// `struct sigevent` of glibc.
@@ -66,13 +67,21 @@ struct Aiocb {
 const _: () = assert!(size_of::<Aiocb>() == size_of::<libc::aiocb>());
 
 /// The requests under way, by their address: the file, and whether they write.
-static REQUESTS: Mutex<Option<HashMap<usize, (BlobId, bool)>>> = Mutex::new(None);
+static REQUESTS: Renewed<Requests> = Renewed::new(None);
 /// Counts the requests that ended.
 static ENDS: AtomicI32 = AtomicI32::new(0);
 static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
 
-fn requests() -> MutexGuard<'static, Option<HashMap<usize, (BlobId, bool)>>> {
-    REQUESTS.lock().unwrap_or_else(PoisonError::into_inner)
+type Requests = Option<HashMap<usize, (BlobId, bool)>>;
+
+fn requests() -> MutexGuard<'static, Requests> {
+    REQUESTS.lock()
+}
+
+/// In a forked child: the requests are its parent's.
+pub(super) fn in_child() {
+    REQUESTS.renew(None);
+    SLEEPERS.store(0, Ordering::SeqCst);
 }
 
 /// The address of a request on its way to the thread that ends it.

@@ -206,18 +206,32 @@ unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> An
 
 // ------------------------------------------------------------------------ writing
 
+/// What was written, and where.
+struct Written {
+    offset: u64,
+    len: usize,
+}
+
+impl Written {
+    fn count(self) -> i64 {
+        self.len as i64
+    }
+}
+
 /// Writes at a position, or at the end if the file is open for that. `atomic`: all of it or
 /// nothing survives a crash.
-pub(crate) fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> Answer {
+fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> Answer<Written> {
     check_writable(open)?;
     let written = if open.flags() & libc::O_APPEND != 0 {
-        open.file.append(data).map(drop)
+        open.file.append(data)
     } else if atomic || is_whole_by_promise(offset, data.len()) {
-        open.file.write_atomic(&[(offset, data)])
+        open.file.write_atomic(&[(offset, data)]).map(|()| offset)
     } else {
-        open.file.write_at(data, offset)
+        open.file.write_at(data, offset).map(|()| offset)
     };
-    written.map(|()| data.len() as i64).map_err(errno)
+    let len = data.len();
+    let offset = written.map_err(errno)?;
+    Ok(Written { offset, len })
 }
 
 /// Did `adit run --atomic-writes` promise it for this write? The pages of databases have a power of
@@ -236,21 +250,33 @@ pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
     is_promised_atomic(offset, len)
 }
 
-/// Writes at the position and moves it; `write` gets the position and returns the count.
-fn at_position(open: &Open, write: impl FnOnce(u64) -> Answer) -> Answer {
-    let mut position = open.position();
-    let count = write(*position)?;
-    *position = match open.flags() & libc::O_APPEND {
-        0 => *position + count as u64,
-        _ => open.file.len().map_err(errno)?,
-    };
-    Ok(count)
+/// Writes at the position, which `write` gets, and moves it. One that `appends` needs no position
+/// before, and no lock of it: a process that is stopped meanwhile keeps nobody from the position who
+/// shares it.
+fn at_position(open: &Open, appends: bool, write: impl FnOnce(u64) -> Answer<Written>) -> Answer {
+    if !appends {
+        let mut position = open.position();
+        let count = write(*position)?.count();
+        *position += count as u64;
+        return Ok(count);
+    }
+    let written = write(0)?;
+    if written.len > 0 {
+        *open.position() = written.offset + written.len as u64;
+    }
+    Ok(written.count())
+}
+
+fn appends(open: &Open) -> bool {
+    open.flags() & libc::O_APPEND != 0
 }
 
 pub(crate) unsafe fn write_next(open: &Open, buffer: *const c_void, len: size_t) -> Answer {
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
-    at_position(open, |offset| write_to(open, data, offset, false))
+    at_position(open, appends(open), |offset| {
+        write_to(open, data, offset, false)
+    })
 }
 
 pub(crate) unsafe fn write_at(
@@ -260,7 +286,8 @@ pub(crate) unsafe fn write_at(
     at: off_t,
 ) -> Answer {
     // SAFETY: as for this function.
-    write_to(open, unsafe { bytes(buffer, len)? }, offset(at)?, false)
+    let data = unsafe { bytes(buffer, len)? };
+    write_to(open, data, offset(at)?, false).map(Written::count)
 }
 
 unsafe fn write_vector(
@@ -269,7 +296,7 @@ unsafe fn write_vector(
     count: c_int,
     offset: u64,
     flags: c_int,
-) -> Answer {
+) -> Answer<Written> {
     check_writable(open)?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
@@ -279,7 +306,7 @@ unsafe fn write_vector(
     };
     let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    let appends = open.flags() & libc::O_APPEND != 0 || flags & libc::RWF_APPEND != 0;
+    let appends = appends(open) || flags & libc::RWF_APPEND != 0;
     let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);
     if !appends && is_atomic {
         let whole: Vec<u8> = slices
@@ -289,10 +316,14 @@ unsafe fn write_vector(
         return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
     }
     let written = match appends {
-        true => open.file.append_vectored(&slices).map(drop),
-        false => open.file.write_vectored_at(&slices, offset),
+        true => open.file.append_vectored(&slices),
+        false => {
+            let written = open.file.write_vectored_at(&slices, offset);
+            written.map(|()| offset)
+        }
     };
-    written.map(|()| len as i64).map_err(errno)
+    let offset = written.map_err(errno)?;
+    Ok(Written { offset, len })
 }
 
 /// All of it or nothing survives a crash.
@@ -300,14 +331,14 @@ pub(crate) const RWF_ATOMIC: c_int = 0x40;
 
 unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
     // SAFETY: as for this function.
-    at_position(open, |offset| unsafe {
+    at_position(open, appends(open), |offset| unsafe {
         write_vector(open, vector, count, offset, 0)
     })
 }
 
 unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
     // SAFETY: as for this function.
-    unsafe { write_vector(open, vector, count, offset(at)?, 0) }
+    unsafe { write_vector(open, vector, count, offset(at)?, 0).map(Written::count) }
 }
 
 pub(crate) unsafe fn write_pieces_flagged(
@@ -325,13 +356,10 @@ pub(crate) unsafe fn write_pieces_flagged(
     let write = |offset| unsafe { write_vector(open, vector, count, offset, flags) };
     let count = match at {
         -1 => {
-            let count = at_position(open, write)?;
-            if flags & libc::RWF_APPEND != 0 {
-                *open.position() = open.file.len().map_err(errno)?;
-            }
-            count
+            let appends = appends(open) || flags & libc::RWF_APPEND != 0;
+            at_position(open, appends, write)?
         }
-        at => write(offset(at)?)?,
+        at => write(offset(at)?)?.count(),
     };
     match flags & durable {
         0 => {}

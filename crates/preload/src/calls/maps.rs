@@ -15,6 +15,7 @@ use crate::descriptors::{self, Open};
 use crate::inside;
 use crate::own::Own;
 use crate::real::real;
+use crate::renewed::Renewed;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, size_t};
@@ -54,20 +55,21 @@ static MAPS: Mutex<Option<Maps>> = Mutex::new(None);
 /// Begin and end of each mapping. Its lock is never held while memory is taken or the volume is
 /// used: the allocator of any thread may unmap memory, also while another thread has the other
 /// lock.
-static RANGES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static RANGES: Renewed<Vec<(usize, usize)>> = Renewed::new(Vec::new());
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-fn publish(mappings: &[Mapping]) {
+fn ranges(mappings: &[Mapping]) -> Vec<(usize, usize)> {
     let ranges = mappings.iter();
-    let mut ranges: Vec<_> = ranges
+    ranges
         .map(|map| (map.address, map.address + map.len))
-        .collect();
+        .collect()
+}
+
+fn publish(mappings: &[Mapping]) {
+    let mut ranges = ranges(mappings);
     COUNT.store(ranges.len(), Ordering::Release);
-    std::mem::swap(
-        &mut *RANGES.lock().unwrap_or_else(PoisonError::into_inner),
-        &mut ranges,
-    );
+    std::mem::swap(&mut *RANGES.lock(), &mut ranges);
 }
 
 /// Does a mapping of ours lie in this range? No memory that is taken in the middle of a call is
@@ -77,7 +79,7 @@ fn is_ours(address: *mut c_void, len: usize) -> bool {
         return false;
     }
     let (begin, end) = (address as usize, (address as usize).saturating_add(len));
-    let ranges = RANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let ranges = RANGES.lock();
     ranges
         .iter()
         .any(|(first, last)| *first < end && begin < *last)
@@ -88,7 +90,17 @@ fn lock() -> MutexGuard<'static, Option<Maps>> {
 }
 
 /// Keeps other threads from the mappings while this one forks.
-pub(crate) struct MapsLock(#[expect(dead_code)] MutexGuard<'static, Option<Maps>>);
+pub(crate) struct MapsLock(MutexGuard<'static, Option<Maps>>);
+
+impl MapsLock {
+    /// In the child, which has the mappings, too. Another thread of its parent may have looked at the
+    /// ranges.
+    pub(crate) fn in_child(&self) {
+        if let Some(maps) = &*self.0 {
+            RANGES.renew(ranges(&maps.mappings));
+        }
+    }
+}
 
 pub(crate) fn lock_maps() -> MapsLock {
     MapsLock(lock())

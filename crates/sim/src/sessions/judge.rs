@@ -20,17 +20,50 @@ pub(super) const RECORD_BYTES: usize = 32;
 /// Bytes that can be locked.
 pub(super) const RANGE_BYTES: u64 = 8;
 
-/// Files by name, with their content; None: a directory.
-pub(super) type Names = BTreeMap<String, Option<Vec<u8>>>;
+/// Files by name, with their numbers; None: a directory.
+pub(super) type Names = BTreeMap<String, Option<u32>>;
+
+/// A directory after a call.
+#[derive(Clone, Default)]
+struct State {
+    names: Names,
+    /// The bytes of each file that are on the device if the names are.
+    durable: BTreeMap<u32, usize>,
+}
+
+/// A file that only grows, at its end.
+#[derive(Clone, Default)]
+struct Grown {
+    content: Vec<u8>,
+    /// With what the call under way writes.
+    next: Option<Vec<u8>>,
+}
+
+impl Grown {
+    fn newest(&self) -> &Vec<u8> {
+        self.next.as_ref().unwrap_or(&self.content)
+    }
+
+    /// May that be it, where its first bytes must be there?
+    fn may_be(&self, seen: &[u8], first: usize) -> bool {
+        let newest = self.newest();
+        let is_written =
+            |(at, (seen, newest)): (usize, (&u8, &u8))| seen == newest || at >= first && *seen == 0;
+        (first..=newest.len()).contains(&seen.len())
+            && seen.iter().zip(newest).enumerate().all(is_written)
+    }
+}
 
 /// What a worker has of its own.
 #[derive(Clone, Default)]
 struct Own {
     client: u32,
     /// Its directory after each call, from the last that is surely durable on.
-    states: Vec<Names>,
+    states: Vec<State>,
     /// As the call under way will leave it.
-    next: Option<Names>,
+    next: Option<State>,
+    /// Its files, by number.
+    files: BTreeMap<u32, Grown>,
     /// The number of the record that it appends.
     appends: Option<u32>,
     /// What it writes behind the lock.
@@ -122,15 +155,18 @@ impl Judge {
     pub(super) fn begin_worker(&mut self, client: u32, worker: u32) {
         let own = Own {
             client,
-            states: vec![Names::new()],
+            states: vec![State::default()],
             ..Own::default()
         };
         self.workers.insert(worker, own);
     }
 
-    /// A worker changes its directory.
-    pub(super) fn changes(&mut self, worker: u32, next: Names) {
-        self.own(worker).next = Some(next);
+    /// A worker changes its directory. `replacing`: once it has, this file's content is on the device.
+    pub(super) fn changes(&mut self, worker: u32, names: Names, replacing: Option<u32>) {
+        let own = self.own(worker);
+        let mut durable = own.last().durable.clone();
+        durable.extend(replacing.map(|file| (file, own.files[&file].content.len())));
+        own.next = Some(State { names, durable });
     }
 
     /// It has.
@@ -141,14 +177,43 @@ impl Judge {
         self.operations += 1;
     }
 
-    /// How many states a worker's directory has had, for [`synced`](Self::synced).
-    pub(super) fn states(&mut self, worker: u32) -> usize {
-        self.own(worker).states.len()
+    /// A worker adds bytes to a file of its own.
+    pub(super) fn adds(&mut self, worker: u32, file: u32, added: &[u8]) {
+        let file = self.own(worker).files.entry(file).or_default();
+        file.next = Some([&file.content[..], added].concat());
     }
 
-    /// So many states of it, and the records then, are durable.
-    pub(super) fn synced(&mut self, worker: u32, states: usize) {
-        self.own(worker).states.drain(..states - 1);
+    /// It has.
+    pub(super) fn added(&mut self, worker: u32, file: u32) {
+        let files = &mut self.own(worker).files;
+        let file = files.get_mut(&file).expect("it was about to");
+        file.content = file.next.take().expect("it was about to");
+        self.operations += 1;
+    }
+
+    /// What a worker has added to a file, and the names that lead there, are durable.
+    pub(super) fn file_synced(&mut self, worker: u32, file: u32) {
+        let own = self.own(worker);
+        let leads = |state: &State| -> Vec<String> {
+            let names = state.names.iter().filter(|(_, of)| **of == Some(file));
+            names.map(|(name, _)| name.clone()).collect()
+        };
+        let now = leads(own.last());
+        let others = own.states.iter().rposition(|state| leads(state) != now);
+        own.states.drain(..others.map_or(0, |last| last + 1));
+        let len = own.files[&file].content.len();
+        for state in &mut own.states {
+            state.durable.insert(file, len);
+        }
+        self.operations += 1;
+    }
+
+    /// All that a worker has done is durable.
+    pub(super) fn synced(&mut self, worker: u32) {
+        let own = self.own(worker);
+        own.states.drain(..own.states.len() - 1);
+        let lens = own.files.iter().map(|(file, of)| (*file, of.content.len()));
+        own.states[0].durable.extend(lens);
         self.operations += 1;
     }
 
@@ -186,10 +251,10 @@ impl Judge {
         self.release(client);
     }
 
-    /// A client came back after others had gone on.
-    pub(super) fn is_late(&mut self, client: u32) {
-        self.late.insert(client);
+    /// A client came back after others had gone on. True: it had been in time before.
+    pub(super) fn is_late(&mut self, client: u32) -> bool {
         self.release(client);
+        self.late.insert(client)
     }
 
     /// A client learns that others have gone on. None that was back in time for each of them hears so.
@@ -366,24 +431,16 @@ impl Judge {
                 let name = path.strip_prefix(&prefix)?;
                 Some((name.to_owned(), observed.contents.get(&seen.inode).cloned()))
             });
-            let seen: Names = seen.collect();
-            let is = |state: &Names| match lost {
-                true => state.keys().eq(seen.keys()),
-                false => *state == seen,
-            };
-            let last = own.states.len() - 1;
-            let possible = &own.states[if lost { 0 } else { last }..];
-            let is_next = own.next.as_ref().is_some_and(|next| match lost {
-                true => is(next),
-                false => is(next) || is_on_its_way(&own.states[last], next, &seen),
-            });
-            if !is_next && !possible.iter().any(is) {
-                let names = |state: &Names| sizes(state);
+            let seen: Contents = seen.collect();
+            let is = |state: &&State| own.is_state(state, &seen, lost);
+            let newest = own.states.len() - 1;
+            let possible = &own.states[if lost { 0 } else { newest }..];
+            if !possible.iter().chain(&own.next).any(|state| is(&state)) {
                 return Err(format!(
                     "worker {worker} left {}, next {:?}; there is {}",
-                    names(&own.states[last]),
-                    own.next.as_ref().map(names),
-                    names(&seen)
+                    own.told(&own.states[newest]),
+                    own.next.as_ref().map(|next| own.told(next)),
+                    sizes(&seen)
                 ));
             }
         }
@@ -435,25 +492,49 @@ impl Judge {
     }
 }
 
-/// A write that is under way may be there in part; its file was empty before.
-fn is_on_its_way(before: &Names, next: &Names, seen: &Names) -> bool {
-    next.keys().eq(seen.keys())
-        && next.iter().all(|(name, next)| match (next, &seen[name]) {
-            _ if before.get(name) == Some(&seen[name]) => true,
-            (Some(next), Some(seen)) => {
-                let same = |(seen, next): (&u8, &u8)| seen == next || *seen == 0;
-                seen.len() <= next.len() && seen.iter().zip(next).all(same)
+/// Files by name, with their content; None: a directory.
+type Contents = BTreeMap<String, Option<Vec<u8>>>;
+
+impl Own {
+    fn last(&self) -> &State {
+        self.states.last().expect("there is one")
+    }
+
+    /// Is that what a state left, with a write that is under way there in part? `lost`: the power was
+    /// cut.
+    fn is_state(&self, state: &State, seen: &Contents, lost: bool) -> bool {
+        let is = |(file, seen): (&Option<u32>, &Option<Vec<u8>>)| match (file, seen) {
+            (Some(number), Some(seen)) => {
+                let none = Grown::default();
+                let file = self.files.get(number).unwrap_or(&none);
+                let durable = state.durable.get(number).copied().unwrap_or(0);
+                file.may_be(seen, if lost { durable } else { file.content.len() })
             }
-            (next, seen) => next == seen,
-        })
+            (file, seen) => file.is_none() && seen.is_none(),
+        };
+        state.names.keys().eq(seen.keys()) && state.names.values().zip(seen.values()).all(is)
+    }
+
+    fn told(&self, state: &State) -> String {
+        let contents = state.names.iter().map(|(name, file)| {
+            let content = file.and_then(|file| self.files.get(&file));
+            let content = content.map(|of| of.newest().clone());
+            (name.clone(), file.map(|_| content.unwrap_or_default()))
+        });
+        format!(
+            "{}, durable {:?}",
+            sizes(&contents.collect()),
+            state.durable
+        )
+    }
 }
 
-fn sizes(state: &Names) -> String {
+fn sizes(seen: &Contents) -> String {
     let of = |(name, content): (&String, &Option<Vec<u8>>)| match content {
         Some(content) => format!("{name} ({} bytes)", content.len()),
         None => format!("{name}/"),
     };
-    state.iter().map(of).collect::<Vec<_>>().join(", ")
+    seen.iter().map(of).collect::<Vec<_>>().join(", ")
 }
 
 fn content<'o>(observed: &'o Observed, path: &str) -> Result<&'o Vec<u8>, String> {

@@ -634,8 +634,8 @@ impl Simulation {
         let missing: Vec<u32> = missing.into_iter().filter(|of| lives(*of)).collect();
         self.say(format!("the grace has ended without {missing:?}"));
         for client in missing {
-            self.figures.late += 1;
-            lock(&self.judge).is_late(client);
+            let is_new = lock(&self.judge).is_late(client);
+            self.figures.late += u64::from(is_new);
         }
     }
 

@@ -67,6 +67,7 @@ impl Shared {
 /// A file that it keeps open, its name and its content.
 struct Kept {
     file: File,
+    number: u32,
     name: Option<String>,
     content: Vec<u8>,
 }
@@ -147,18 +148,40 @@ impl Worker<'_> {
         format!("/t0/{}/{name}", self.number)
     }
 
-    /// Makes a call that changes its directory.
+    /// Makes a call that changes its directory. `replacing`: a file that replaces another one.
     fn change<T>(
         &mut self,
         what: String,
         next: Names,
+        replacing: Option<u32>,
         call: impl FnOnce(&Volume) -> Result<T>,
     ) -> std::result::Result<T, Failed> {
         self.tell(|judge| judge.say(format!("worker {}: {what}", self.number)));
-        self.tell(|judge| judge.changes(self.number, next.clone()));
+        self.tell(|judge| judge.changes(self.number, next.clone(), replacing));
         let done = of(what, call(self.volume))?;
         self.tell(|judge| judge.changed(self.number));
         self.names = next;
+        Ok(done)
+    }
+
+    /// Makes a call that adds bytes to a file of its own. `syncs`: and makes it durable.
+    fn add<T>(
+        &mut self,
+        what: &str,
+        (file, added): (u32, &[u8]),
+        syncs: bool,
+        call: impl FnOnce(&Volume) -> Result<T>,
+    ) -> std::result::Result<T, Failed> {
+        let number = self.number;
+        let sync = if syncs { ", sync" } else { "" };
+        let what = format!("{what}: {} bytes to file {file}{sync}", added.len());
+        self.tell(|judge| judge.say(format!("worker {number}: {what}")));
+        self.tell(|judge| judge.adds(number, file, added));
+        let done = of(what, call(self.volume))?;
+        self.tell(|judge| judge.added(number, file));
+        if syncs {
+            self.tell(|judge| judge.file_synced(number, file));
+        }
         Ok(done)
     }
 
@@ -222,27 +245,39 @@ impl Worker<'_> {
         let name = format!("f{number}");
         let path = self.path(&name);
         let mut next = self.names.clone();
-        next.insert(name.clone(), Some(Vec::new()));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let what = format!("create {name}");
-        let file = self.change(what, next.clone(), |volume| {
-            volume.open_file(path, &options)
-        })?;
+        next.insert(name.clone(), Some(number));
         let len = self.random.index(9000);
         let mut content = vec![number as u8 | 1; len];
         // Of no other file.
         for (byte, digit) in content.iter_mut().zip(number.to_string().bytes()) {
             *byte = digit;
         }
-        next.insert(name.clone(), Some(content.clone()));
-        let what = format!("write {len} bytes to {name}");
-        self.change(what, next, |_| file.write_at(&content, 0))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let what = format!("create {name}");
+        let file = match self.random.chance(1, 3) {
+            true => {
+                self.tell(|judge| judge.changes(self.number, next.clone(), None));
+                let create = |volume: &Volume| volume.create_and_sync(path, &options, &content);
+                let file = self.add(&what, (number, &content), false, create)?;
+                self.tell(|judge| judge.changed(self.number));
+                self.tell(|judge| judge.file_synced(self.number, number));
+                self.names = next;
+                file
+            }
+            false => {
+                let open = |volume: &Volume| volume.open_file(path, &options);
+                let file = self.change(what, next, None, open)?;
+                let write = |_: &Volume| file.write_at(&content, 0);
+                self.add("write", (number, &content), false, write)?;
+                file
+            }
+        };
         if self.kept.len() < KEPT_MAX {
-            let name = Some(name);
             self.kept.push(Kept {
                 file,
-                name,
+                number,
+                name: Some(name),
                 content,
             });
         }
@@ -257,12 +292,15 @@ impl Worker<'_> {
         let to = over.filter(|to| *to != from);
         let to = to.unwrap_or_else(|| format!("g{}", self.fresh()));
         // Of two names of one file neither goes.
-        if self.is_same(&from, &to) {
+        let file = self.names[&from];
+        let other = self.names.get(&to);
+        if other == Some(&file) {
             return Ok(());
         }
+        let replacing = other.and(file);
         let mut next = self.names.clone();
-        let content = next.remove(&from).expect("it was picked");
-        next.insert(to.clone(), content);
+        next.remove(&from);
+        next.insert(to.clone(), file);
         self.kept.retain(|kept| kept.name.as_ref() != Some(&to));
         for kept in &mut self.kept {
             if kept.name.as_ref() == Some(&from) {
@@ -270,14 +308,12 @@ impl Worker<'_> {
             }
         }
         let (a, b) = (self.path(&from), self.path(&to));
-        self.change(format!("rename {from} to {to}"), next, |volume| {
-            volume.rename(a, b)
-        })
-    }
-
-    /// May both be names of one file? Only links have equal content here.
-    fn is_same(&self, one: &str, other: &str) -> bool {
-        self.names.get(one) == self.names.get(other)
+        self.change(
+            format!("rename {from} to {to}"),
+            next,
+            replacing,
+            |volume| volume.rename(a, b),
+        )
     }
 
     fn unlink(&mut self) -> std::result::Result<(), Failed> {
@@ -292,7 +328,7 @@ impl Worker<'_> {
             }
         }
         let path = self.path(&name);
-        self.change(format!("unlink {name}"), next, |volume| {
+        self.change(format!("unlink {name}"), next, None, |volume| {
             volume.remove_file(path)
         })
     }
@@ -303,9 +339,9 @@ impl Worker<'_> {
         };
         let link = format!("l{}", self.fresh());
         let mut next = self.names.clone();
-        next.insert(link.clone(), self.names[&name].clone());
+        next.insert(link.clone(), self.names[&name]);
         let (a, b) = (self.path(&name), self.path(&link));
-        self.change(format!("link {name} as {link}"), next, |volume| {
+        self.change(format!("link {name} as {link}"), next, None, |volume| {
             volume.hard_link(a, b)
         })
     }
@@ -316,12 +352,12 @@ impl Worker<'_> {
         if let Some((name, _)) = directories.next() {
             next.remove(name);
             let (what, path) = (format!("remove directory {name}"), self.path(name));
-            return self.change(what, next, |volume| volume.remove_dir(path));
+            return self.change(what, next, None, |volume| volume.remove_dir(path));
         }
         let name = format!("d{}", self.fresh());
         next.insert(name.clone(), None);
         let path = self.path(&name);
-        self.change(format!("make directory {name}"), next, |volume| {
+        self.change(format!("make directory {name}"), next, None, |volume| {
             volume.create_dir(path)
         })
     }
@@ -337,20 +373,21 @@ impl Worker<'_> {
             let end = kept.content.len() as u64;
             let len = 1 + self.random.index(3000);
             let added = vec![self.fresh() as u8 | 1; len];
-            let after = [&kept.content[..], &added].concat();
-            // All its names: only links have equal content here.
-            let mut next = self.names.clone();
-            let names = next.values_mut().flatten();
-            for content in names.filter(|content| **content == kept.content) {
-                content.clone_from(&after);
-            }
-            let what = format!("append {len} bytes to {:?} at {end}", kept.name);
-            let offset = self.change(what, next, |_| kept.file.append(&added))?;
+            let syncs = self.random.chance(1, 6);
+            let what = format!("append at {end}");
+            let append = |_: &Volume| match syncs {
+                true => kept.file.append_and_sync(&[std::io::IoSlice::new(&added)]),
+                false => kept.file.append(&added),
+            };
+            let offset = self.add(&what, (kept.number, &added), syncs, append)?;
             if offset != end {
                 let what = format!("worker {} appends at {offset}, and not {end}", self.number);
                 self.tell(|judge| judge.violated(what));
             }
-            kept.content = after;
+            kept.content.extend(added);
+        }
+        if self.random.chance(1, 4) {
+            self.sync_file(&kept)?;
         }
         let (content, name) = (kept.content.clone(), kept.name.clone());
         self.kept.push(kept);
@@ -469,19 +506,24 @@ impl Worker<'_> {
         let mut next = self.names.clone();
         next.remove(&name);
         let path = self.path(&name);
-        self.change(format!("unname {name}"), next, |volume| {
+        self.change(format!("unname {name}"), next, None, |volume| {
             volume.remove_file(path)
         })
     }
 
+    fn sync_file(&self, kept: &Kept) -> std::result::Result<(), Failed> {
+        let (worker, file) = (self.number, kept.number);
+        self.tell(|judge| judge.say(format!("worker {worker}: sync file {file}")));
+        of("sync a file", kept.file.sync_data())?;
+        self.tell(|judge| judge.file_synced(worker, file));
+        Ok(())
+    }
+
     fn sync(&mut self) -> std::result::Result<(), Failed> {
-        let states = self.tell(|judge| judge.states(self.number));
         let floors = self.tell(|judge| Board::ALL.map(|board| (board, judge.floor(board))));
         self.tell(|judge| judge.say(format!("worker {}: sync", self.number)));
         of("sync", self.volume.sync())?;
-        if let Some(states) = states {
-            self.tell(|judge| judge.synced(self.number, states));
-        }
+        self.tell(|judge| judge.synced(self.number));
         for (board, floor) in floors.into_iter().flatten() {
             self.tell(|judge| judge.board_synced(board, &floor));
         }

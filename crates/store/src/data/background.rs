@@ -24,6 +24,10 @@ impl Store {
                 if store.closing.get() || store.writable().is_err() {
                     break;
                 }
+                let absorb = store.write_back.absorb.borrow().clone();
+                if let Some(absorb) = absorb.filter(|_| store.has_tails()) {
+                    absorb().await;
+                }
                 // What fails stays dirty, and fsync reports it: but nobody may call that.
                 let written = store.write_back_dirty(Busy::Skip).await;
                 let failed = written.is_err();
@@ -31,7 +35,9 @@ impl Store {
                     store.tell_of_write_back(written);
                 }
                 let committed = store.commit_all().await.is_ok();
-                let left = !store.write_back.dirty.is_empty() || !store.journal.open.is_empty();
+                let left = !store.write_back.dirty.is_empty()
+                    || !store.journal.open.is_empty()
+                    || store.has_tails();
                 if !committed || (!left && !failed) {
                     break;
                 }

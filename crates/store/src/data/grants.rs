@@ -83,8 +83,9 @@ impl Store {
         !blob.granted.get() || !self.cache.has(frame, FrameFlags::DIRTY) || self.recall(blob)
     }
 
-    /// Recalls the grants of all blobs.
+    /// Recalls the grants of all blobs, and ends all tails: nobody writes past the worker any more.
     pub(crate) fn recall_all(&self) {
+        self.end_tails();
         for blob in self.write_back.dirty.all() {
             self.recall(&blob);
         }

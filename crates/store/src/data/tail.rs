@@ -5,11 +5,12 @@ use crate::blob::Blob;
 use crate::cache::tail::{self, TailMemory};
 use crate::data::reserve::Promise;
 use crate::format::BlobId;
-use crate::state::Store;
+use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Pages that bytes at any place of a file may touch.
 fn pages(capacity: u64) -> u64 {
@@ -34,7 +35,7 @@ impl Store {
         capacity: u64,
         check: impl FnOnce() -> Result<()>,
         make: impl FnOnce(u64) -> Result<TailMemory>,
-    ) -> Result<TailMemory> {
+    ) -> Result<Arc<TailMemory>> {
         self.reserve(pages(capacity)).await?;
         let begin = async {
             // Exclusively: nobody writes past the worker, and nobody is granted to any more.
@@ -46,9 +47,14 @@ impl Store {
                 ));
             }
             check()?;
-            let tail = make(blob.size())?;
+            // A volume that takes no more writes acknowledges no append either.
+            self.check_write(blob, blob.size(), capacity)?;
+            let tail = Arc::new(make(blob.size())?);
             blob.shared.set_tail(true);
             self.write_back.dirty.ahead().add(blob.id.slot);
+            let of_all = &self.write_back.tails;
+            of_all.borrow_mut().insert(blob.id.slot, tail.clone());
+            self.spawn_writeback();
             Ok(tail)
         };
         let begun = begin.await;
@@ -94,7 +100,25 @@ impl Store {
     /// The blob has no tail any more.
     pub fn end_tail(&self, blob: &Blob) {
         self.write_back.dirty.ahead().remove(blob.id.slot);
+        self.write_back.tails.borrow_mut().remove(&blob.id.slot);
         blob.shared.set_tail(false);
+    }
+
+    /// Before each write-back that no caller asked for, `absorb` absorbs all tails.
+    pub fn absorb_with(&self, absorb: impl Fn() -> ColdFuture<'static, ()> + 'static) {
+        *self.write_back.absorb.borrow_mut() = Some(Rc::new(absorb));
+    }
+
+    pub(crate) fn has_tails(&self) -> bool {
+        !self.write_back.tails.borrow().is_empty()
+    }
+
+    /// The volume has failed: nothing more is acknowledged that is appended to a tail.
+    pub(crate) fn end_tails(&self) {
+        for tail in self.write_back.tails.borrow().values() {
+            // If its memory can't be used, the client can't either.
+            let _ = tail.end();
+        }
     }
 
     /// As if a user without privileges had written it: set-ID bits go.
@@ -130,7 +154,7 @@ impl Store {
                 Err(error) if error.errno() == Errno::STALE => continue, // deleted since
                 Err(error) => return Err(error),
             };
-            // Only a client that writes nonsense there makes these fail. It loses its own bytes.
+            // Only a client that writes nonsense there makes this fail. It loses its own bytes.
             let absorbed = ended.and_then(|end| {
                 let absorbed = tail.absorbed()?;
                 let size = blob.size();
@@ -141,25 +165,24 @@ impl Store {
                 };
                 tail.read(from..end)
             });
-            let appended = match absorbed {
-                Ok(bytes) if bytes.is_empty() => Ok(0),
-                Ok(bytes) => self.append_left(&blob, &bytes).await.map(|()| bytes.len()),
-                Err(error) => Err(error),
-            };
             let volume = self.reactor.name();
-            match appended {
-                Ok(0) => {}
+            let refused = |error: Error| {
+                let what = "append what was appended in memory to inode";
+                let way = "--takeover discard opens the volume without what was not saved";
+                error.context(format_args!("{what} {slot} ({way})"))
+            };
+            match absorbed {
+                Ok(bytes) if bytes.is_empty() => {}
                 Ok(bytes) => {
+                    let appended = self.append_left(&blob, &bytes).await;
+                    appended.map_err(refused)?;
+                    let bytes = bytes.len();
                     tracing::info!(%volume, inode = slot, bytes, "took over what was appended in memory");
                 }
-                Err(error) if matches!(error.errno(), Errno::INVAL | Errno::FBIG) => {
+                Err(error) if error.errno() == Errno::INVAL => {
                     tracing::warn!(%volume, inode = slot, %error, "what was appended in memory is lost: it is garbled");
                 }
-                Err(error) => {
-                    let what = "append what was appended in memory to inode";
-                    let way = "--takeover discard opens the volume without what was not saved";
-                    return Err(error.context(format_args!("{what} {slot} ({way})")));
-                }
+                Err(error) => return Err(refused(error)),
             }
         }
         Ok(())

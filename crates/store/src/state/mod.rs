@@ -154,7 +154,7 @@ pub(crate) struct Upcalls {
     pub(crate) start_write_back: fn(&Store),
     /// A checkpoint ended: starts making the checksums known of the data that it took home.
     pub(crate) start_settling: fn(&Store),
-    /// The volume failed: recalls all write grants.
+    /// The volume failed: recalls all write grants, and ends all tails.
     pub(crate) recall_grants: fn(&Store),
 }
 

@@ -93,6 +93,19 @@ impl Store {
         }
     }
 
+    /// Runs what an operation happens to do for others: its transactions tell the operation's receipt
+    /// nothing.
+    pub async fn without_receipt<F: Future>(&self, others: F) -> F::Output {
+        let mut others = std::pin::pin!(others);
+        std::future::poll_fn(|context| {
+            let own = self.receipt.take();
+            let polled = others.as_mut().poll(context);
+            self.receipt.set(own);
+            polled
+        })
+        .await
+    }
+
     /// The epoch of this opening, which its mapping has, too; of a look without recovery, that of
     /// the last opening.
     pub fn epoch(&self) -> u64 {

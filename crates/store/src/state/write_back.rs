@@ -1,8 +1,12 @@
 //! What is on its way home, and which tasks take it there.
 
 use crate::blob::{Ahead, DirtyBlobs};
+use crate::cache::tail::TailMemory;
+use crate::state::ColdFuture;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// Write-back as a whole; that of one blob is in `data/write_back.rs`.
 pub(crate) struct WriteBack {
@@ -15,7 +19,13 @@ pub(crate) struct WriteBack {
     /// Dirty pages by writer, as they were when that task last began: counting them takes a look at
     /// each dirty blob.
     pub(crate) pages_by_writer: RefCell<HashMap<u64, usize>>,
+    /// The tails of blobs, by slot.
+    pub(crate) tails: RefCell<HashMap<u64, Arc<TailMemory>>>,
+    /// See [`Store::absorb_with`](crate::Store::absorb_with).
+    pub(crate) absorb: RefCell<Option<Absorb>>,
 }
+
+type Absorb = Rc<dyn Fn() -> ColdFuture<'static, ()>>;
 
 impl WriteBack {
     pub(crate) fn new(ahead: Ahead) -> WriteBack {
@@ -24,6 +34,8 @@ impl WriteBack {
             running: Cell::new(false),
             flushing: Cell::new(false),
             pages_by_writer: RefCell::default(),
+            tails: RefCell::default(),
+            absorb: RefCell::default(),
         }
     }
 }

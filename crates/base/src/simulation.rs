@@ -82,6 +82,8 @@ labels! {
         RepeatedTail = "an opening appends again what was absorbed of a tail",
         UnabsorbedEnd = "a tail ends without the bytes that nobody has absorbed",
         BelievedAppend = "an append counts as done though its tail had ended before",
+        UnsyncedCreate = "a file that is made and synced in one message isn't synced",
+        UnabsorbedSync = "a sync doesn't write what was appended in memory",
         ForgottenReturn =
             "a session that has everything again and no reply to that asks as if it had not been back",
     }
@@ -94,7 +96,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 22] = [
+    pub const OF_SESSIONS: [Bug; 24] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -117,6 +119,8 @@ impl Bug {
         Bug::RepeatedTail,
         Bug::UnabsorbedEnd,
         Bug::BelievedAppend,
+        Bug::UnsyncedCreate,
+        Bug::UnabsorbedSync,
     ];
 }
 

@@ -11,7 +11,7 @@ use crate::volume::Fs;
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
-use adit_store::{Blob, BlobId, Store};
+use adit_store::{Blob, BlobId};
 use std::cell::Cell;
 
 pub use shared::SharedNames;
@@ -315,23 +315,6 @@ impl Fs {
         }
         Ok(())
     }
-}
-
-/// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear
-/// them.
-pub(crate) async fn drop_set_ids(store: &Store, caller: &Credentials, blob: &Blob) -> Result<()> {
-    if caller.privileged || blob.with_slot(|slot| caller.dropped_by_write(slot)) == 0 {
-        return Ok(());
-    }
-    let now = Timestamp::now();
-    store
-        .transact(|transaction| {
-            let mut slot = transaction.slot(blob.id)?;
-            slot.mode &= !caller.dropped_by_write(&slot);
-            touch_changed(&mut slot, now);
-            transaction.put(blob.id, slot)
-        })
-        .await
 }
 
 impl AccessTimes {

@@ -3,6 +3,7 @@
 use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
 use std::sync::Arc;
 
@@ -31,7 +32,10 @@ impl Fs {
         let fill = async {
             self.write(&file, 0, content).await?;
             written();
-            self.fsync(&file).await
+            match planted(Bug::UnsyncedCreate) {
+                true => Ok(()),
+                false => self.fsync(&file).await,
+            }
         };
         match fill.await {
             Ok(()) => Ok(file),

@@ -1,7 +1,7 @@
 //! Sizes: truncate and fallocate.
 
-use crate::attributes::drop_set_ids;
 use crate::inode::resolve;
+use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::Fs;

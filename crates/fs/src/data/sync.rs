@@ -4,6 +4,7 @@ use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
 use crate::volume::Fs;
 use adit_base::Result;
+use adit_base::simulation::{Bug, planted};
 use adit_store::SyncKind;
 
 impl Fs {
@@ -15,7 +16,9 @@ impl Fs {
     ) -> Result<()> {
         match &inode.blob {
             Some(blob) => {
-                self.tails.absorb(blob).await?;
+                if !planted(Bug::UnabsorbedSync) {
+                    self.tails.absorb(blob).await?;
+                }
                 let synced = self.store.sync(blob, kind).await;
                 // Seen even if this sync failed, so that no error is reported twice.
                 let reported = blob.shared.check_error(file.error_seen());

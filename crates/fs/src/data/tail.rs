@@ -5,7 +5,7 @@
 //! each that changes them, and each new descriptor, ends it. So nobody sees the file without what was
 //! acknowledged, and only absorption moves its end while there is a tail.
 
-use crate::attributes::drop_set_ids;
+use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::open::tail::{Tail, Tails};
 use crate::types::*;

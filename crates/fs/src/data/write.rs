@@ -1,6 +1,6 @@
 //! Writing to open files.
 
-use crate::attributes::drop_set_ids;
+use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
 use crate::types::OpenFlags;

@@ -5,7 +5,7 @@ use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_store::format::Slot;
 use adit_store::pages::{PagesRead, Stop};
-use adit_store::{BlobId, SharedView, Transaction, View};
+use adit_store::{Blob, BlobId, SharedView, Store, Transaction, View};
 use zerocopy::FromZeros;
 
 /// Pages and slots, as views and transactions give them.
@@ -135,4 +135,21 @@ pub(crate) fn remove_subdirectory(slot: &mut Slot) -> Result<(), Stop> {
     slot.links = (slot.links.checked_sub(1))
         .ok_or_else(|| Error::with(Errno::UCLEAN, "remove a directory: its parent has no links"))?;
     Ok(())
+}
+
+/// Clears the set-ID bits of a file before a write or truncate by a caller whose writes clear
+/// them.
+pub(crate) async fn drop_set_ids(store: &Store, caller: &Credentials, blob: &Blob) -> Result<()> {
+    if caller.privileged || blob.with_slot(|slot| caller.dropped_by_write(slot)) == 0 {
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    store
+        .transact(|transaction| {
+            let mut slot = transaction.slot(blob.id)?;
+            slot.mode &= !caller.dropped_by_write(&slot);
+            touch_changed(&mut slot, now);
+            transaction.put(blob.id, slot)
+        })
+        .await
 }

@@ -285,10 +285,13 @@ impl Worker<'_> {
     }
 
     fn rename(&mut self) -> std::result::Result<(), Failed> {
-        let Some(from) = self.some_file() else {
+        // Often one to which it appended last.
+        let newest = self.kept.last().and_then(|kept| kept.name.clone());
+        let newest = newest.filter(|_| self.random.chance(1, 2));
+        let Some(from) = newest.or_else(|| self.some_file()) else {
             return self.create();
         };
-        let over = self.random.chance(1, 3).then(|| self.some_file()).flatten();
+        let over = self.random.chance(1, 2).then(|| self.some_file()).flatten();
         let to = over.filter(|to| *to != from);
         let to = to.unwrap_or_else(|| format!("g{}", self.fresh()));
         // Of two names of one file neither goes.

@@ -104,7 +104,7 @@ impl Fs {
         }
         // A hole at the end of the copy was left out: it is still missing.
         if to.size() < target_offset + done {
-            self.store.resize(to, target_offset + done).await?;
+            self.store.extend(to, target_offset + done).await?;
         }
         self.written(target, &target_inode).await?;
         if source.access_is_due(&from.shared) {

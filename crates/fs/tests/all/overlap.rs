@@ -177,3 +177,38 @@ fn a_blob_that_is_being_deleted_cannot_be_opened() {
     assert_eq!(opened, Err(Errno::NOENT));
     assert_eq!(volume.check(), [""; 0]);
 }
+
+/// A copy whose last piece is a hole made its target as long as it is itself, and that was shorter when
+/// it looked: what another write had put behind it meanwhile was cut off.
+#[test]
+fn a_copy_that_ends_in_a_hole_cuts_off_nothing() {
+    const END: u64 = 1 << 20;
+    let volume = Volume::format(slow(), 16 << 20);
+    let from = volume.open("/from", CREATE).unwrap();
+    let to = volume.open("/to", CREATE).unwrap();
+    let found = volume
+        .run(async |fs: &Fs| {
+            fs.ftruncate(&from, END).await?;
+            let content = stamped(1, 0, END as usize);
+            fs.write(&to, 0, &content).await?;
+            let mut first = pin!(fs.fsync(&to));
+            assert!(poll_once(first.as_mut()).await.is_none());
+            // It waits for the first sync, and then, for its last step, for the second one.
+            let mut copy = pin!(fs.copy_range(&from, 0, &to, END, END));
+            assert!(poll_once(copy.as_mut()).await.is_none());
+            fs.write(&to, 0, &content).await?;
+            let mut second = pin!(fs.fsync(&to));
+            assert!(poll_once(second.as_mut()).await.is_none());
+            first.await?;
+            assert!(poll_once(copy.as_mut()).await.is_none());
+            fs.write(&to, 2 * END, b"later").await?;
+            second.await?;
+            assert_eq!(copy.await?, END);
+            let mut found = [0; 10];
+            let len = fs.read(&to, 2 * END, &mut found).await?;
+            Ok(found[..len].to_vec())
+        })
+        .unwrap();
+    assert_eq!(found, b"later");
+    assert_eq!(volume.check(), [""; 0]);
+}

@@ -115,7 +115,7 @@ impl Store {
         };
         let mut homes = self.take_live(tail).await;
         let mut keys = Vec::with_capacity(homes.len());
-        let sums = match self.write_home(&mut homes, &mut keys).await {
+        let sums = match self.write_home(tail, &mut homes, &mut keys).await {
             Ok(sums) => sums,
             Err(error) => {
                 let left = homes.into_iter().map(|Reverse((_, key))| key);
@@ -195,9 +195,14 @@ impl Store {
         }
     }
 
-    /// Writes the pages of `homes` as they were at the checkpoint's commit; they are in `keys`
-    /// afterwards. Answers the checksums of the data among them, and where it went.
-    async fn write_home(&self, homes: &mut Homes, keys: &mut Vec<FrameKey>) -> Result<DataSums> {
+    /// Writes the pages of `homes` as they were at the checkpoint's commit, at `tail`; they are in
+    /// `keys` afterwards. Answers the checksums of the data among them, and where it went.
+    async fn write_home(
+        &self,
+        tail: u64,
+        homes: &mut Homes,
+        keys: &mut Vec<FrameKey>,
+    ) -> Result<DataSums> {
         let mut sums = DataSums::new();
         let mut steps = 0;
         while !homes.is_empty() {
@@ -210,9 +215,11 @@ impl Store {
                 steps += 1;
                 self.end_slice(steps, SLICE_COPIES).await;
                 // Listed twice, or freed meanwhile, or freed and written again: it may not even
-                // have a place.
+                // have a place, or one at home for bytes of a transaction that isn't durable yet.
                 let frame = (self.cache.find(key)).filter(|frame| {
-                    keys.last() != Some(&key) && self.cache.has(*frame, FrameFlags::JOURNALED)
+                    keys.last() != Some(&key)
+                        && self.cache.has(*frame, FrameFlags::JOURNALED)
+                        && (1..tail).contains(&self.cache.first_lsn(*frame))
                 });
                 let Some(frame) = frame else {
                     homes.pop();

@@ -44,25 +44,34 @@ impl Drop for Promise<'_> {
 }
 
 impl Store {
-    /// Promises `pages` pages, or says ENOSPC.
+    /// Promises `pages` pages and the tree nodes that they may need, or says ENOSPC.
     pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
-        self.reserve_of(Reservations::available, pages).await
+        let nodes = self.reservations.nodes_of(pages);
+        self.reserve_of(Reservations::available, pages, nodes).await
+    }
+
+    /// As [`Store::reserve`], for a caller who takes them at once, and gives them back if there is no
+    /// room for the nodes: pages that lie side by side need few.
+    pub(crate) async fn reserve_to_take(&self, pages: u64) -> Result<()> {
+        self.reserve_of(Reservations::available, pages, 0).await
     }
 
     /// As [`Store::reserve`], for data that can go elsewhere: the pages for deleting stay.
     pub(crate) async fn reserve_spare(&self, pages: u64) -> Result<()> {
-        self.reserve_of(Reservations::spare, pages).await
+        self.reserve_of(Reservations::spare, pages, 0).await
     }
 
     async fn reserve_of(
         &self,
         available: fn(&Reservations, u64, u64) -> u64,
         pages: u64,
+        nodes: u64,
     ) -> Result<()> {
         let mut reclaimed = false;
         loop {
             let free = self.state().await?.free_pages;
-            if available(&self.reservations, free, self.journal.frees.pages()) >= pages {
+            let pending = self.journal.frees.pages();
+            if available(&self.reservations, free, pending) >= pages + nodes {
                 self.reservations.add(pages);
                 return Ok(());
             }

@@ -35,10 +35,21 @@ impl Store {
     /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
     /// As durable as any write: by the next sync of the blob.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        check_size(size)?;
+        self.set_size(blob, |_| size).await
+    }
+
+    /// As [`Store::resize`], but never shrinks: others may have made it larger meanwhile.
+    pub async fn extend(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
+        self.set_size(blob, |now| now.max(size)).await
+    }
+
+    /// `size_of` knows the size when nobody else changes it any more.
+    async fn set_size(&self, blob: &Rc<Blob>, size_of: impl FnOnce(u64) -> u64) -> Result<()> {
         let _map = self.lock_map(blob).await;
         let _exclusive = self.lock(blob).await;
         self.writable()?;
+        let size = size_of(blob.size());
+        check_size(size)?;
         let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
         if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {
             // An empty file that is cut: its times change, with the next write-back.
@@ -412,7 +423,7 @@ impl Store {
     async fn allocate_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
         blob.assert_exclusive();
         let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE));
-        let mut missing = 0;
+        let (mut missing, mut holes) = (0, Vec::new());
         let mut page = first;
         while page < last {
             let pages = match self.map(blob, page as u32).await? {
@@ -420,6 +431,7 @@ impl Store {
                 Mapping::Hole { pages } => {
                     let pages = u64::from(pages.max(1)).min(last - page);
                     missing += pages;
+                    holes.push(page..page + pages);
                     pages
                 }
             };
@@ -428,9 +440,15 @@ impl Store {
         if missing == 0 {
             return Ok(());
         }
-        self.reserve(missing).await?;
+        self.reserve_to_take(missing).await?;
         let result = self.fill_holes(blob, first, last, Intent::Free).await;
         self.reservations.end(missing);
+        if result.is_err() && self.writable().is_ok() {
+            for hole in holes {
+                let range = hole.start * PAGE..hole.end * PAGE;
+                self.punch_locked(blob, &range).await?;
+            }
+        }
         result
     }
 
@@ -451,8 +469,10 @@ impl Store {
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
                     let valid_pages = slot.valid_size.div_ceil(PAGE);
                     let (mut at, mut near) = (page, near);
+                    let groups = txn.state()?.groups_initialized;
                     for _ in 0..EXTENTS_PER_TRANSACTION {
-                        if at >= last {
+                        // A new group takes some tens of frames.
+                        if at >= last || txn.state()?.groups_initialized != groups {
                             break;
                         }
                         match extents::lookup(txn, &slot, blob.id.slot, at as u32)? {

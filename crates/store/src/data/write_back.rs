@@ -116,7 +116,7 @@ enum Remaining {
     Nothing,
     /// Pages still to come.
     Ahead,
-    /// Only pages that became dirty after the sweep was there.
+    /// Only pages that became dirty after the sweep was there, or had begun.
     Behind,
 }
 
@@ -162,13 +162,17 @@ impl Store {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.writable()?;
         let size_now = blob.size();
+        // What is appended from here on is not waited for.
+        let listed = blob.dirty.borrow().iter().max().map_or(0, |page| page + 1);
+        let pages = u32::try_from(size_now.div_ceil(PAGE)).unwrap_or(u32::MAX);
+        let end = listed.max(pages);
         let mut next = 0;
         loop {
             if blob.deleted.get() {
                 blob.dirty.borrow_mut().clear();
                 return Ok(());
             }
-            let (pages, left) = self.take_dirty(blob, &mut next);
+            let (pages, left) = self.take_dirty(blob, &mut next, end);
             let reached = blob.slot.borrow().size.max(first_clean(&pages));
             let size = match left {
                 Remaining::Nothing => blob.size(),
@@ -188,9 +192,9 @@ impl Store {
         }
     }
 
-    /// Takes on a blob's dirty pages from `next` on, ascending: at most a plan's worth, of which a
-    /// transaction can carry those with live bytes, and one more. Says what is left.
-    fn take_dirty(&self, blob: &Blob, next: &mut u32) -> (DirtyPages, Remaining) {
+    /// Takes on a blob's dirty pages from `next` to `end`, ascending: at most a plan's worth, of which
+    /// a transaction can carry those with live bytes, and one more. Says what is left.
+    fn take_dirty(&self, blob: &Blob, next: &mut u32, end: u32) -> (DirtyPages, Remaining) {
         let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
             .clamp(JOURNAL_DATA_PAGES_MIN, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
@@ -198,9 +202,10 @@ impl Store {
         listed.sort();
         listed.dedup();
         let first = listed.partition_point(|page| page < next);
+        let behind = listed.partition_point(|page| *page < end);
         let mut taken = DirtyPages::new();
-        let (mut end, mut live) = (first, 0);
-        for page in listed[first..].iter().take(plan_pages) {
+        let (mut until, mut live) = (first, 0);
+        for page in listed[first..behind].iter().take(plan_pages) {
             if let Some(frame) = self.cache.find(blob.key(*page))
                 && self.cache.has(frame, FrameFlags::DIRTY)
             {
@@ -214,14 +219,14 @@ impl Store {
                     granules,
                 });
             }
-            end += 1;
+            until += 1;
             *next = page + 1;
         }
-        listed.drain(first..end);
-        let left = match listed.last() {
-            None => Remaining::Nothing,
-            Some(page) if page >= next => Remaining::Ahead,
-            Some(_) => Remaining::Behind,
+        listed.drain(first..until);
+        let left = match listed.is_empty() {
+            true => Remaining::Nothing,
+            false if until < behind => Remaining::Ahead,
+            false => Remaining::Behind,
         };
         (taken, left)
     }

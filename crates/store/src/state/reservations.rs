@@ -68,6 +68,16 @@ impl Reservations {
         self.unclaimed(free, pending).saturating_sub(self.kept())
     }
 
+    /// Pages that are kept for the nodes of so many more promised ones. None while a takeover runs.
+    pub(crate) fn nodes_of(&self, pages: u64) -> u64 {
+        match self.taking_over.get() {
+            true => 0,
+            false => {
+                (self.pages.get() + pages) / PAGES_PER_NODE - self.pages.get() / PAGES_PER_NODE
+            }
+        }
+    }
+
     /// Data pages that a new blob can get, beside those that its slot, its name and its tree take.
     /// Pending frees count: they are made usable before ENOSPC.
     pub(crate) fn usable_by_a_new_blob(&self, free: u64) -> u64 {

@@ -3,7 +3,7 @@
 use crate::rig::{
     PAGE, assert_clean, close, create, cut, drop_dead, format_as, formatted, open, pattern,
 };
-use adit_base::{PAGE_BYTES, Result};
+use adit_base::{Errno, PAGE_BYTES, Result};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::sync::join_all;
 use adit_store::{AllocateMode, Blob, MkfsOptions, Store, SyncKind, XattrMode};
@@ -205,6 +205,81 @@ fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
             join_all(both).await.into_iter().collect::<Result<()>>()
         })
         .unwrap();
+    close(engine);
+}
+
+/// The same for a file that grows: each round found pages behind the last one. What was written to
+/// other files meanwhile was not written back either.
+#[test]
+fn a_sync_ends_although_the_file_is_appended_to_all_the_time() {
+    const PAGES: usize = 500;
+    let device = slow(256 << 20, 20);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let synced = Cell::new(false);
+            let blob = store.blob(create(store).await?).await?;
+            let piece = vec![7; PAGES * PAGE_BYTES];
+            store.append(&blob, &piece).await?;
+            let writer = async {
+                let mut turns = 0;
+                while !synced.get() {
+                    assert!(turns < 60, "the sync doesn't end");
+                    store.append(&blob, &piece).await?;
+                    turns += 1;
+                    store.reactor().yield_now().await;
+                }
+                Ok(())
+            };
+            let syncer = async {
+                store.sync(&blob, SyncKind::Data).await?;
+                synced.set(true);
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(writer), Box::pin(syncer)];
+            join_all(both).await.into_iter().collect::<Result<()>>()
+        })
+        .unwrap();
+    close(engine);
+}
+
+/// A request for as many pages as were free but for the reserve was granted, and its own tree nodes then
+/// took the reserve: it failed half way, with pages that nobody gave back.
+#[test]
+fn a_preallocation_without_room_for_its_nodes_takes_nothing() {
+    const HOLES: u64 = 40_000;
+    const RESERVE: u64 = 48;
+    let device = formatted(512 << 20);
+    let engine = open(&device);
+    engine
+        .run(|store| async {
+            let sieve = store.blob(create(store).await?).await?;
+            let rest = store.info().await?.free_bytes - (3 << 20);
+            store
+                .allocate(&sieve, 0..rest, AllocateMode::Extend)
+                .await?;
+            for hole in 0..HOLES {
+                let start = hole * 2 * PAGE;
+                store.punch(&sieve, start..start + PAGE).await?;
+            }
+            store.checkpoint().await?;
+            let blob = store.blob(create(store).await?).await?;
+            store.commit().await?;
+            let free = store.info().await?.free_bytes / PAGE;
+            let wanted = free - RESERVE;
+            let refused = store
+                .allocate(&blob, 0..wanted * PAGE, AllocateMode::Extend)
+                .await;
+            assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
+            store.commit().await?;
+            assert_eq!(store.info().await?.free_bytes / PAGE, free);
+            // With room for them it fits.
+            let fits = (wanted - wanted / 128 - 8) * PAGE;
+            store.allocate(&blob, 0..fits, AllocateMode::Extend).await
+        })
+        .unwrap();
+    assert_clean(&engine);
     close(engine);
 }
 

@@ -55,11 +55,11 @@ fn planted_bugs_of_sessions_are_found() {
     for bug in Bug::OF_SESSIONS {
         let from = match bug {
             // Rare: more must happen at the right moment.
-            Bug::BelievedDead => 900,
-            Bug::HastyMemory => 320,
-            Bug::LookTakesNumber => 220,
-            Bug::RelockedRelease => 580,
-            Bug::SurvivingLock => 510,
+            Bug::BelievedDead => 1980,
+            Bug::LookTakesNumber => 800,
+            Bug::RelockedRelease => 950,
+            Bug::SurvivingLock => 2300,
+            Bug::UnabsorbedSync => 150,
             _ => 0,
         };
         let found =

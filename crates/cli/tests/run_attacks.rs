@@ -70,4 +70,5 @@ attacks! {
     a_replaced_log_is_a_file_at_any_moment: "replaced-log";
     a_warning_goes_to_a_file_of_the_volume: "stderr-inside";
     a_child_of_vfork_closes_its_own_numbers: "closed-in-vfork";
+    a_number_that_a_system_call_closes_is_the_hosts_afterwards: "closed-by-number";
 }

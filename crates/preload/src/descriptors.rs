@@ -205,6 +205,28 @@ pub(crate) fn take(fd: c_int) -> Option<Arc<Open>> {
     Some(open)
 }
 
+/// The C library has made this number for a file of the host (-1: for none). If it was one of the
+/// volume, a system call that went past us has closed it.
+#[inline]
+pub(crate) fn is_of_host(fd: c_int) -> c_int {
+    if get(fd).is_some() {
+        forget(fd);
+    }
+    fd
+}
+
+#[cold]
+fn forget(fd: c_int) {
+    if !crate::calls::is_ours() {
+        return put_in_vfork(fd, None);
+    }
+    // A signal handler in the middle of a call leaves it.
+    let _ = crate::inside::call(|| {
+        drop(take(fd));
+        Ok(())
+    });
+}
+
 /// Closing any descriptor of a file releases the process's locks on it, says POSIX.
 fn release_locks(open: &Open) {
     if open.is_locked.load(Ordering::Relaxed) {

@@ -1,6 +1,7 @@
 /* Does to a volume at argv[1] what programs shouldn't, or seldom do; argv[2] says what. The first thing
  * that is not as on Linux ends it with exit code 1 and a line that says what. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -254,6 +256,51 @@ static void closed_in_vfork(const char *root) {
     CHECK(write(ends[1], "pipe", 4) == 4 && size_of("parents") == 4);
 }
 
+/* A file of the host that gets this number is the host's. */
+static void next_is_of_the_host(int number) {
+    char name[4096], text[8] = "";
+    snprintf(name, sizeof name, "%s/host", getenv("OUTSIDE"));
+    int host = open(name, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    CHECK(host == number && write(host, "host", 4) == 4);
+    CHECK(pread(host, text, 8, 0) == 4 && strcmp(text, "host") == 0 && close(host) == 0);
+    CHECK(size_of(name) == 4 && size_of("inside") == 6);
+}
+
+/* Descriptors that are made and closed by their system calls, as libuv closes them. */
+static void closed_by_number(const char *root) {
+    CHECK(chdir(root) == 0);
+    char text[8] = "", name[4096];
+    snprintf(name, sizeof name, "%s/inside", root);
+    file = syscall(SYS_openat, AT_FDCWD, name, O_RDWR | O_CREAT, 0666);
+    CHECK(file >= 0 && syscall(SYS_write, file, "inside", 6L) == 6);
+    CHECK(syscall(SYS_pread64, file, text, 8L, 0L) == 6 && strcmp(text, "inside") == 0);
+    struct statx stat_;
+    CHECK(syscall(SYS_statx, AT_FDCWD, name, 0, STATX_SIZE, &stat_) == 0 && stat_.stx_size == 6);
+    int again = syscall(SYS_dup, file), third = syscall(SYS_fcntl, file, F_DUPFD, 0L), other = make("other", 0);
+    CHECK(again >= 0 && third >= 0 && other >= 0 && pread(again, text, 8, 0) == 6 && pread(third, text, 8, 0) == 6);
+    CHECK(syscall(SYS_dup3, file, other, 0) == other && pread(other, text, 8, 0) == 6 && size_of("other") == 0);
+    CHECK(syscall(SYS_close, other) == 0 && syscall(SYS_close, third) == 0 && syscall(SYS_close, again) == 0);
+    CHECK(syscall(SYS_close, file) == 0);
+    next_is_of_the_host(file);
+    CHECK(open("inside", O_RDWR) == file && syscall(SYS_close_range, file, file, 0) == 0);
+    next_is_of_the_host(file);
+    CHECK(open("inside", O_RDWR) == file && syscall(SYS_close, file) == 0);
+    int ends[2];
+    CHECK(pipe(ends) == 0 && write(ends[1], "pipe", 4) == 4 && read(ends[0], text, 8) == 4 && size_of("inside") == 6);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    CHECK(syscall(SYS_close, file) == -1 && errno == EBADF);
+
+    /* And those that nobody hears of who isn't in the C library. */
+    void *library = dlopen("libc.so.6", RTLD_NOW);
+    long (*past_us)(long, ...) = library ? (long (*)(long, ...))dlsym(library, "syscall") : NULL;
+    CHECK(past_us && past_us != (long (*)(long, ...))syscall);
+    CHECK(open("inside", O_RDWR) == file && past_us(SYS_close, file) == 0);
+    next_is_of_the_host(file);
+    CHECK(open("inside", O_RDWR) == file && past_us(SYS_close, file) == 0);
+    again = dup(complaints);
+    CHECK(again == file && pread(again, text, 8, 0) != 6 && close(again) == 0);
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 3);
     static const struct { const char *name; void (*attack)(const char *); } attacks[] = {
@@ -262,7 +309,7 @@ int main(int count, char **arguments) {
         {"names-of-descriptors", names_of_descriptors}, {"exit-with-a-reader", exit_with_a_reader},
         {"flagged-appends", flagged_appends}, {"cancelled-threads", cancelled_threads},
         {"handlers", handlers}, {"replaced-log", replaced_log}, {"stderr-inside", stderr_inside},
-        {"closed-in-vfork", closed_in_vfork},
+        {"closed-in-vfork", closed_in_vfork}, {"closed-by-number", closed_by_number},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

@@ -50,12 +50,27 @@ macro_rules! of_descriptor {
 }
 use of_descriptor;
 
+/// What the C library answered. The functions of a table that begins with `made` make numbers, of
+/// which that function is told.
+macro_rules! of_host {
+    ([], $result:expr) => {
+        $result
+    };
+    ([$made:path], $result:expr) => {
+        $made($result)
+    };
+}
+use of_host;
+
 /// Functions whose first argument is a path: `ours` gets the place in the volume instead.
 macro_rules! of_path {
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path!(@ $name $arguments $result, $ours);)+)*
+    (made $made:path; $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path!(@ $name $arguments $result, $ours, [$made]);)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path!(@ $name $arguments $result, $ours, []);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(path: *const libc::c_char $(, $argument: $type)*) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
@@ -67,7 +82,10 @@ macro_rules! of_path {
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::real::real!($name(path => *const libc::c_char $(, $argument => $type)*) -> $result)
+                    let result = $crate::real::real!(
+                        $name(path => *const libc::c_char $(, $argument => $type)*) -> $result
+                    );
+                    $crate::calls::of_host!($made, result)
                 }
             }
         }
@@ -77,10 +95,13 @@ use of_path;
 
 /// Functions whose first arguments are the descriptor of a directory and a path.
 macro_rules! of_path_at {
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours);)+)*
+    (made $made:path; $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, [$made]);)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, []);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(
             directory: libc::c_int, path: *const libc::c_char $(, $argument: $type)*
@@ -94,9 +115,10 @@ macro_rules! of_path_at {
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::real::real!(
+                    let result = $crate::real::real!(
                         $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    )
+                    );
+                    $crate::calls::of_host!($made, result)
                 }
             }
         }

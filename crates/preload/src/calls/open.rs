@@ -14,11 +14,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::{of_path, of_path_at};
 
 of_path! {
+    made descriptors::is_of_host;
     open | open64 | __open | __open64: (flags: c_int, mode: mode_t) -> c_int = open_spot;
     __open_2 | __open64_2: (flags: c_int) -> c_int = open_plain;
     creat | creat64: (mode: mode_t) -> c_int = create;
 }
 of_path_at! {
+    made descriptors::is_of_host;
     openat | openat64: (flags: c_int, mode: mode_t) -> c_int = open_spot;
     __openat_2 | __openat64_2: (flags: c_int) -> c_int = open_plain;
 }

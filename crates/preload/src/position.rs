@@ -10,12 +10,15 @@
 use crate::answer::Answer;
 use crate::own::Own;
 use adit::Errno;
+use adit_base::fork;
+use arc_swap::ArcSwapOption;
 use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A position, in bytes.
@@ -108,6 +111,46 @@ pub(crate) fn share<'p>(positions: impl Iterator<Item = &'p Position>) -> Answer
         let _ = position.shared.set((cells.clone(), at)); // not, if another thread forks, too
     }
     Ok(())
+}
+
+/// Cells for the files that children of vfork open. Such a child can't make any: its descriptors are
+/// its own, but its memory is its parent's.
+struct Spare {
+    cells: Arc<Cells>,
+    taken: AtomicUsize,
+    /// Of the process that made them: a child of `fork` makes others.
+    generation: u32,
+}
+
+static SPARE: ArcSwapOption<Spare> = ArcSwapOption::const_empty();
+const SPARE_CELLS: usize = 64;
+
+/// Before vfork: there are cells for a few files that the child opens.
+pub(crate) fn make_spare() -> Answer<()> {
+    let generation = fork::generation();
+    let suffices = |spare: &Arc<Spare>| {
+        spare.generation == generation && spare.taken.load(Ordering::Relaxed) <= SPARE_CELLS / 2
+    };
+    if !SPARE.load().as_ref().is_some_and(suffices) {
+        let cells = Arc::new(Cells::new(SPARE_CELLS)?);
+        let taken = AtomicUsize::new(0);
+        SPARE.store(Some(Arc::new(Spare {
+            cells,
+            taken,
+            generation,
+        })));
+    }
+    Ok(())
+}
+
+/// In a child of vfork: the position of a file that it opens moves into a spare cell, if there is one.
+pub(crate) fn take_spare(position: &Position) {
+    if let Some(spare) = &*SPARE.load() {
+        let at = spare.taken.fetch_add(1, Ordering::Relaxed);
+        if at < spare.cells.count() {
+            let _ = position.shared.set((spare.cells.clone(), at)); // it has none: just opened
+        }
+    }
 }
 
 impl Cells {

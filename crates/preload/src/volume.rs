@@ -255,6 +255,9 @@ fn open() -> Answer<Opened> {
 /// Closes the volume if nothing of it is in use, so that another process can have it. The next call
 /// that needs it opens it again. One in a server, or that is shared, others can have as well.
 pub(crate) fn give_back() {
+    if !fork::is_in_vfork() {
+        descriptors::forget_vfork();
+    }
     let is_shared = settings().is_some_and(|settings| settings.share.is_some());
     let is_served = || opened().is_none_or(|volume| volume.is_connected());
     if fork::is_in_vfork() || is_shared || is_served() {
@@ -311,6 +314,17 @@ pub(crate) fn share_files() {
     let open = descriptors::all();
     if let Err(errno) = position::share(open.iter().map(|open| &open.position)) {
         say_once!("other processes have positions of their own in open files: {errno:?}");
+    }
+}
+
+/// A child of vfork may open files and leave them to a program, if the volume is in a server.
+pub(crate) fn prepare_positions() {
+    let is_served = opened().is_some_and(|volume| volume.is_connected());
+    if is_served
+        && !fork::is_in_vfork()
+        && let Err(errno) = position::make_spare()
+    {
+        say_once!("a child of vfork leaves no file that it opens to its program: {errno:?}");
     }
 }
 

@@ -301,6 +301,31 @@ static void closed_by_number(const char *root) {
     CHECK(again == file && pread(again, text, 8, 0) != 6 && close(again) == 0);
 }
 
+/* A child of vfork opens and closes files; they are not its parent's. */
+static void opened_in_vfork(const char *root) {
+    CHECK(chdir(root) == 0);
+    int first = make("inside", 0), second = make("other", 0), status;
+    CHECK(write(first, "inside", 6) == 6 && close(first) == 0 && close(second) == 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        char text[8] = "";
+        int one = open("inside", O_RDWR), two = dup(one);
+        FILE *stream = fopen("inside", "r");
+        if (one != first || two != second || !stream || !fgets(text, sizeof text, stream) || fclose(stream) != 0)
+            _exit(1);
+        if (read(two, text, 8) != 6 || read(one, text, 8) != 0 || close(one) != 0)
+            _exit(2);
+        one = open("/dev/null", O_RDWR);
+        _exit(one == first && read(one, text, 8) == 0 && write(one, "lost", 4) == 4 ? 0 : 3);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    next_is_of_the_host(first);
+    int ends[2];
+    char text[8];
+    CHECK(pipe(ends) == 0 && ends[0] == first && ends[1] == second);
+    CHECK(write(ends[1], "pipe", 4) == 4 && read(ends[0], text, 8) == 4 && size_of("inside") == 6);
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 3);
     static const struct { const char *name; void (*attack)(const char *); } attacks[] = {
@@ -310,6 +335,7 @@ int main(int count, char **arguments) {
         {"flagged-appends", flagged_appends}, {"cancelled-threads", cancelled_threads},
         {"handlers", handlers}, {"replaced-log", replaced_log}, {"stderr-inside", stderr_inside},
         {"closed-in-vfork", closed_in_vfork}, {"closed-by-number", closed_by_number},
+        {"opened-in-vfork", opened_in_vfork},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

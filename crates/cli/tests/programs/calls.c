@@ -64,8 +64,9 @@ static void numbers(void) {
     CHECK(fd >= 0 && fcntl(fd, F_GETFD) == 0);
     char byte = 'x';
     /* Past the library nothing is read or written. */
-    FAILS(syscall(SYS_write, fd, &byte, 1), EBADF);
-    FAILS(syscall(SYS_read, fd, &byte, 1), EBADF);
+    struct iovec piece = {&byte, 1};
+    FAILS(syscall(SYS_writev, fd, &piece, 1), EBADF);
+    FAILS(syscall(SYS_readv, fd, &piece, 1), EBADF);
     CHECK(write(fd, "0123456789", 10) == 10);
     int same = dup(fd), high = fcntl(fd, F_DUPFD_CLOEXEC, 300);
     CHECK(same >= 0 && high >= 300 && fcntl(high, F_GETFD) == FD_CLOEXEC);

@@ -104,7 +104,7 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if !is_ours() {
         let new = duplicate();
         if new >= 0 {
-            descriptors::put_in_vfork(new, descriptors::get_in_vfork(old).as_ref());
+            descriptors::put_in_vfork(new, descriptors::get(old).as_deref());
         }
         return new;
     }

@@ -72,4 +72,5 @@ attacks! {
     a_child_of_vfork_closes_its_own_numbers: "closed-in-vfork";
     a_number_that_a_system_call_closes_is_the_hosts_afterwards: "closed-by-number";
     what_a_child_of_vfork_opens_is_not_its_parents: "opened-in-vfork";
+    a_child_of_fork_waits_for_no_thread_of_its_parent: "forks-of-busy-threads";
 }

@@ -16,6 +16,7 @@ use crate::inside;
 use crate::own::Own;
 use crate::position::{self, Locked, Position};
 use crate::real::real;
+use crate::renewed::Renewed;
 use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
@@ -25,7 +26,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
@@ -35,7 +36,7 @@ pub(crate) struct Open {
     flags: AtomicI32,
     pub(crate) position: Position,
     /// Of a directory.
-    listing: Mutex<Listing>,
+    listing: Renewed<Listing>,
     /// The path by which it was opened, as the program sees it.
     pub(crate) shown: Vec<u8>,
     /// May it hold locks of the process?
@@ -43,7 +44,7 @@ pub(crate) struct Open {
 }
 
 /// How far a directory was read.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Listing {
     /// Entries that were fetched but not given away.
     pub(crate) batch: std::collections::VecDeque<DirEntry>,
@@ -72,7 +73,7 @@ impl Open {
             kind,
             flags: AtomicI32::new(flags & STATUS_FLAGS),
             position: Position::default(),
-            listing: Mutex::default(),
+            listing: Renewed::default(),
             shown,
             is_locked: AtomicBool::new(false),
         }
@@ -129,8 +130,8 @@ impl Open {
         self.position.lock()
     }
 
-    pub(crate) fn listing(&self) -> MutexGuard<'_, Listing> {
-        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn listing(&self) -> RwLockWriteGuard<'_, Listing> {
+        self.listing.lock()
     }
 }
 
@@ -424,6 +425,15 @@ pub(crate) fn is_placeholder(fd: c_int) -> bool {
 pub(crate) fn all() -> Vec<Arc<Open>> {
     let numbers = in_range(0, c_int::MAX).into_iter();
     numbers.filter_map(|fd| Some(get(fd)?.clone())).collect()
+}
+
+/// In a forked child: no thread is in the middle of a call. A directory that another thread of the
+/// parent was reading begins anew.
+pub(crate) fn in_child() {
+    for open in all() {
+        open.listing.in_child(Listing::default());
+        open.position.in_child();
+    }
 }
 
 /// Takes away everything, at the end of the process.

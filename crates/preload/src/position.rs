@@ -9,6 +9,7 @@
 
 use crate::answer::Answer;
 use crate::own::Own;
+use crate::renewed::Renewed;
 use adit::Errno;
 use adit_base::fork;
 use arc_swap::ArcSwapOption;
@@ -19,12 +20,12 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, RwLockWriteGuard};
 
 /// A position, in bytes.
 #[derive(Default)]
 pub(crate) struct Position {
-    own: Mutex<u64>,
+    own: Renewed<u64>,
     shared: OnceLock<(Arc<Cells>, usize)>,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Locked<'p> {
 
 /// Where it lies.
 enum Of<'p> {
-    Own(MutexGuard<'p, u64>),
+    Own(RwLockWriteGuard<'p, u64>),
     Cell(&'p Cell),
 }
 
@@ -63,7 +64,7 @@ impl Position {
         if let Some(locked) = self.lock_cell() {
             return locked;
         }
-        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.own.lock();
         // It may have moved meanwhile, which takes this lock.
         match self.lock_cell() {
             Some(locked) => locked,
@@ -83,6 +84,11 @@ impl Position {
         })
     }
 
+    /// In a forked child that doesn't share it: nobody has its lock.
+    pub(crate) fn in_child(&self) {
+        self.own.in_child(0);
+    }
+
     /// The cell that it is in, if it is in one.
     pub(crate) fn shared(&self) -> Option<&(Arc<Cells>, usize)> {
         self.shared.get()
@@ -91,7 +97,7 @@ impl Position {
     /// It is in this cell, which another process has made.
     pub(crate) fn of_cell(cells: Arc<Cells>, at: usize) -> Position {
         Position {
-            own: Mutex::default(),
+            own: Renewed::default(),
             shared: OnceLock::from((cells, at)),
         }
     }
@@ -105,7 +111,7 @@ pub(crate) fn share<'p>(positions: impl Iterator<Item = &'p Position>) -> Answer
     }
     let cells = Arc::new(Cells::new(alone.len())?);
     for (at, position) in alone.into_iter().enumerate() {
-        let own = position.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = position.own.lock();
         // SAFETY: nobody else has the cells yet.
         unsafe { *cells.cell(at).position.get() = *own };
         let _ = position.shared.set((cells.clone(), at)); // not, if another thread forks, too

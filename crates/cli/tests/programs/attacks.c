@@ -1,11 +1,13 @@
 /* Does to a volume at argv[1] what programs shouldn't, or seldom do; argv[2] says what. The first thing
  * that is not as on Linux ends it with exit code 1 and a line that says what. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -326,6 +328,65 @@ static void opened_in_vfork(const char *root) {
     CHECK(write(ends[1], "pipe", 4) == 4 && read(ends[0], text, 8) == 4 && size_of("inside") == 6);
 }
 
+static volatile int is_over;
+
+/* Does what needs a lock of the library's tables, all the time. */
+static void *be_busy(void *argument) {
+    const int kind = *(const int *)argument;
+    struct stat stat_;
+    posix_spawn_file_actions_t actions;
+    while (!is_over) {
+        if (kind == 0) {
+            stat("some/../x/./y", &stat_);
+        } else if (kind == 1) {
+            FILE *stream = fopen("busy", "r");
+            CHECK(stream && fclose(stream) == 0);
+        } else if (kind == 2) {
+            DIR *stream = opendir(".");
+            CHECK(stream && closedir(stream) == 0);
+        } else if (kind == 3) {
+            CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_addclose(&actions, 99) == 0);
+            CHECK(posix_spawn_file_actions_destroy(&actions) == 0);
+        } else {
+            DIR *stream = fdopendir(dup(file));
+            CHECK(stream);
+            while (readdir(stream)) {}
+            rewinddir(stream);
+            CHECK(closedir(stream) == 0);
+        }
+    }
+    return NULL;
+}
+
+/* A child of fork waits for no thread of its parent. */
+static void forks_of_busy_threads(const char *root) {
+    CHECK(chdir(root) == 0);
+    close(make("busy", 0));
+    FILE *stream = fopen("busy", "r");
+    CHECK(stream && fileno(stream) >= 0 && (file = open(".", O_RDONLY | O_DIRECTORY)) >= 0);
+    for (int kind = 0; kind < 5; kind++) {
+        pthread_t threads[2];
+        is_over = 0;
+        for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, be_busy, &kind) == 0);
+        for (int round = 0; round < 300; round++) {
+            pid_t child = fork();
+            if (child == 0) {
+                posix_spawn_file_actions_t actions;
+                alarm(20);
+                posix_spawn_file_actions_init(&actions);
+                posix_spawn_file_actions_destroy(&actions);
+                DIR *host = opendir("/");
+                lseek(file, 0, SEEK_SET);
+                _exit(fileno(stdout) == 1 && host && closedir(host) == 0 && chdir("/") == 0 ? 0 : 1);
+            }
+            int status;
+            CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+        }
+        is_over = 1;
+        for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 3);
     static const struct { const char *name; void (*attack)(const char *); } attacks[] = {
@@ -335,7 +396,7 @@ int main(int count, char **arguments) {
         {"flagged-appends", flagged_appends}, {"cancelled-threads", cancelled_threads},
         {"handlers", handlers}, {"replaced-log", replaced_log}, {"stderr-inside", stderr_inside},
         {"closed-in-vfork", closed_in_vfork}, {"closed-by-number", closed_by_number},
-        {"opened-in-vfork", opened_in_vfork},
+        {"opened-in-vfork", opened_in_vfork}, {"forks-of-busy-threads", forks_of_busy_threads},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

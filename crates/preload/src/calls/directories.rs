@@ -6,13 +6,14 @@ use crate::answer::{Answer, pointer};
 use crate::descriptors::{self, Listing, Open};
 use crate::path::{self, Place};
 use crate::real::real;
+use crate::renewed::{InChild, Renewed};
 use adit::{Errno, FileKind};
 use adit_fs::DirEntry;
 use libc::{DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
 use std::collections::HashSet;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::of_descriptor;
 
@@ -28,16 +29,21 @@ struct Stream {
     entry: Mutex<dirent64>,
 }
 
-static STREAMS: RwLock<Option<HashSet<usize>>> = RwLock::new(None);
+static STREAMS: Renewed<Option<HashSet<usize>>> = Renewed::new(None);
 /// How many there are. While there are none, none is looked for.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    STREAMS.at_fork()
+}
 
 /// Ours, if it is.
 unsafe fn ours<'a>(stream: *mut DIR) -> Option<&'a Stream> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
-    let streams = STREAMS.read().unwrap_or_else(PoisonError::into_inner);
+    let streams = STREAMS.read();
     let known = streams.as_ref()?.contains(&(stream as usize));
     // SAFETY: it is in the table until it is closed, and the program uses it no longer than that.
     known.then(|| unsafe { &*stream.cast::<Stream>() })
@@ -52,7 +58,7 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
         entry: Mutex::new(entry),
     });
     let stream = Box::into_raw(stream).cast::<DIR>();
-    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = STREAMS.lock();
     streams.get_or_insert_default().insert(stream as usize);
     COUNT.fetch_add(1, Ordering::Release);
     stream
@@ -94,7 +100,7 @@ pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
         return real!(closedir(stream => *mut DIR) -> c_int);
     };
     let fd = known.fd;
-    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = STREAMS.lock();
     if let Some(streams) = streams.as_mut() {
         streams.remove(&(stream as usize));
     }

@@ -22,10 +22,17 @@ mod trees;
 mod working;
 mod xattrs;
 
+use crate::renewed::InChild;
+
 pub(crate) use exec::inherit;
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
 pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
+
+/// In a thread that forks: the tables of these functions.
+pub(crate) fn at_fork() -> [InChild; 3] {
+    [streams::at_fork(), directories::at_fork(), exec::at_fork()]
+}
 
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {

@@ -4,6 +4,7 @@
 
 use crate::answer::{Answer, pointer};
 use crate::descriptors::{self, Listing, Open};
+use crate::inside;
 use crate::path::{self, Place};
 use crate::real::real;
 use crate::renewed::{InChild, Renewed};
@@ -75,7 +76,7 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
                 let open = super::open::open_at(spot.at(), &spot.shown, flags, 0)?;
                 Ok(directory.insert(open).clone())
             };
-            let fd = crate::inside::call(|| descriptors::install(true, open));
+            let fd = inside::call(|| descriptors::install(true, open));
             pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
         Place::Host(host) => {
@@ -198,7 +199,7 @@ macro_rules! readdir {
             let entry = unsafe {
                 // The end is told from a failure by an errno that didn't change.
                 let before = *libc::__errno_location();
-                let entry = crate::inside::call(|| read_entry(known));
+                let entry = inside::call(|| read_entry(known));
                 *libc::__errno_location() = before;
                 entry
             };
@@ -215,7 +216,7 @@ macro_rules! readdir {
                     stream => *mut DIR, room => *mut dirent64, result => *mut *mut dirent64
                 ) -> c_int);
             };
-            match crate::inside::call(|| next(&known.open)) {
+            match inside::call(|| next(&known.open)) {
                 Ok(entry) => {
                     let found = entry.is_some();
                     // SAFETY: as above.
@@ -319,7 +320,8 @@ unsafe extern "C" fn seekdir(stream: *mut DIR, place: c_long) {
 type Chooser = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
 type Order = Option<unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
 
-/// All entries that are chosen, in order, each in memory of `malloc`.
+/// All entries that are chosen, in order, each in memory of `malloc`. The program's functions are
+/// called outside of calls on the volume.
 unsafe fn scan(
     open: &Open,
     list: *mut *mut *mut dirent64,
@@ -328,7 +330,7 @@ unsafe fn scan(
 ) -> Answer {
     let mut chosen: Vec<*mut dirent64> = Vec::new();
     go_to(open, 0);
-    while let Some(entry) = next(open)? {
+    while let Some(entry) = inside::call(|| next(open))? {
         // SAFETY: all zeroes are a value.
         let mut c: dirent64 = unsafe { std::mem::zeroed() };
         fill(&entry, &mut c);
@@ -420,9 +422,16 @@ unsafe fn scan_path(
         Place::Volume(spot) => spot,
         Place::Host(host) => return Err(host),
     };
-    let open = super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
-    // SAFETY: as for this function.
-    let scanned = open.and_then(|open| unsafe { scan(&open, list, choose, order) });
+    let open = || super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
+    let scanned = inside::uncancelled(|| {
+        let open = inside::call(open)?;
+        // SAFETY: as for this function.
+        let scanned = unsafe { scan(&open, list, choose, order) };
+        inside::call(|| {
+            drop(open);
+            scanned
+        })
+    });
     Ok(scanned.to_c() as c_int)
 }
 

@@ -229,7 +229,15 @@ fn forget(fd: c_int) {
     if !is_ours() {
         return put_in_vfork(fd, None);
     }
-    // A signal handler in the middle of a call leaves it.
+    // In the middle of a call, which opens files of the host, too, this thread may have locks that
+    // closing needs.
+    if inside::is_inside() {
+        if let Some(open) = entry(fd).and_then(|entry| entry.swap(None)) {
+            TAKEN.fetch_sub(1, Ordering::Relaxed);
+            std::mem::forget(open);
+        }
+        return;
+    }
     let _ = inside::call(|| {
         drop(take(fd));
         Ok(())
@@ -379,7 +387,10 @@ fn changed_in_vfork(fd: c_int) -> Option<Option<Arc<Open>>> {
 
 /// This process, not a child of vfork, goes on: what the child of this thread opened is closed.
 pub(crate) fn forget_vfork() {
-    // A signal handler in the middle of a call leaves it to the next one.
+    // In the middle of a call it is left to the next one.
+    if inside::is_inside() {
+        return;
+    }
     let _ = inside::call(|| {
         drop(VFORKED.with(|of| of.replace(Vforked::NEW)));
         Ok(())

@@ -163,11 +163,21 @@ static void flagged_appends(const char *root) {
 }
 
 static void *write_and_sync(void *argument) {
+    const int kind = *(const int *)argument;
     char page[4096] = {1};
-    (void)argument;
+    struct dirent **names;
     for (unsigned i = 0;; i++) {
         CHECK(pwrite(file, page, sizeof page, (off_t)(i % 64) * 4096) == sizeof page);
-        CHECK(i % 8 > 0 || fdatasync(file) == 0);
+        if (kind == 0) {
+            CHECK(i % 8 > 0 || fdatasync(file) == 0);
+        } else if (kind == 1) {
+            sync();
+        } else {
+            int count = scandir(".", &names, NULL, alphasort);
+            CHECK(count >= 3);
+            while (count > 0) free(names[--count]);
+            free(names);
+        }
     }
 }
 
@@ -175,11 +185,12 @@ static void *write_and_sync(void *argument) {
 static void cancelled_threads(const char *root) {
     CHECK(chdir(root) == 0);
     file = make("cancelled", 0);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 100; i++) {
         pthread_t thread;
         void *result;
-        CHECK(pthread_create(&thread, NULL, write_and_sync, NULL) == 0);
-        usleep(500 + 100 * i);
+        int kind = i < 40 ? 0 : i < 60 ? 1 : 2;
+        CHECK(pthread_create(&thread, NULL, write_and_sync, &kind) == 0);
+        usleep(500 + 100 * (i % 40));
         CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
     }
     CHECK(write(file, "x", 1) == 1 && fsync(file) == 0);
@@ -387,6 +398,38 @@ static void forks_of_busy_threads(const char *root) {
     }
 }
 
+/* No call moves more than 0x7ffff000 bytes, in however many pieces they are. */
+static void long_vectors(const char *root) {
+    enum { MIB = 1 << 20, PIECES = 769 };
+    static struct iovec pieces[PIECES];
+    CHECK(chdir(root) == 0);
+    file = make("long", 0);
+    CHECK(ftruncate(file, (off_t)PIECES * 4 * MIB) == 0);
+    char *memory = malloc(4 * MIB), last[8] = "-------";
+    CHECK(memory);
+    for (int i = 0; i < PIECES; i++) pieces[i] = (struct iovec){memory, 4 * MIB};
+    pieces[PIECES - 1] = (struct iovec){last, sizeof last};
+    CHECK(preadv(file, pieces, PIECES, 0) == 0x7ffff000 && strcmp(last, "-------") == 0);
+    CHECK(readv(file, pieces, PIECES) == 0x7ffff000 && lseek(file, 0, SEEK_CUR) == 0x7ffff000);
+}
+
+/* The mask of a child of vfork is its own. */
+static void umask_in_vfork(const char *root) {
+    CHECK(chdir(root) == 0);
+    umask(022);
+    struct stat stat_;
+    int status;
+    pid_t child = vfork();
+    if (child == 0) {
+        umask(077);
+        int made = open("childs", O_RDWR | O_CREAT, 0666);
+        _exit(made >= 0 ? 0 : 1);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(stat("childs", &stat_) == 0 && (stat_.st_mode & 0777) == 0600);
+    CHECK(fstat(make("parents", 0), &stat_) == 0 && (stat_.st_mode & 0777) == 0644);
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 3);
     static const struct { const char *name; void (*attack)(const char *); } attacks[] = {
@@ -397,6 +440,7 @@ int main(int count, char **arguments) {
         {"handlers", handlers}, {"replaced-log", replaced_log}, {"stderr-inside", stderr_inside},
         {"closed-in-vfork", closed_in_vfork}, {"closed-by-number", closed_by_number},
         {"opened-in-vfork", opened_in_vfork}, {"forks-of-busy-threads", forks_of_busy_threads},
+        {"long-vectors", long_vectors}, {"umask-in-vfork", umask_in_vfork},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

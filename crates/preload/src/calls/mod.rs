@@ -16,6 +16,7 @@ mod maps;
 mod names;
 mod numbers;
 mod open;
+mod printing;
 mod space;
 mod streams;
 mod trees;

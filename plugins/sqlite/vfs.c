@@ -83,15 +83,41 @@ static int full_pathname(sqlite3_vfs *vfs, const char *name, int room, char *res
 
 /* ------------------------------------------------------------------------------------------------ files */
 
+/* The database that a journal or log belongs to: its name without the suffix. */
+static int stat_database(const struct file *file, adit_stat *result)
+{
+    const char *suffix = strrchr(file->path, '-');
+    char *path;
+    int found = -ENOMEM;
+    if (suffix == NULL)
+        return -ENOENT;
+    path = sqlite3_mprintf("%.*s", (int)(suffix - file->path), file->path);
+    if (path != NULL)
+        found = adit_stat_path(file->volume->handle, path, result);
+    sqlite3_free(path);
+    return found;
+}
+
+/* A journal or log has the permissions and the owner of its database, as with SQLite's unix VFS: otherwise others could
+ * read in it what they can't in the database, or a database that root has used would be its owner's no more. */
 static int open_handle(struct file *file, int *flags)
 {
+    const int is_journal = *flags & (SQLITE_OPEN_WAL | SQLITE_OPEN_MAIN_JOURNAL) && *flags & SQLITE_OPEN_CREATE;
+    adit_stat database = ADIT_STAT_INIT, own = ADIT_STAT_INIT;
+    uint32_t mode = *flags & SQLITE_OPEN_DELETEONCLOSE ? 0600 : 0644;
     unsigned wanted = *flags & SQLITE_OPEN_READWRITE ? ADIT_O_RDWR : ADIT_O_RDONLY;
     int result;
+    if (is_journal) {
+        result = stat_database(file, &database);
+        if (result < 0)
+            return file_failed(file, result, SQLITE_IOERR_FSTAT);
+        mode = database.mode & 0777;
+    }
     if (*flags & SQLITE_OPEN_CREATE)
         wanted |= ADIT_O_CREAT;
     if (*flags & SQLITE_OPEN_EXCLUSIVE)
         wanted |= ADIT_O_EXCL;
-    result = adit_open(file->volume->handle, file->path, wanted, 0644, &file->handle);
+    result = adit_open(file->volume->handle, file->path, wanted, mode, &file->handle);
     if ((result == -EROFS || result == -EACCES) && (wanted & ADIT_O_RDWR) && !(wanted & ADIT_O_EXCL)) {
         result = adit_open(file->volume->handle, file->path, ADIT_O_RDONLY, 0, &file->handle);
         *flags = (*flags & ~(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) | SQLITE_OPEN_READONLY;
@@ -100,6 +126,8 @@ static int open_handle(struct file *file, int *flags)
         file_failed(file, result, SQLITE_CANTOPEN);
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
+    if (is_journal && adit_fstat(file->handle, &own) == 0 && (own.uid != database.uid || own.gid != database.gid))
+        (void)adit_fchown(file->handle, database.uid, database.gid); /* as far as we may */
     /* It lives on until it is closed. */
     if (*flags & SQLITE_OPEN_DELETEONCLOSE && adit_unlink(file->volume->handle, file->path) < 0)
         sqlite3_log(SQLITE_WARNING, "adit: the temporary file %s stays: %s", file->path, adit_error_message());

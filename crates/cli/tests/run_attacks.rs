@@ -70,4 +70,9 @@ attacks! {
     a_replaced_log_is_a_file_at_any_moment: "replaced-log";
     a_warning_goes_to_a_file_of_the_volume: "stderr-inside";
     a_child_of_vfork_closes_its_own_numbers: "closed-in-vfork";
+    a_number_that_a_system_call_closes_is_the_hosts_afterwards: "closed-by-number";
+    what_a_child_of_vfork_opens_is_not_its_parents: "opened-in-vfork";
+    a_child_of_fork_waits_for_no_thread_of_its_parent: "forks-of-busy-threads";
+    no_call_moves_more_than_the_kernels: "long-vectors";
+    the_mask_of_a_child_of_vfork_is_its_own: "umask-in-vfork";
 }

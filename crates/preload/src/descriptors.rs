@@ -11,9 +11,12 @@
 //! Looking one up takes no lock.
 
 use crate::answer::{Answer, errno};
+use crate::calls::is_ours;
+use crate::inside;
 use crate::own::Own;
-use crate::position::{Locked, Position};
+use crate::position::{self, Locked, Position};
 use crate::real::real;
+use crate::renewed::Renewed;
 use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
@@ -23,7 +26,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
@@ -33,7 +36,7 @@ pub(crate) struct Open {
     flags: AtomicI32,
     pub(crate) position: Position,
     /// Of a directory.
-    listing: Mutex<Listing>,
+    listing: Renewed<Listing>,
     /// The path by which it was opened, as the program sees it.
     pub(crate) shown: Vec<u8>,
     /// May it hold locks of the process?
@@ -41,7 +44,7 @@ pub(crate) struct Open {
 }
 
 /// How far a directory was read.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(crate) struct Listing {
     /// Entries that were fetched but not given away.
     pub(crate) batch: std::collections::VecDeque<DirEntry>,
@@ -70,7 +73,7 @@ impl Open {
             kind,
             flags: AtomicI32::new(flags & STATUS_FLAGS),
             position: Position::default(),
-            listing: Mutex::default(),
+            listing: Renewed::default(),
             shown,
             is_locked: AtomicBool::new(false),
         }
@@ -127,8 +130,8 @@ impl Open {
         self.position.lock()
     }
 
-    pub(crate) fn listing(&self) -> MutexGuard<'_, Listing> {
-        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn listing(&self) -> RwLockWriteGuard<'_, Listing> {
+        self.listing.lock()
     }
 }
 
@@ -161,6 +164,11 @@ impl Deref for Held {
 /// What stands behind a descriptor; None: it is not the volume's.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Held> {
+    if HAS_VFORKED.load(Ordering::Relaxed)
+        && let Some(changed) = changed_in_vfork(fd)
+    {
+        return changed.map(|open| Held(Guard::from_inner(Some(open))));
+    }
     if TAKEN.load(Ordering::Relaxed) == 0 {
         return None;
     }
@@ -193,7 +201,8 @@ pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
 /// Does any number have something behind it?
 #[inline]
 pub(crate) fn are_there_any() -> bool {
-    TAKEN.load(Ordering::Relaxed) > 0
+    let is_in_vforked = || VFORKED.with(|of| !of.borrow().opened.is_empty());
+    TAKEN.load(Ordering::Relaxed) > 0 || HAS_VFORKED.load(Ordering::Relaxed) && is_in_vforked()
 }
 
 /// Takes away what stands behind a number. The caller closes the number afterwards.
@@ -203,6 +212,36 @@ pub(crate) fn take(fd: c_int) -> Option<Arc<Open>> {
     TAKEN.fetch_sub(1, Ordering::Relaxed);
     release_locks(&open);
     Some(open)
+}
+
+/// The C library has made this number for a file of the host (-1: for none). If it was one of the
+/// volume, a system call that went past us has closed it.
+#[inline]
+pub(crate) fn is_of_host(fd: c_int) -> c_int {
+    if get(fd).is_some() {
+        forget(fd);
+    }
+    fd
+}
+
+#[cold]
+fn forget(fd: c_int) {
+    if !is_ours() {
+        return put_in_vfork(fd, None);
+    }
+    // In the middle of a call, which opens files of the host, too, this thread may have locks that
+    // closing needs.
+    if inside::is_inside() {
+        if let Some(open) = entry(fd).and_then(|entry| entry.swap(None)) {
+            TAKEN.fetch_sub(1, Ordering::Relaxed);
+            std::mem::forget(open);
+        }
+        return;
+    }
+    let _ = inside::call(|| {
+        drop(take(fd));
+        Ok(())
+    });
 }
 
 /// Closing any descriptor of a file releases the process's locks on it, says POSIX.
@@ -225,8 +264,11 @@ fn pattern() -> Option<&'static Own> {
         // SAFETY: just opened, and nobody else has it.
         (fd >= 0).then(|| unsafe { std::fs::File::from_raw_fd(fd) })
     };
-    let pattern = PATTERN.get_or_init(|| Own::new(make()?).ok());
-    pattern.as_ref()
+    match is_ours() {
+        true => PATTERN.get_or_init(|| Own::new(make()?).ok()).as_ref(),
+        // What a child of vfork opens, its parent doesn't have.
+        false => PATTERN.get()?.as_ref(),
+    }
 }
 
 /// A free number from the kernel.
@@ -240,7 +282,7 @@ fn number(close_on_exec: bool) -> Answer<c_int> {
             let pattern = pattern.as_raw_fd();
             real!(fcntl(pattern => c_int, command => c_int, 0 => libc::c_long) -> c_int)
         }
-        // No /proc, or no number left for the pattern.
+        // No /proc, or no number left for the pattern; or a child of vfork opens the first file.
         None => {
             let flags = libc::O_PATH | if close_on_exec { libc::O_CLOEXEC } else { 0 };
             let name = c"/dev/null".as_ptr();
@@ -261,7 +303,13 @@ pub(crate) fn install(
 ) -> Answer<c_int> {
     let fd = number(close_on_exec)?;
     let installed = match usize::try_from(fd) {
-        Ok(number) if number < CHUNK * CHUNKS => open().and_then(|open| put(fd, open)),
+        Ok(number) if number < CHUNK * CHUNKS => open().and_then(|open| match is_ours() {
+            true => put(fd, open),
+            false => {
+                open_in_vfork(fd, open);
+                Ok(())
+            }
+        }),
         _ => Err(Errno::MFILE),
     };
     if let Err(error) = installed {
@@ -298,50 +346,82 @@ pub(crate) fn in_range(first: c_int, last: c_int) -> Vec<c_int> {
 }
 
 thread_local! {
-    /// The numbers that a child of vfork changed, which has this thread's memory; None: closed.
-    /// Without a destructor: a program may start others in its last functions.
-    static VFORKED: ManuallyDrop<RefCell<Changed>> =
-        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    /// What a child of vfork changed, which has this thread's memory. This thread forgets it when it
+    /// goes on. Without a destructor: a program may start others in its last functions.
+    static VFORKED: ManuallyDrop<RefCell<Vforked>> =
+        const { ManuallyDrop::new(RefCell::new(Vforked::NEW)) };
+}
+/// Has a child of vfork ever changed anything?
+static HAS_VFORKED: AtomicBool = AtomicBool::new(false);
+
+struct Vforked {
+    /// Numbers, and the open files behind them; None: closed.
+    changed: Vec<(c_int, Option<Weak<Open>>)>,
+    /// What the child has opened itself.
+    opened: Vec<Arc<Open>>,
 }
 
-/// Numbers, and the open files behind them.
-type Changed = Vec<(c_int, Option<Weak<Open>>)>;
-
-/// This thread calls vfork.
-pub(crate) fn begin_vfork() {
-    VFORKED.with(|changed| changed.take());
+impl Vforked {
+    const NEW: Vforked = Vforked {
+        changed: Vec::new(),
+        opened: Vec::new(),
+    };
 }
 
-/// In a child of vfork: what stands behind a number of its own.
-pub(crate) fn get_in_vfork(fd: c_int) -> Option<Arc<Open>> {
-    VFORKED.with(|changed| {
-        let changed = changed.borrow();
-        match changed.iter().rev().find(|of| of.0 == fd) {
-            Some((_, open)) => open.as_ref()?.upgrade(),
-            None => get(fd).map(|open| open.clone()),
-        }
+/// In a child of vfork: what stands behind a number that it changed.
+#[inline(never)]
+fn changed_in_vfork(fd: c_int) -> Option<Option<Arc<Open>>> {
+    if VFORKED.with(|of| of.borrow().changed.is_empty()) {
+        return None;
+    }
+    if is_ours() {
+        forget_vfork();
+        return None;
+    }
+    VFORKED.with(|of| {
+        let of = of.borrow();
+        let change = of.changed.iter().rev().find(|change| change.0 == fd)?;
+        Some(change.1.as_ref().and_then(Weak::upgrade))
     })
+}
+
+/// This process, not a child of vfork, goes on: what the child of this thread opened is closed.
+pub(crate) fn forget_vfork() {
+    // In the middle of a call it is left to the next one.
+    if inside::is_inside() {
+        return;
+    }
+    let _ = inside::call(|| {
+        drop(VFORKED.with(|of| of.replace(Vforked::NEW)));
+        Ok(())
+    });
 }
 
 /// In a child of vfork: this stands behind a number of its own from now on.
 pub(crate) fn put_in_vfork(fd: c_int, open: Option<&Arc<Open>>) {
-    if open.is_some() || get_in_vfork(fd).is_some() {
+    if open.is_some() || get(fd).is_some() {
         let change = (fd, open.map(Arc::downgrade));
-        VFORKED.with(|changed| changed.borrow_mut().push(change));
+        VFORKED.with(|of| of.borrow_mut().changed.push(change));
+        HAS_VFORKED.store(true, Ordering::Relaxed);
     }
+}
+
+/// In a child of vfork: it has opened this file, of which its parent has no descriptor.
+fn open_in_vfork(fd: c_int, open: Arc<Open>) {
+    position::take_spare(&open.position);
+    put_in_vfork(fd, Some(&open));
+    VFORKED.with(|of| of.borrow_mut().opened.push(open));
 }
 
 /// The numbers of this process, or of a child of vfork, and what stands behind them.
 pub(crate) fn seen() -> Vec<(c_int, Arc<Open>)> {
     let mut numbers = in_range(0, c_int::MAX);
-    if crate::calls::is_ours() {
-        let of = |fd: c_int| Some((fd, get(fd)?.clone()));
-        return numbers.into_iter().filter_map(of).collect();
+    if !is_ours() {
+        VFORKED.with(|of| numbers.extend(of.borrow().changed.iter().map(|change| change.0)));
+        numbers.sort_unstable();
+        numbers.dedup();
     }
-    VFORKED.with(|changed| numbers.extend(changed.borrow().iter().map(|of| of.0)));
-    numbers.sort_unstable();
-    numbers.dedup();
-    let of = |fd: c_int| Some((fd, get_in_vfork(fd)?));
+    let of = |fd: c_int| Some((fd, get(fd)?.clone()));
     numbers.into_iter().filter_map(of).collect()
 }
 
@@ -356,6 +436,15 @@ pub(crate) fn is_placeholder(fd: c_int) -> bool {
 pub(crate) fn all() -> Vec<Arc<Open>> {
     let numbers = in_range(0, c_int::MAX).into_iter();
     numbers.filter_map(|fd| Some(get(fd)?.clone())).collect()
+}
+
+/// In a forked child: no thread is in the middle of a call. A directory that another thread of the
+/// parent was reading begins anew.
+pub(crate) fn in_child() {
+    for open in all() {
+        open.listing.in_child(Listing::default());
+        open.position.in_child();
+    }
 }
 
 /// Takes away everything, at the end of the process.

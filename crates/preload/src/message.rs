@@ -1,13 +1,13 @@
 //! What a person has to know, on stderr.
 
+use crate::renewed::Renewed;
 use std::fmt;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Messages that wait for the end of a call: stderr is a file of the volume, and whoever has
 /// something to say may hold a lock that writing to it needs.
-static DEFERRED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static DEFERRED: Renewed<Vec<String>> = Renewed::new(Vec::new());
 static ARE_THERE_ANY: AtomicBool = AtomicBool::new(false);
 /// More are not kept.
 const DEFERRED_MAX: usize = 100;
@@ -16,7 +16,7 @@ const DEFERRED_MAX: usize = 100;
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     let line = format!("adit: {what}\n");
     if crate::descriptors::get(2).is_some() {
-        let mut deferred = DEFERRED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut deferred = DEFERRED.lock();
         if deferred.len() < DEFERRED_MAX {
             deferred.push(line);
         }
@@ -31,11 +31,17 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
 #[inline]
 pub(crate) fn say_deferred() {
     if ARE_THERE_ANY.load(Ordering::Relaxed) && ARE_THERE_ANY.swap(false, Ordering::AcqRel) {
-        let mut deferred = DEFERRED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut deferred = DEFERRED.lock();
         let lines = std::mem::take(&mut *deferred).concat();
         drop(deferred);
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
+}
+
+/// In a forked child: its parent says what it deferred.
+pub(crate) fn in_child() {
+    ARE_THERE_ANY.store(false, Ordering::Release);
+    DEFERRED.renew(Vec::new());
 }
 
 /// Says it once in the life of the process.

@@ -10,13 +10,14 @@ use crate::answer::Answer;
 use crate::descriptors::{self, Open};
 use crate::nowhere;
 use crate::real::{real, text};
+use crate::renewed::{InChild, Renewed};
 use crate::volume::{credentials, settings};
 use adit::{Errno, FileKind};
 use adit_fs::{At, BlobId};
 use libc::{c_char, c_int};
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// Where a path leads.
 pub(crate) enum Place {
@@ -77,13 +78,14 @@ impl Spot {
 }
 
 /// The working directory, if it is in the volume.
+#[derive(Clone)]
 struct WorkingDirectory {
     /// None: this process has not looked at it yet, but was started there.
     directory: Option<Arc<Open>>,
     shown: Vec<u8>,
 }
 
-static WORKING_DIRECTORY: RwLock<Option<WorkingDirectory>> = RwLock::new(None);
+static WORKING_DIRECTORY: Renewed<Option<WorkingDirectory>> = Renewed::new(None);
 /// Is it in the volume? Read before the lock is taken.
 static IS_INSIDE: AtomicBool = AtomicBool::new(false);
 
@@ -276,7 +278,6 @@ fn decimal(text: &[u8]) -> Option<c_int> {
 fn from_working_directory(path: &[u8]) -> Place {
     if IS_INSIDE.load(Ordering::Acquire) {
         let working = WORKING_DIRECTORY.read();
-        let working = working.unwrap_or_else(PoisonError::into_inner);
         if let Some(WorkingDirectory { directory, shown }) = &*working {
             return match path.is_empty() {
                 // ENOENT, from whoever is asked.
@@ -330,7 +331,6 @@ pub(crate) fn working_directory() -> Option<Vec<u8>> {
         return None;
     }
     let working = WORKING_DIRECTORY.read();
-    let working = working.unwrap_or_else(PoisonError::into_inner);
     working.as_ref().map(|working| working.shown.clone())
 }
 
@@ -345,8 +345,7 @@ pub(crate) fn enter(directory: Arc<Open>, shown: Vec<u8>) -> Answer<()> {
 }
 
 fn set(directory: Option<Arc<Open>>, shown: Vec<u8>) {
-    let working = WORKING_DIRECTORY.write();
-    *working.unwrap_or_else(PoisonError::into_inner) = Some(WorkingDirectory { directory, shown });
+    *WORKING_DIRECTORY.lock() = Some(WorkingDirectory { directory, shown });
     IS_INSIDE.store(true, Ordering::Release);
 }
 
@@ -360,7 +359,11 @@ pub(crate) fn inherit() {
 /// The working directory is the host's again.
 pub(crate) fn leave() {
     if IS_INSIDE.swap(false, Ordering::AcqRel) {
-        let working = WORKING_DIRECTORY.write();
-        *working.unwrap_or_else(PoisonError::into_inner) = None;
+        *WORKING_DIRECTORY.lock() = None;
     }
+}
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    WORKING_DIRECTORY.at_fork()
 }

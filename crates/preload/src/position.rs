@@ -9,19 +9,23 @@
 
 use crate::answer::Answer;
 use crate::own::Own;
+use crate::renewed::Renewed;
 use adit::Errno;
+use adit_base::fork;
+use arc_swap::ArcSwapOption;
 use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, RwLockWriteGuard};
 
 /// A position, in bytes.
 #[derive(Default)]
 pub(crate) struct Position {
-    own: Mutex<u64>,
+    own: Renewed<u64>,
     shared: OnceLock<(Arc<Cells>, usize)>,
 }
 
@@ -51,7 +55,7 @@ pub(crate) struct Locked<'p> {
 
 /// Where it lies.
 enum Of<'p> {
-    Own(MutexGuard<'p, u64>),
+    Own(RwLockWriteGuard<'p, u64>),
     Cell(&'p Cell),
 }
 
@@ -60,7 +64,7 @@ impl Position {
         if let Some(locked) = self.lock_cell() {
             return locked;
         }
-        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.own.lock();
         // It may have moved meanwhile, which takes this lock.
         match self.lock_cell() {
             Some(locked) => locked,
@@ -80,6 +84,11 @@ impl Position {
         })
     }
 
+    /// In a forked child that doesn't share it: nobody has its lock.
+    pub(crate) fn in_child(&self) {
+        self.own.in_child(0);
+    }
+
     /// The cell that it is in, if it is in one.
     pub(crate) fn shared(&self) -> Option<&(Arc<Cells>, usize)> {
         self.shared.get()
@@ -88,7 +97,7 @@ impl Position {
     /// It is in this cell, which another process has made.
     pub(crate) fn of_cell(cells: Arc<Cells>, at: usize) -> Position {
         Position {
-            own: Mutex::default(),
+            own: Renewed::default(),
             shared: OnceLock::from((cells, at)),
         }
     }
@@ -102,12 +111,52 @@ pub(crate) fn share<'p>(positions: impl Iterator<Item = &'p Position>) -> Answer
     }
     let cells = Arc::new(Cells::new(alone.len())?);
     for (at, position) in alone.into_iter().enumerate() {
-        let own = position.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = position.own.lock();
         // SAFETY: nobody else has the cells yet.
         unsafe { *cells.cell(at).position.get() = *own };
         let _ = position.shared.set((cells.clone(), at)); // not, if another thread forks, too
     }
     Ok(())
+}
+
+/// Cells for the files that children of vfork open. Such a child can't make any: its descriptors are
+/// its own, but its memory is its parent's.
+struct Spare {
+    cells: Arc<Cells>,
+    taken: AtomicUsize,
+    /// Of the process that made them: a child of `fork` makes others.
+    generation: u32,
+}
+
+static SPARE: ArcSwapOption<Spare> = ArcSwapOption::const_empty();
+const SPARE_CELLS: usize = 64;
+
+/// Before vfork: there are cells for a few files that the child opens.
+pub(crate) fn make_spare() -> Answer<()> {
+    let generation = fork::generation();
+    let suffices = |spare: &Arc<Spare>| {
+        spare.generation == generation && spare.taken.load(Ordering::Relaxed) <= SPARE_CELLS / 2
+    };
+    if !SPARE.load().as_ref().is_some_and(suffices) {
+        let cells = Arc::new(Cells::new(SPARE_CELLS)?);
+        let taken = AtomicUsize::new(0);
+        SPARE.store(Some(Arc::new(Spare {
+            cells,
+            taken,
+            generation,
+        })));
+    }
+    Ok(())
+}
+
+/// In a child of vfork: the position of a file that it opens moves into a spare cell, if there is one.
+pub(crate) fn take_spare(position: &Position) {
+    if let Some(spare) = &*SPARE.load() {
+        let at = spare.taken.fetch_add(1, Ordering::Relaxed);
+        if at < spare.cells.count() {
+            let _ = position.shared.set((spare.cells.clone(), at)); // it has none: just opened
+        }
+    }
 }
 
 impl Cells {

@@ -6,8 +6,9 @@
 //! a child of `fork` has the open files of its parent; otherwise they answer EBADF.
 
 use crate::answer::{Answer, errno};
-use crate::message::{say, say_once};
-use crate::{calls, descriptors, inside, path, position};
+use crate::message::{self, say, say_once};
+use crate::renewed::InChild;
+use crate::{aio, calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Fork, Survive, Volume, VolumeOptions};
 use adit_base::fork;
@@ -255,6 +256,9 @@ fn open() -> Answer<Opened> {
 /// Closes the volume if nothing of it is in use, so that another process can have it. The next call
 /// that needs it opens it again. One in a server, or that is shared, others can have as well.
 pub(crate) fn give_back() {
+    if !fork::is_in_vfork() {
+        descriptors::forget_vfork();
+    }
     let is_shared = settings().is_some_and(|settings| settings.share.is_some());
     let is_served = || opened().is_none_or(|volume| volume.is_connected());
     if fork::is_in_vfork() || is_shared || is_served() {
@@ -286,6 +290,8 @@ pub(crate) fn give_back() {
 struct Forking {
     _opening: MutexGuard<'static, ()>,
     maps: calls::MapsLock,
+    /// Frees the locks that other threads have.
+    tables: Vec<InChild>,
     volume: Option<Fork>,
     /// Nothing of the volume is open: the child opens it for itself.
     is_unused: bool,
@@ -314,6 +320,17 @@ pub(crate) fn share_files() {
     }
 }
 
+/// A child of vfork may open files and leave them to a program, if the volume is in a server.
+pub(crate) fn prepare_positions() {
+    let is_served = opened().is_some_and(|volume| volume.is_connected());
+    if is_served
+        && !fork::is_in_vfork()
+        && let Err(errno) = position::make_spare()
+    {
+        say_once!("a child of vfork leaves no file that it opens to its program: {errno:?}");
+    }
+}
+
 /// Called by the C library in `fork`, in the parent.
 pub(crate) extern "C" fn before_fork() {
     give_back();
@@ -325,11 +342,14 @@ pub(crate) extern "C" fn before_fork() {
         let volume = opened().filter(|volume| volume.is_connected());
         let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
         share_files();
+        let mut tables = vec![path::at_fork(), aio::at_fork()];
+        tables.extend(calls::at_fork());
         let maps = calls::lock_maps();
         let volume = volume.filter(|_| !is_unused);
         Ok(Forking {
             _opening,
             maps,
+            tables,
             volume: volume.and_then(|volume| volume.begin_fork()),
             is_unused,
         })
@@ -347,7 +367,10 @@ pub(crate) extern "C" fn in_child() {
     let Some(forking) = FORKING.with(|of| of.take()) else {
         return;
     };
-    crate::aio::in_child();
+    aio::in_child();
+    message::in_child();
+    descriptors::in_child();
+    forking.tables.into_iter().for_each(|of| of());
     forking.maps.in_child();
     let has_files = forking.volume.map(Fork::in_child);
     if forking.is_unused || has_files == Some(false) {
@@ -431,9 +454,9 @@ extern "C" fn at_exit(_: *mut c_void) {
         return;
     }
     calls::flush_streams();
-    crate::message::say_deferred();
+    message::say_deferred();
     let closed = inside::call(|| {
-        crate::aio::finish();
+        aio::finish();
         calls::flush_mappings();
         descriptors::close_all();
         path::leave();

@@ -723,3 +723,32 @@ fn a_user_reads_what_permission_bits_allow_and_no_more() {
     drop(reader);
     lent.take_back().expect("nothing is open");
 }
+
+/// What only its owner reads stays so, in its journal and log, too; and root, who uses a database of
+/// somebody else, leaves its files to him.
+#[test]
+fn a_journal_and_a_log_have_the_permissions_and_the_owner_of_their_database() {
+    register();
+    let volume = Volume::open("mem:64M").expect("memory");
+    let lent = adit_sqlite::lend("owner", &volume).expect("a name of its own");
+    for (mode, suffix) in [(Mode::Wal, "-wal"), (Mode::Delete, "-journal")] {
+        let path = format!("/of{suffix}.db");
+        volume.write(&path, b"").expect("made");
+        volume.set_mode(&path, 0o640).expect("set");
+        volume
+            .set_owner(&path, Some(1000), Some(1001))
+            .expect("set");
+        let database = connect("owner", &path, mode).expect("it opens");
+        let begun = "PRAGMA locking_mode=EXCLUSIVE; CREATE TABLE t (a);
+            BEGIN IMMEDIATE; INSERT INTO t VALUES (1)";
+        database.execute_batch(begun).expect("written");
+        let found = volume
+            .metadata(format!("{path}{suffix}"))
+            .expect("it is there");
+        assert_eq!(found.mode() & 0o777, 0o640, "{suffix}");
+        assert_eq!((found.uid(), found.gid()), (1000, 1001), "{suffix}");
+        drop(database);
+    }
+    lent.take_back().expect("nothing is open");
+    volume.close().expect("nothing is open");
+}

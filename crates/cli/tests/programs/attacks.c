@@ -1,16 +1,20 @@
 /* Does to a volume at argv[1] what programs shouldn't, or seldom do; argv[2] says what. The first thing
  * that is not as on Linux ends it with exit code 1 and a line that says what. */
 #define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -159,11 +163,21 @@ static void flagged_appends(const char *root) {
 }
 
 static void *write_and_sync(void *argument) {
+    const int kind = *(const int *)argument;
     char page[4096] = {1};
-    (void)argument;
+    struct dirent **names;
     for (unsigned i = 0;; i++) {
         CHECK(pwrite(file, page, sizeof page, (off_t)(i % 64) * 4096) == sizeof page);
-        CHECK(i % 8 > 0 || fdatasync(file) == 0);
+        if (kind == 0) {
+            CHECK(i % 8 > 0 || fdatasync(file) == 0);
+        } else if (kind == 1) {
+            sync();
+        } else {
+            int count = scandir(".", &names, NULL, alphasort);
+            CHECK(count >= 3);
+            while (count > 0) free(names[--count]);
+            free(names);
+        }
     }
 }
 
@@ -171,11 +185,12 @@ static void *write_and_sync(void *argument) {
 static void cancelled_threads(const char *root) {
     CHECK(chdir(root) == 0);
     file = make("cancelled", 0);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 100; i++) {
         pthread_t thread;
         void *result;
-        CHECK(pthread_create(&thread, NULL, write_and_sync, NULL) == 0);
-        usleep(500 + 100 * i);
+        int kind = i < 40 ? 0 : i < 60 ? 1 : 2;
+        CHECK(pthread_create(&thread, NULL, write_and_sync, &kind) == 0);
+        usleep(500 + 100 * (i % 40));
         CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
     }
     CHECK(write(file, "x", 1) == 1 && fsync(file) == 0);
@@ -254,6 +269,167 @@ static void closed_in_vfork(const char *root) {
     CHECK(write(ends[1], "pipe", 4) == 4 && size_of("parents") == 4);
 }
 
+/* A file of the host that gets this number is the host's. */
+static void next_is_of_the_host(int number) {
+    char name[4096], text[8] = "";
+    snprintf(name, sizeof name, "%s/host", getenv("OUTSIDE"));
+    int host = open(name, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    CHECK(host == number && write(host, "host", 4) == 4);
+    CHECK(pread(host, text, 8, 0) == 4 && strcmp(text, "host") == 0 && close(host) == 0);
+    CHECK(size_of(name) == 4 && size_of("inside") == 6);
+}
+
+/* Descriptors that are made and closed by their system calls, as libuv closes them. */
+static void closed_by_number(const char *root) {
+    CHECK(chdir(root) == 0);
+    char text[8] = "", name[4096];
+    snprintf(name, sizeof name, "%s/inside", root);
+    file = syscall(SYS_openat, AT_FDCWD, name, O_RDWR | O_CREAT, 0666);
+    CHECK(file >= 0 && syscall(SYS_write, file, "inside", 6L) == 6);
+    CHECK(syscall(SYS_pread64, file, text, 8L, 0L) == 6 && strcmp(text, "inside") == 0);
+    struct statx stat_;
+    CHECK(syscall(SYS_statx, AT_FDCWD, name, 0, STATX_SIZE, &stat_) == 0 && stat_.stx_size == 6);
+    int again = syscall(SYS_dup, file), third = syscall(SYS_fcntl, file, F_DUPFD, 0L), other = make("other", 0);
+    CHECK(again >= 0 && third >= 0 && other >= 0 && pread(again, text, 8, 0) == 6 && pread(third, text, 8, 0) == 6);
+    CHECK(syscall(SYS_dup3, file, other, 0) == other && pread(other, text, 8, 0) == 6 && size_of("other") == 0);
+    CHECK(syscall(SYS_close, other) == 0 && syscall(SYS_close, third) == 0 && syscall(SYS_close, again) == 0);
+    CHECK(syscall(SYS_close, file) == 0);
+    next_is_of_the_host(file);
+    CHECK(open("inside", O_RDWR) == file && syscall(SYS_close_range, file, file, 0) == 0);
+    next_is_of_the_host(file);
+    CHECK(open("inside", O_RDWR) == file && syscall(SYS_close, file) == 0);
+    int ends[2];
+    CHECK(pipe(ends) == 0 && write(ends[1], "pipe", 4) == 4 && read(ends[0], text, 8) == 4 && size_of("inside") == 6);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    CHECK(syscall(SYS_close, file) == -1 && errno == EBADF);
+
+    /* And those that nobody hears of who isn't in the C library. */
+    void *library = dlopen("libc.so.6", RTLD_NOW);
+    long (*past_us)(long, ...) = library ? (long (*)(long, ...))dlsym(library, "syscall") : NULL;
+    CHECK(past_us && past_us != (long (*)(long, ...))syscall);
+    CHECK(open("inside", O_RDWR) == file && past_us(SYS_close, file) == 0);
+    next_is_of_the_host(file);
+    CHECK(open("inside", O_RDWR) == file && past_us(SYS_close, file) == 0);
+    again = dup(complaints);
+    CHECK(again == file && pread(again, text, 8, 0) != 6 && close(again) == 0);
+}
+
+/* A child of vfork opens and closes files; they are not its parent's. */
+static void opened_in_vfork(const char *root) {
+    CHECK(chdir(root) == 0);
+    int first = make("inside", 0), second = make("other", 0), status;
+    CHECK(write(first, "inside", 6) == 6 && close(first) == 0 && close(second) == 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        char text[8] = "";
+        int one = open("inside", O_RDWR), two = dup(one);
+        FILE *stream = fopen("inside", "r");
+        if (one != first || two != second || !stream || !fgets(text, sizeof text, stream) || fclose(stream) != 0)
+            _exit(1);
+        if (read(two, text, 8) != 6 || read(one, text, 8) != 0 || close(one) != 0)
+            _exit(2);
+        one = open("/dev/null", O_RDWR);
+        _exit(one == first && read(one, text, 8) == 0 && write(one, "lost", 4) == 4 ? 0 : 3);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    next_is_of_the_host(first);
+    int ends[2];
+    char text[8];
+    CHECK(pipe(ends) == 0 && ends[0] == first && ends[1] == second);
+    CHECK(write(ends[1], "pipe", 4) == 4 && read(ends[0], text, 8) == 4 && size_of("inside") == 6);
+}
+
+static volatile int is_over;
+
+/* Does what needs a lock of the library's tables, all the time. */
+static void *be_busy(void *argument) {
+    const int kind = *(const int *)argument;
+    struct stat stat_;
+    posix_spawn_file_actions_t actions;
+    while (!is_over) {
+        if (kind == 0) {
+            stat("some/../x/./y", &stat_);
+        } else if (kind == 1) {
+            FILE *stream = fopen("busy", "r");
+            CHECK(stream && fclose(stream) == 0);
+        } else if (kind == 2) {
+            DIR *stream = opendir(".");
+            CHECK(stream && closedir(stream) == 0);
+        } else if (kind == 3) {
+            CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_addclose(&actions, 99) == 0);
+            CHECK(posix_spawn_file_actions_destroy(&actions) == 0);
+        } else {
+            DIR *stream = fdopendir(dup(file));
+            CHECK(stream);
+            while (readdir(stream)) {}
+            rewinddir(stream);
+            CHECK(closedir(stream) == 0);
+        }
+    }
+    return NULL;
+}
+
+/* A child of fork waits for no thread of its parent. */
+static void forks_of_busy_threads(const char *root) {
+    CHECK(chdir(root) == 0);
+    close(make("busy", 0));
+    FILE *stream = fopen("busy", "r");
+    CHECK(stream && fileno(stream) >= 0 && (file = open(".", O_RDONLY | O_DIRECTORY)) >= 0);
+    for (int kind = 0; kind < 5; kind++) {
+        pthread_t threads[2];
+        is_over = 0;
+        for (int i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, be_busy, &kind) == 0);
+        for (int round = 0; round < 300; round++) {
+            pid_t child = fork();
+            if (child == 0) {
+                posix_spawn_file_actions_t actions;
+                alarm(20);
+                posix_spawn_file_actions_init(&actions);
+                posix_spawn_file_actions_destroy(&actions);
+                DIR *host = opendir("/");
+                lseek(file, 0, SEEK_SET);
+                _exit(fileno(stdout) == 1 && host && closedir(host) == 0 && chdir("/") == 0 ? 0 : 1);
+            }
+            int status;
+            CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+        }
+        is_over = 1;
+        for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+}
+
+/* No call moves more than 0x7ffff000 bytes, in however many pieces they are. */
+static void long_vectors(const char *root) {
+    enum { MIB = 1 << 20, PIECES = 769 };
+    static struct iovec pieces[PIECES];
+    CHECK(chdir(root) == 0);
+    file = make("long", 0);
+    CHECK(ftruncate(file, (off_t)PIECES * 4 * MIB) == 0);
+    char *memory = malloc(4 * MIB), last[8] = "-------";
+    CHECK(memory);
+    for (int i = 0; i < PIECES; i++) pieces[i] = (struct iovec){memory, 4 * MIB};
+    pieces[PIECES - 1] = (struct iovec){last, sizeof last};
+    CHECK(preadv(file, pieces, PIECES, 0) == 0x7ffff000 && strcmp(last, "-------") == 0);
+    CHECK(readv(file, pieces, PIECES) == 0x7ffff000 && lseek(file, 0, SEEK_CUR) == 0x7ffff000);
+}
+
+/* The mask of a child of vfork is its own. */
+static void umask_in_vfork(const char *root) {
+    CHECK(chdir(root) == 0);
+    umask(022);
+    struct stat stat_;
+    int status;
+    pid_t child = vfork();
+    if (child == 0) {
+        umask(077);
+        int made = open("childs", O_RDWR | O_CREAT, 0666);
+        _exit(made >= 0 ? 0 : 1);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(stat("childs", &stat_) == 0 && (stat_.st_mode & 0777) == 0600);
+    CHECK(fstat(make("parents", 0), &stat_) == 0 && (stat_.st_mode & 0777) == 0644);
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 3);
     static const struct { const char *name; void (*attack)(const char *); } attacks[] = {
@@ -262,7 +438,9 @@ int main(int count, char **arguments) {
         {"names-of-descriptors", names_of_descriptors}, {"exit-with-a-reader", exit_with_a_reader},
         {"flagged-appends", flagged_appends}, {"cancelled-threads", cancelled_threads},
         {"handlers", handlers}, {"replaced-log", replaced_log}, {"stderr-inside", stderr_inside},
-        {"closed-in-vfork", closed_in_vfork},
+        {"closed-in-vfork", closed_in_vfork}, {"closed-by-number", closed_by_number},
+        {"opened-in-vfork", opened_in_vfork}, {"forks-of-busy-threads", forks_of_busy_threads},
+        {"long-vectors", long_vectors}, {"umask-in-vfork", umask_in_vfork},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

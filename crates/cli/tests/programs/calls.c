@@ -59,13 +59,34 @@ static void streams(void) {
     FAILS(lseek(fd, 0, SEEK_CUR), EBADF);
 }
 
+extern int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+/* Text of arguments in registers of both kinds and on the stack. */
+static void printing(void) {
+    int fd = open("printed", O_RDWR | O_CREAT | O_TRUNC, 0666);
+    char text[200] = "";
+    CHECK(fd >= 0 && dprintf(fd, "plain\n") == 6 && dprintf(fd, "%s", "") == 0);
+    CHECK(dprintf(fd, "%d %s %c %ld %d %d %d\n", 1, "two", '3', 4L, 5, 6, 7) == 16);
+    CHECK(__dprintf_chk(fd, 1, "%d %g %d %d %d %g %d %g %g %g %g %g %g %g\n", 1, .5, 2, 3, 4, 1.5, 5, 2.5, 3.5, 4.5,
+                        5.5, 6.5, 7.5, 8.5) == 46);
+    CHECK(pread(fd, text, sizeof text - 1, 0) == 68);
+    CHECK(strcmp(text, "plain\n1 two 3 4 5 6 7\n1 0.5 2 3 4 1.5 5 2.5 3.5 4.5 5.5 6.5 7.5 8.5\n") == 0);
+    CHECK(close(fd) == 0 && (fd = open("printed", O_RDONLY)) >= 0);
+    FAILS(dprintf(fd, "%d", 1), EBADF);
+    int ends[2];
+    CHECK(pipe(ends) == 0 && dprintf(ends[1], "%s %g", "pipe", .5) == 8);
+    CHECK(read(ends[0], text, 8) == 8 && memcmp(text, "pipe 0.5", 8) == 0);
+    close(ends[0]), close(ends[1]), close(fd);
+}
+
 static void numbers(void) {
     int fd = open("numbers", O_RDWR | O_CREAT | O_EXCL, 0666);
     CHECK(fd >= 0 && fcntl(fd, F_GETFD) == 0);
     char byte = 'x';
     /* Past the library nothing is read or written. */
-    FAILS(syscall(SYS_write, fd, &byte, 1), EBADF);
-    FAILS(syscall(SYS_read, fd, &byte, 1), EBADF);
+    struct iovec piece = {&byte, 1};
+    FAILS(syscall(SYS_writev, fd, &piece, 1), EBADF);
+    FAILS(syscall(SYS_readv, fd, &piece, 1), EBADF);
     CHECK(write(fd, "0123456789", 10) == 10);
     int same = dup(fd), high = fcntl(fd, F_DUPFD_CLOEXEC, 300);
     CHECK(same >= 0 && high >= 300 && fcntl(high, F_GETFD) == FD_CLOEXEC);
@@ -363,6 +384,7 @@ int main(int count, char **arguments) {
     CHECK(chdir(root) == 0);
     if (count > 2 && strcmp(arguments[2], "append") == 0) append();
     streams();
+    printing();
     numbers();
     vectors();
     directories(root);

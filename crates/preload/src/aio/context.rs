@@ -15,6 +15,7 @@
 
 use super::kernel::{self, Event, Iocb, SignalMask};
 use crate::message::say_once;
+use crate::renewed::{InChild, Renewed};
 use crate::volume;
 use adit::Errno;
 use adit::collected::Collection;
@@ -24,7 +25,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What stands beside a context of the kernel.
@@ -57,7 +58,12 @@ struct Bell {
     is_armed: bool,
 }
 
-static CONTEXTS: RwLock<Option<HashMap<usize, Arc<Context>>>> = RwLock::new(None);
+static CONTEXTS: Renewed<Option<HashMap<usize, Arc<Context>>>> = Renewed::new(None);
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    CONTEXTS.at_fork()
+}
 
 /// A context for the time of a call.
 pub(crate) struct InCall(Arc<Context>);
@@ -87,7 +93,7 @@ impl Deref for InCall {
 
 /// What stands beside a context; None: nothing, the kernel says what it is.
 pub(crate) fn find(id: usize) -> Option<InCall> {
-    let contexts = CONTEXTS.read().unwrap_or_else(PoisonError::into_inner);
+    let contexts = CONTEXTS.read();
     let context = contexts.as_ref()?.get(&id)?;
     if context.generation != fork::generation() {
         say_once!("a forked process can't use its parent's aio contexts: EINVAL");
@@ -118,7 +124,7 @@ pub(crate) unsafe fn setup(events: c_int, id: *mut usize) -> c_long {
             kernel_sleepers: AtomicUsize::new(0),
             bell: Mutex::new(None),
         });
-        let mut contexts = CONTEXTS.write().unwrap_or_else(PoisonError::into_inner);
+        let mut contexts = CONTEXTS.lock();
         contexts.get_or_insert_default().insert(id, context);
     }
     result
@@ -128,7 +134,7 @@ pub(crate) unsafe fn setup(events: c_int, id: *mut usize) -> c_long {
 pub(crate) fn destroy(id: usize) -> c_long {
     if let Some(call) = find(id) {
         let context = (*call).clone();
-        let mut contexts = CONTEXTS.write().unwrap_or_else(PoisonError::into_inner);
+        let mut contexts = CONTEXTS.lock();
         if let Some(contexts) = contexts.as_mut() {
             contexts.remove(&id);
         }
@@ -148,7 +154,7 @@ pub(crate) fn destroy(id: usize) -> c_long {
 }
 
 fn all() -> Vec<Arc<Context>> {
-    let contexts = CONTEXTS.read().unwrap_or_else(PoisonError::into_inner);
+    let contexts = CONTEXTS.read();
     let contexts = contexts.iter().flat_map(|contexts| contexts.values());
     contexts
         .filter(|context| context.generation == fork::generation())

@@ -2,12 +2,14 @@
 //! (MariaDB waits for its events so), and `dlopen` of libaio.
 //!
 //! They need no libaio: they are system calls. As libaio's they return negative error numbers.
+//! `syscall` also has the calls that make and close descriptors: were the table of them not told of a
+//! close (libuv closes so), the next file of that number would be the volume's.
 
 use super::context;
 use super::kernel::{self, Event, Iocb, SignalMask};
-use crate::inside;
 use crate::volume::settings;
-use libc::{c_char, c_int, c_long, c_void, timespec};
+use crate::{descriptors, inside};
+use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, timespec};
 use std::ffi::CStr;
 
 #[unsafe(no_mangle)]
@@ -147,7 +149,44 @@ unsafe extern "C" fn io_queue_wait(context: usize, timeout: *mut timespec) -> c_
 
 // ------------------------------------------------------------------------ syscall
 
-/// The system calls above, by number.
+/// Numbers of system calls that are ours.
+const OURS: &[c_long] = &[
+    libc::SYS_io_setup,
+    libc::SYS_io_destroy,
+    libc::SYS_io_submit,
+    libc::SYS_io_cancel,
+    libc::SYS_io_getevents,
+    kernel::SYS_IO_PGETEVENTS,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_openat,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_statx,
+];
+
+/// All of them are smaller.
+const NUMBERS_END: usize = 512;
+
+/// By number: is it ours?
+static IS_OURS: [bool; NUMBERS_END] = {
+    let mut is_ours = [false; NUMBERS_END];
+    let mut at = 0;
+    while at < OURS.len() {
+        is_ours[OURS[at] as usize] = true;
+        at += 1;
+    }
+    is_ours
+};
+
+/// A system call of a number that is ours.
 unsafe extern "C" fn by_number(
     number: c_long,
     a: usize,
@@ -164,11 +203,10 @@ unsafe extern "C" fn by_number(
             libc::SYS_io_destroy => context::destroy(a),
             libc::SYS_io_submit => io_submit(a, b as c_long, c as *mut *mut Iocb).into(),
             libc::SYS_io_cancel => kernel::cancel(a, b as *mut Iocb, c as *mut Event),
-            _ => {
-                let mask = if number == kernel::SYS_IO_PGETEVENTS {
-                    f
-                } else {
-                    0
+            libc::SYS_io_getevents | kernel::SYS_IO_PGETEVENTS => {
+                let mask = match number {
+                    kernel::SYS_IO_PGETEVENTS => f,
+                    _ => 0,
                 };
                 let (min, max) = (b as c_long, c as c_long);
                 get_events(
@@ -180,6 +218,12 @@ unsafe extern "C" fn by_number(
                     mask as *const SignalMask,
                 )
             }
+            // An allocator may make system calls before this library has started.
+            _ if settings().is_some() => match of_descriptors(number, [a, b, c, d, e]) {
+                Some(result) => return result,
+                None => kernel::call(number, [a, b, c, d, e, f]),
+            },
+            _ => kernel::call(number, [a, b, c, d, e, f]),
         }
     };
     if (-4095..0).contains(&result) {
@@ -189,6 +233,48 @@ unsafe extern "C" fn by_number(
     result
 }
 
+/// Does a call that concerns descriptors as the function of its name, with errno. None: it reads or
+/// writes a file of the host. No thread is cancelled in a system call.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn of_descriptors(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
+    let fd = a as c_int;
+    let moves_data = matches!(
+        number,
+        libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64
+    );
+    if moves_data && descriptors::get(fd).is_none() {
+        return None;
+    }
+    // SAFETY: promised by the caller. These are this library's functions.
+    let result = inside::uncancelled(|| unsafe {
+        match number {
+            libc::SYS_close => libc::close(fd).into(),
+            libc::SYS_close_range => libc::close_range(a as c_uint, b as c_uint, c as c_int).into(),
+            libc::SYS_dup => libc::dup(fd).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => libc::dup2(fd, b as c_int).into(),
+            libc::SYS_dup3 => libc::dup3(fd, b as c_int, c as c_int).into(),
+            libc::SYS_fcntl => libc::fcntl(fd, b as c_int, c).into(),
+            libc::SYS_openat => {
+                libc::openat(fd, b as *const c_char, c as c_int, d as mode_t).into()
+            }
+            libc::SYS_read => libc::read(fd, b as *mut c_void, c) as c_long,
+            libc::SYS_write => libc::write(fd, b as *const c_void, c) as c_long,
+            libc::SYS_pread64 => libc::pread(fd, b as *mut c_void, c, d as libc::off_t) as c_long,
+            libc::SYS_pwrite64 => {
+                libc::pwrite(fd, b as *const c_void, c, d as libc::off_t) as c_long
+            }
+            _ => {
+                let (path, result) = (b as *const c_char, e as *mut libc::statx);
+                libc::statx(fd, path, c as c_int, d as c_uint, result).into()
+            }
+        }
+    });
+    Some(result)
+}
+
 /// All other numbers go to the kernel as the C library hands them over: without a frame, which a
 /// call that returns twice, or on another stack, would find changed.
 #[cfg(target_arch = "x86_64")]
@@ -196,12 +282,12 @@ unsafe extern "C" fn by_number(
 #[unsafe(naked)]
 unsafe extern "C" fn syscall(_number: c_long) -> c_long {
     std::arch::naked_asm!(
-        "lea rax, [rdi - {first}]",
-        "cmp rax, {last} - {first}",
-        "jbe 2f",
-        "cmp rdi, {pgetevents}",
-        "je 2f",
-        "mov rax, rdi",
+        "cmp rdi, {end}",
+        "jae 1f",
+        "lea rax, [rip + {is_ours}]",
+        "cmp byte ptr [rax + rdi], 0",
+        "jne 2f",
+        "1: mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
         "mov rdx, rcx",
@@ -220,9 +306,8 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
         "mov [rax], ecx",
         "mov rax, -1",
         "ret",
-        first = const libc::SYS_io_setup,
-        last = const libc::SYS_io_cancel,
-        pgetevents = const kernel::SYS_IO_PGETEVENTS,
+        end = const NUMBERS_END,
+        is_ours = sym IS_OURS,
         by_number = sym by_number,
         errno = sym libc::__errno_location,
     )
@@ -234,11 +319,13 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
 #[unsafe(naked)]
 unsafe extern "C" fn syscall(_number: c_long) -> c_long {
     std::arch::naked_asm!(
-        "cmp x0, {last}",
-        "b.ls 2f",
-        "cmp x0, {pgetevents}",
-        "b.eq 2f",
-        "mov x8, x0",
+        "cmp x0, {end}",
+        "b.hs 1f",
+        "adrp x9, {is_ours}",
+        "add x9, x9, :lo12:{is_ours}",
+        "ldrb w9, [x9, x0]",
+        "cbnz w9, 2f",
+        "1: mov x8, x0",
         "mov x0, x1",
         "mov x1, x2",
         "mov x2, x3",
@@ -259,8 +346,8 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
         "mov x0, -1",
         "ldp x29, x30, [sp], 32",
         "ret",
-        last = const libc::SYS_io_getevents,
-        pgetevents = const kernel::SYS_IO_PGETEVENTS,
+        end = const NUMBERS_END,
+        is_ours = sym IS_OURS,
         by_number = sym by_number,
         errno = sym libc::__errno_location,
     )

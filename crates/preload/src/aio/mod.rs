@@ -20,6 +20,7 @@ mod submission;
 mod uring;
 
 use crate::answer::Answer;
+use crate::renewed::InChild;
 use adit_base::fork;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
@@ -66,6 +67,11 @@ impl Drop for Uncollected {
 pub(crate) fn in_child() {
     UNCOLLECTED.store(0, Ordering::SeqCst);
     posix::in_child();
+}
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    context::at_fork()
 }
 
 /// Waits for all requests, at the end of the process.

@@ -22,7 +22,7 @@ use adit_fs::BlobId;
 use libc::{c_int, c_void, off_t, pthread_attr_t, size_t, ssize_t, timespec};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 /// `struct sigevent` of glibc.
@@ -74,7 +74,7 @@ static SLEEPERS: AtomicUsize = AtomicUsize::new(0);
 
 type Requests = Option<HashMap<usize, (BlobId, bool)>>;
 
-fn requests() -> MutexGuard<'static, Requests> {
+fn requests() -> RwLockWriteGuard<'static, Requests> {
     REQUESTS.lock()
 }
 

@@ -316,6 +316,7 @@ unsafe fn memory(request: &Iocb) -> Answer<Memory> {
     }
     // SAFETY: as for this function.
     let pieces = unsafe { data::pieces(request.buffer as *const iovec, request.len as c_int)? };
+    let pieces: Vec<iovec> = pieces.collect();
     if pieces
         .iter()
         .any(|piece| piece.iov_base.is_null() && piece.iov_len > 0)

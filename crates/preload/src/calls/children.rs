@@ -7,7 +7,6 @@
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
 use super::exec::with_left_in_environment;
-use crate::descriptors;
 use crate::real::{self, real};
 use crate::{inside, volume};
 use libc::{FILE, c_char, c_int, c_void, pid_t};
@@ -33,10 +32,10 @@ static AT_START: extern "C" fn() = at_start;
 extern "C" fn before_vfork() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     volume::give_back();
-    descriptors::begin_vfork();
     if !inside::is_inside() {
         let _ = inside::call(|| {
             volume::share_files();
+            volume::prepare_positions();
             Ok(())
         });
     }

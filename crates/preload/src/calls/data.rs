@@ -124,38 +124,45 @@ unsafe fn read_at_checked(
     unsafe { read_at(open, buffer, len, at) }
 }
 
-pub(crate) unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Answer<&'a [iovec]> {
+/// The pieces, of which those behind `LEN_MAX` bytes are empty.
+pub(crate) unsafe fn pieces(
+    pieces: *const iovec,
+    count: c_int,
+) -> Answer<impl Iterator<Item = iovec>> {
     const PIECES_MAX: usize = 1024;
     let count = usize::try_from(count)
         .ok()
         .filter(|count| *count <= PIECES_MAX);
     let count = count.ok_or(Errno::INVAL)?;
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if pieces.is_null() {
-        return Err(Errno::FAULT);
-    }
-    // SAFETY: as for this function.
-    let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
+    let pieces: &[iovec] = match count {
+        0 => &[],
+        _ if pieces.is_null() => return Err(Errno::FAULT),
+        // SAFETY: as for this function.
+        _ => unsafe { std::slice::from_raw_parts(pieces, count) },
+    };
     let sum = pieces
         .iter()
         .try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len));
-    match sum.filter(|sum| *sum <= isize::MAX as usize) {
-        Some(_) => Ok(pieces),
-        None => Err(Errno::INVAL),
+    if sum.is_none_or(|sum| sum > isize::MAX as usize) {
+        return Err(Errno::INVAL);
     }
+    let mut room = LEN_MAX;
+    Ok(pieces.iter().map(move |piece| {
+        let iov_len = piece.iov_len.min(room);
+        room -= iov_len;
+        iovec { iov_len, ..*piece }
+    }))
 }
 
 unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u64) -> Answer {
     check_readable(open)?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
-    let slice = |piece: &iovec| {
+    let slice = |piece: iovec| {
         // SAFETY: as for this function.
         unsafe { memory(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new)
     };
-    let mut slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
+    let mut slices = pieces.map(slice).collect::<Answer<Vec<_>>>()?;
     let count = open
         .file
         .read_vectored_at(&mut slices, offset)
@@ -300,11 +307,11 @@ unsafe fn write_vector(
     check_writable(open)?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
-    let slice = |piece: &iovec| {
+    let slice = |piece: iovec| {
         // SAFETY: as for this function.
         unsafe { bytes(piece.iov_base, piece.iov_len) }.map(IoSlice::new)
     };
-    let slices = pieces.iter().map(slice).collect::<Answer<Vec<_>>>()?;
+    let slices = pieces.map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
     let appends = appends(open) || flags & libc::RWF_APPEND != 0;
     let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);

@@ -4,15 +4,17 @@
 
 use crate::answer::{Answer, pointer};
 use crate::descriptors::{self, Listing, Open};
+use crate::inside;
 use crate::path::{self, Place};
 use crate::real::real;
+use crate::renewed::{InChild, Renewed};
 use adit::{Errno, FileKind};
 use adit_fs::DirEntry;
 use libc::{DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
 use std::collections::HashSet;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::of_descriptor;
 
@@ -28,16 +30,21 @@ struct Stream {
     entry: Mutex<dirent64>,
 }
 
-static STREAMS: RwLock<Option<HashSet<usize>>> = RwLock::new(None);
+static STREAMS: Renewed<Option<HashSet<usize>>> = Renewed::new(None);
 /// How many there are. While there are none, none is looked for.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    STREAMS.at_fork()
+}
 
 /// Ours, if it is.
 unsafe fn ours<'a>(stream: *mut DIR) -> Option<&'a Stream> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
-    let streams = STREAMS.read().unwrap_or_else(PoisonError::into_inner);
+    let streams = STREAMS.read();
     let known = streams.as_ref()?.contains(&(stream as usize));
     // SAFETY: it is in the table until it is closed, and the program uses it no longer than that.
     known.then(|| unsafe { &*stream.cast::<Stream>() })
@@ -52,7 +59,7 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
         entry: Mutex::new(entry),
     });
     let stream = Box::into_raw(stream).cast::<DIR>();
-    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = STREAMS.lock();
     streams.get_or_insert_default().insert(stream as usize);
     COUNT.fetch_add(1, Ordering::Release);
     stream
@@ -69,7 +76,7 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
                 let open = super::open::open_at(spot.at(), &spot.shown, flags, 0)?;
                 Ok(directory.insert(open).clone())
             };
-            let fd = crate::inside::call(|| descriptors::install(true, open));
+            let fd = inside::call(|| descriptors::install(true, open));
             pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
         Place::Host(host) => {
@@ -94,7 +101,7 @@ pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
         return real!(closedir(stream => *mut DIR) -> c_int);
     };
     let fd = known.fd;
-    let mut streams = STREAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut streams = STREAMS.lock();
     if let Some(streams) = streams.as_mut() {
         streams.remove(&(stream as usize));
     }
@@ -192,7 +199,7 @@ macro_rules! readdir {
             let entry = unsafe {
                 // The end is told from a failure by an errno that didn't change.
                 let before = *libc::__errno_location();
-                let entry = crate::inside::call(|| read_entry(known));
+                let entry = inside::call(|| read_entry(known));
                 *libc::__errno_location() = before;
                 entry
             };
@@ -209,7 +216,7 @@ macro_rules! readdir {
                     stream => *mut DIR, room => *mut dirent64, result => *mut *mut dirent64
                 ) -> c_int);
             };
-            match crate::inside::call(|| next(&known.open)) {
+            match inside::call(|| next(&known.open)) {
                 Ok(entry) => {
                     let found = entry.is_some();
                     // SAFETY: as above.
@@ -313,7 +320,8 @@ unsafe extern "C" fn seekdir(stream: *mut DIR, place: c_long) {
 type Chooser = Option<unsafe extern "C" fn(*const dirent64) -> c_int>;
 type Order = Option<unsafe extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
 
-/// All entries that are chosen, in order, each in memory of `malloc`.
+/// All entries that are chosen, in order, each in memory of `malloc`. The program's functions are
+/// called outside of calls on the volume.
 unsafe fn scan(
     open: &Open,
     list: *mut *mut *mut dirent64,
@@ -322,7 +330,7 @@ unsafe fn scan(
 ) -> Answer {
     let mut chosen: Vec<*mut dirent64> = Vec::new();
     go_to(open, 0);
-    while let Some(entry) = next(open)? {
+    while let Some(entry) = inside::call(|| next(open))? {
         // SAFETY: all zeroes are a value.
         let mut c: dirent64 = unsafe { std::mem::zeroed() };
         fill(&entry, &mut c);
@@ -414,9 +422,16 @@ unsafe fn scan_path(
         Place::Volume(spot) => spot,
         Place::Host(host) => return Err(host),
     };
-    let open = super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
-    // SAFETY: as for this function.
-    let scanned = open.and_then(|open| unsafe { scan(&open, list, choose, order) });
+    let open = || super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
+    let scanned = inside::uncancelled(|| {
+        let open = inside::call(open)?;
+        // SAFETY: as for this function.
+        let scanned = unsafe { scan(&open, list, choose, order) };
+        inside::call(|| {
+            drop(open);
+            scanned
+        })
+    });
     Ok(scanned.to_c() as c_int)
 }
 

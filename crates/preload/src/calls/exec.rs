@@ -14,6 +14,7 @@ use crate::descriptors::{self, Open};
 use crate::message::say_once;
 use crate::position::{self, Cells, Position};
 use crate::real::real;
+use crate::renewed::{InChild, Renewed};
 use crate::{inside, volume};
 use adit::{Errno, FileKind, Volume};
 use libc::{
@@ -24,7 +25,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The environment variable with the memfd's number.
 const VARIABLE: &CStr = c"ADIT_RUN_INHERIT";
@@ -470,16 +471,21 @@ unsafe extern "C" fn with_environment_behind(path: *const c_char, arguments: Wor
 type Actions = Vec<(c_int, c_int)>;
 
 /// By the address of the program's own list.
-static ACTIONS: Mutex<Option<HashMap<usize, Actions>>> = Mutex::new(None);
+static ACTIONS: Renewed<Option<HashMap<usize, Actions>>> = Renewed::new(None);
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    ACTIONS.at_fork()
+}
 
 fn note_action(actions: *const posix_spawn_file_actions_t, old: c_int, new: c_int) {
-    let mut noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut noted = ACTIONS.lock();
     let noted = noted.get_or_insert_default();
     noted.entry(actions as usize).or_default().push((old, new));
 }
 
 fn forget_actions(actions: *const posix_spawn_file_actions_t) {
-    let mut noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut noted = ACTIONS.lock();
     noted.as_mut().and_then(|of| of.remove(&(actions as usize)));
 }
 
@@ -528,7 +534,7 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(
 
 /// The numbers of a child that `posix_spawn` makes.
 fn spawned(actions: *const posix_spawn_file_actions_t) -> Numbers {
-    let noted = ACTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let noted = ACTIONS.read();
     let noted = noted.as_ref().and_then(|of| of.get(&(actions as usize)));
     let mut numbers = going_on();
     for (old, new) in noted.into_iter().flatten() {

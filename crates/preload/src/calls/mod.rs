@@ -16,16 +16,24 @@ mod maps;
 mod names;
 mod numbers;
 mod open;
+mod printing;
 mod space;
 mod streams;
 mod trees;
 mod working;
 mod xattrs;
 
+use crate::renewed::InChild;
+
 pub(crate) use exec::inherit;
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
 pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
+
+/// In a thread that forks: the tables of these functions.
+pub(crate) fn at_fork() -> [InChild; 3] {
+    [streams::at_fork(), directories::at_fork(), exec::at_fork()]
+}
 
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {
@@ -50,12 +58,27 @@ macro_rules! of_descriptor {
 }
 use of_descriptor;
 
+/// What the C library answered. The functions of a table that begins with `made` make numbers, of
+/// which that function is told.
+macro_rules! of_host {
+    ([], $result:expr) => {
+        $result
+    };
+    ([$made:path], $result:expr) => {
+        $made($result)
+    };
+}
+use of_host;
+
 /// Functions whose first argument is a path: `ours` gets the place in the volume instead.
 macro_rules! of_path {
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path!(@ $name $arguments $result, $ours);)+)*
+    (made $made:path; $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path!(@ $name $arguments $result, $ours, [$made]);)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path!(@ $name $arguments $result, $ours, []);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(path: *const libc::c_char $(, $argument: $type)*) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
@@ -67,7 +90,10 @@ macro_rules! of_path {
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::real::real!($name(path => *const libc::c_char $(, $argument => $type)*) -> $result)
+                    let result = $crate::real::real!(
+                        $name(path => *const libc::c_char $(, $argument => $type)*) -> $result
+                    );
+                    $crate::calls::of_host!($made, result)
                 }
             }
         }
@@ -77,10 +103,13 @@ use of_path;
 
 /// Functions whose first arguments are the descriptor of a directory and a path.
 macro_rules! of_path_at {
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours);)+)*
+    (made $made:path; $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, [$made]);)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, []);)+)*
+    };
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(
             directory: libc::c_int, path: *const libc::c_char $(, $argument: $type)*
@@ -94,9 +123,10 @@ macro_rules! of_path_at {
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::real::real!(
+                    let result = $crate::real::real!(
                         $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    )
+                    );
+                    $crate::calls::of_host!($made, result)
                 }
             }
         }

@@ -104,13 +104,16 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if !is_ours() {
         let new = duplicate();
         if new >= 0 {
-            descriptors::put_in_vfork(new, descriptors::get_in_vfork(old).as_ref());
+            descriptors::put_in_vfork(new, descriptors::get(old).as_deref());
         }
         return new;
     }
     let open = descriptors::get(old).map(|open| open.clone());
     let new = duplicate();
-    if let (Some(open), 0..) = (open, new)
+    let Some(open) = open else {
+        return descriptors::is_of_host(new);
+    };
+    if new >= 0
         && let Err(error) = descriptors::put(new, open)
     {
         real!(close(new => c_int) -> c_int);
@@ -195,7 +198,13 @@ macro_rules! fcntl {
             match descriptors::get(fd) {
                 // SAFETY: the program vouches for its arguments, as to the C library.
                 Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
-                None => hand_on(),
+                None => {
+                    let answer = hand_on();
+                    match command {
+                        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::is_of_host(answer),
+                        _ => answer,
+                    }
+                }
             }
         }
     )*};

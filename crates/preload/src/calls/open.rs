@@ -11,14 +11,16 @@ use libc::{c_char, c_int, mode_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{of_path, of_path_at};
+use super::{is_ours, of_path, of_path_at};
 
 of_path! {
+    made descriptors::is_of_host;
     open | open64 | __open | __open64: (flags: c_int, mode: mode_t) -> c_int = open_spot;
     __open_2 | __open64_2: (flags: c_int) -> c_int = open_plain;
     creat | creat64: (mode: mode_t) -> c_int = create;
 }
 of_path_at! {
+    made descriptors::is_of_host;
     openat | openat64: (flags: c_int, mode: mode_t) -> c_int = open_spot;
     __openat_2 | __openat64_2: (flags: c_int) -> c_int = open_plain;
 }
@@ -29,20 +31,26 @@ static UMASK: AtomicU32 = AtomicU32::new(1 << 31);
 /// What `umask` takes away from the mode of a new file.
 pub(crate) fn masked(mode: mode_t) -> u32 {
     let mut mask = UMASK.load(Ordering::Relaxed);
-    if mask >> 31 != 0 {
+    // That of a child of vfork isn't its parent's.
+    let is_ours = is_ours();
+    if mask >> 31 != 0 || !is_ours {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
         mask = line
             .and_then(|text| u32::from_str_radix(text.trim(), 8).ok())
             .unwrap_or(0o022);
-        UMASK.store(mask, Ordering::Relaxed);
+        if is_ours {
+            UMASK.store(mask, Ordering::Relaxed);
+        }
     }
     mode & 0o7777 & !mask
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
-    UMASK.store(mask & 0o777, Ordering::Relaxed);
+    if is_ours() {
+        UMASK.store(mask & 0o777, Ordering::Relaxed);
+    }
     crate::real::real!(umask(mask => mode_t) -> mode_t)
 }
 

@@ -88,7 +88,7 @@ unsafe fn file_system_posix_open(_open: &Open, buffer: *mut StatVfsC) -> Answer<
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sync() {
     if let Some(volume) = crate::volume::opened()
-        && let Err(error) = volume.sync()
+        && let Ok(Err(error)) = crate::inside::call(|| Ok(volume.sync()))
     {
         crate::message::say(format_args!("sync: {error}"));
     }

@@ -12,11 +12,11 @@ use crate::descriptors;
 use crate::inside;
 use crate::path::{self, HostPath, Place};
 use crate::real::{real, text};
+use crate::renewed::{InChild, Renewed};
 use adit::Errno;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 /// Behind a stream.
 struct Cookie {
@@ -24,8 +24,13 @@ struct Cookie {
     stream: *mut FILE,
 }
 
-static NUMBERS: RwLock<Option<HashMap<usize, c_int>>> = RwLock::new(None);
+static NUMBERS: Renewed<Option<HashMap<usize, c_int>>> = Renewed::new(None);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// In a thread that forks.
+pub(crate) fn at_fork() -> InChild {
+    NUMBERS.at_fork()
+}
 
 /// `cookie_io_functions_t`
 #[repr(C)]
@@ -77,7 +82,7 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_i
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     // SAFETY: made by `opened`; the C library calls this once, at last.
     let cookie = unsafe { Box::from_raw(cookie.cast::<Cookie>()) };
-    let mut numbers = NUMBERS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut numbers = NUMBERS.lock();
     if let Some(numbers) = numbers.as_mut()
         && numbers.remove(&(cookie.stream as usize)).is_some()
     {
@@ -109,7 +114,7 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     }
     // SAFETY: as above; nobody closes the stream yet.
     unsafe { (*cookie).stream = stream };
-    let mut numbers = NUMBERS.write().unwrap_or_else(PoisonError::into_inner);
+    let mut numbers = NUMBERS.lock();
     numbers.get_or_insert_default().insert(stream as usize, fd);
     COUNT.fetch_add(1, Ordering::Release);
     Ok(stream)
@@ -157,7 +162,7 @@ pub(crate) fn redirect_standard(fd: c_int) {
 /// of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
 pub(crate) fn flush_all() {
     let streams: Vec<usize> = {
-        let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+        let numbers = NUMBERS.read();
         let streams = numbers.as_ref().map(|numbers| numbers.keys().copied());
         streams.into_iter().flatten().collect()
     };
@@ -272,7 +277,7 @@ macro_rules! fileno {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
             if COUNT.load(Ordering::Acquire) > 0 {
-                let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+                let numbers = NUMBERS.read();
                 let known = numbers.as_ref().and_then(|numbers| numbers.get(&(stream as usize)));
                 if let Some(fd) = known {
                     return *fd;

@@ -225,16 +225,24 @@ impl Written {
     }
 }
 
-/// Writes at a position, or at the end if the file is open for that. `atomic`: all of it or
-/// nothing survives a crash.
-fn write_to(open: &Open, data: &[u8], offset: u64, atomic: bool) -> Answer<Written> {
+/// Where a write goes: to an offset, or, None, to the end.
+type Place = Option<u64>;
+
+/// `appends`: the call says so. Another thread may change the file's flag: they are read once.
+fn place(open: &Open, appends: bool, offset: u64) -> Place {
+    let appends = appends || open.flags() & libc::O_APPEND != 0;
+    (!appends).then_some(offset)
+}
+
+/// Writes there. `atomic`: all of it or nothing survives a crash.
+fn write_to(open: &Open, data: &[u8], place: Place, atomic: bool) -> Answer<Written> {
     check_writable(open)?;
-    let written = if open.flags() & libc::O_APPEND != 0 {
-        open.file.append(data)
-    } else if atomic || is_whole_by_promise(offset, data.len()) {
-        open.file.write_atomic(&[(offset, data)]).map(|()| offset)
-    } else {
-        open.file.write_at(data, offset).map(|()| offset)
+    let written = match place {
+        None => open.file.append(data),
+        Some(offset) if atomic || is_whole_by_promise(offset, data.len()) => {
+            open.file.write_atomic(&[(offset, data)]).map(|()| offset)
+        }
+        Some(offset) => open.file.write_at(data, offset).map(|()| offset),
     };
     let len = data.len();
     let offset = written.map_err(errno)?;
@@ -257,33 +265,32 @@ pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
     is_promised_atomic(offset, len)
 }
 
-/// Writes at the position, which `write` gets, and moves it. One that `appends` needs no position
-/// before, and no lock of it: a process that is stopped meanwhile keeps nobody from the position who
-/// shares it.
-fn at_position(open: &Open, appends: bool, write: impl FnOnce(u64) -> Answer<Written>) -> Answer {
-    if !appends {
-        let mut position = open.position();
-        let count = write(*position)?.count();
-        *position += count as u64;
-        return Ok(count);
+/// Writes at the position, and moves it. An append needs no lock of it meanwhile: a process that is
+/// stopped then keeps nobody from the position who shares it.
+fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<Written>) -> Answer {
+    let mut position = open.position();
+    let before = *position;
+    let place = place(open, appends, before);
+    if place.is_none() {
+        drop(position);
+        let written = write(place)?;
+        let end = written.offset + written.len as u64;
+        position = open.position();
+        // Behind what others have appended since, as if it had had its turn before them.
+        if written.len > 0 && (*position == before || *position < end) {
+            *position = end;
+        }
+        return Ok(written.count());
     }
-    let written = write(0)?;
-    if written.len > 0 {
-        *open.position() = written.offset + written.len as u64;
-    }
-    Ok(written.count())
-}
-
-fn appends(open: &Open) -> bool {
-    open.flags() & libc::O_APPEND != 0
+    let count = write(place)?.count();
+    *position += count as u64;
+    Ok(count)
 }
 
 pub(crate) unsafe fn write_next(open: &Open, buffer: *const c_void, len: size_t) -> Answer {
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
-    at_position(open, appends(open), |offset| {
-        write_to(open, data, offset, false)
-    })
+    at_position(open, false, |place| write_to(open, data, place, false))
 }
 
 pub(crate) unsafe fn write_at(
@@ -294,14 +301,15 @@ pub(crate) unsafe fn write_at(
 ) -> Answer {
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
-    write_to(open, data, offset(at)?, false).map(Written::count)
+    let place = place(open, false, offset(at)?);
+    write_to(open, data, place, false).map(Written::count)
 }
 
 unsafe fn write_vector(
     open: &Open,
     vector: *const iovec,
     count: c_int,
-    offset: u64,
+    place: Place,
     flags: c_int,
 ) -> Answer<Written> {
     check_writable(open)?;
@@ -313,18 +321,17 @@ unsafe fn write_vector(
     };
     let slices = pieces.map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
-    let appends = appends(open) || flags & libc::RWF_APPEND != 0;
-    let is_atomic = flags & RWF_ATOMIC != 0 || is_promised_atomic(offset, len);
-    if !appends && is_atomic {
+    let is_promised = place.is_some_and(|offset| is_promised_atomic(offset, len));
+    if place.is_some() && (flags & RWF_ATOMIC != 0 || is_promised) {
         let whole: Vec<u8> = slices
             .iter()
             .flat_map(|slice| slice.iter().copied())
             .collect();
-        return write_to(open, &whole, offset, flags & RWF_ATOMIC != 0);
+        return write_to(open, &whole, place, flags & RWF_ATOMIC != 0);
     }
-    let written = match appends {
-        true => open.file.append_vectored(&slices),
-        false => {
+    let written = match place {
+        None => open.file.append_vectored(&slices),
+        Some(offset) => {
             let written = open.file.write_vectored_at(&slices, offset);
             written.map(|()| offset)
         }
@@ -338,14 +345,15 @@ pub(crate) const RWF_ATOMIC: c_int = 0x40;
 
 unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
     // SAFETY: as for this function.
-    at_position(open, appends(open), |offset| unsafe {
-        write_vector(open, vector, count, offset, 0)
+    at_position(open, false, |place| unsafe {
+        write_vector(open, vector, count, place, 0)
     })
 }
 
 unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
+    let place = place(open, false, offset(at)?);
     // SAFETY: as for this function.
-    unsafe { write_vector(open, vector, count, offset(at)?, 0).map(Written::count) }
+    unsafe { write_vector(open, vector, count, place, 0).map(Written::count) }
 }
 
 pub(crate) unsafe fn write_pieces_flagged(
@@ -360,13 +368,13 @@ pub(crate) unsafe fn write_pieces_flagged(
         return Err(Errno::OPNOTSUPP);
     }
     // SAFETY: as for this function.
-    let write = |offset| unsafe { write_vector(open, vector, count, offset, flags) };
+    let write = |place| unsafe { write_vector(open, vector, count, place, flags) };
     let count = match at {
-        -1 => {
-            let appends = appends(open) || flags & libc::RWF_APPEND != 0;
-            at_position(open, appends, write)?
+        -1 => at_position(open, flags & libc::RWF_APPEND != 0, write)?,
+        at => {
+            let appends = flags & libc::RWF_APPEND != 0;
+            write(place(open, appends, offset(at)?))?.count()
         }
-        at => write(offset(at)?)?.count(),
     };
     match flags & durable {
         0 => {}

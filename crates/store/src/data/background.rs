@@ -2,6 +2,7 @@
 
 use crate::state::Store;
 use adit_base::Result;
+use std::time::Duration;
 
 /// What to do with a blob that somebody else takes to the device, or changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,11 +17,14 @@ impl Store {
         if self.read_only.get() || self.write_back.running.replace(true) {
             return;
         }
+        /// Others have their turns also if nothing shall be waited for.
+        const INTERVAL_MIN: Duration = Duration::from_millis(1);
+        let interval = self.options.writeback_interval.max(INTERVAL_MIN);
         let store = self.clone();
         self.reactor.spawn_local(async move {
             let mut failing = false;
             loop {
-                store.reactor.sleep(store.options.writeback_interval).await;
+                store.reactor.sleep(interval).await;
                 if store.closing.get() || store.writable().is_err() {
                     break;
                 }

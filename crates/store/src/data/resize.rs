@@ -35,20 +35,27 @@ impl Store {
     /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
     /// As durable as any write: by the next sync of the blob.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        self.set_size(blob, |_| size).await
+        self.set_size(blob, |_| Some(size)).await
     }
 
     /// As [`Store::resize`], but never shrinks: others may have made it larger meanwhile.
     pub async fn extend(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
-        self.set_size(blob, |now| now.max(size)).await
+        self.set_size(blob, |now| (now < size).then_some(size))
+            .await
     }
 
-    /// `size_of` knows the size when nobody else changes it any more.
-    async fn set_size(&self, blob: &Rc<Blob>, size_of: impl FnOnce(u64) -> u64) -> Result<()> {
+    /// `size_of` says the new size, if there is to be one, when nobody else changes it any more.
+    async fn set_size(
+        &self,
+        blob: &Rc<Blob>,
+        size_of: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<()> {
         let _map = self.lock_map(blob).await;
         let _exclusive = self.lock(blob).await;
         self.writable()?;
-        let size = size_of(blob.size());
+        let Some(size) = size_of(blob.size()) else {
+            return Ok(());
+        };
         check_size(size)?;
         let untouched = blob.slot.borrow().allocated_pages == 0 && blob.slot.borrow().size == size;
         if untouched && blob.size() == size && blob.dirty.borrow().is_empty() {

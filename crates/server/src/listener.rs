@@ -77,20 +77,20 @@ impl Listener {
         bound.map_err(|error| error.context(format_args!("listen at {}", path.display())))
     }
 
+    /// Could a socket be bound at `path`? A server that answers there may be about to end.
+    pub(crate) fn check(path: &Path) -> Result<()> {
+        match Reserved::new(path) {
+            Err(error) if error.errno() == Errno::ADDRINUSE => Ok(()),
+            reserved => reserved
+                .map(drop)
+                .map_err(|error| error.context(format_args!("listen at {}", path.display()))),
+        }
+    }
+
     fn bind_unnamed(path: &Path, mode: u32) -> Result<Listener> {
-        let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
-        let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+        let (fd, _alone) = bind_alone(path)?;
         if let Err(error) = refuse_descriptors(fd.as_fd()) {
             tracing::debug!(%error, "sessions can send descriptors, which are closed");
-        }
-        // A socket that is bound and doesn't listen yet looks like a dead one.
-        let _alone = lock_directory(path);
-        match bind(&fd, &address) {
-            Err(rustix::io::Errno::ADDRINUSE) => {
-                remove_dead(path, &address)?;
-                bind(&fd, &address).map_err(from_rustix)?;
-            }
-            bound => bound.map_err(from_rustix)?,
         }
         // Nobody can connect before `listen`.
         chmod(path, Mode::from_raw_mode(mode)).map_err(from_rustix)?;
@@ -113,17 +113,64 @@ impl Listener {
             return;
         }
         let _ = shutdown(&self.fd, Shutdown::Both);
-        let now = std::fs::symlink_metadata(&self.path);
-        // Another server's, if that has replaced it.
-        if now.is_ok_and(|now| identity(&now) == self.made) {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        remove_own(&self.path, self.made);
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// A socket that is bound and doesn't listen, as long as this lives: no server is there.
+pub(crate) struct Reserved {
+    _fd: OwnedFd,
+    path: PathBuf,
+    made: (u64, u64),
+    /// After the socket's name has gone.
+    _alone: Option<OwnedFd>,
+}
+
+impl Reserved {
+    pub(crate) fn new(path: &Path) -> Result<Reserved> {
+        let (fd, alone) = bind_alone(path)?;
+        Ok(Reserved {
+            _fd: fd,
+            path: path.to_owned(),
+            made: identity(&std::fs::symlink_metadata(path)?),
+            _alone: alone,
+        })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        remove_own(&self.path, self.made);
+    }
+}
+
+/// Binds a socket, and keeps other servers from its directory: one that is bound and doesn't listen
+/// looks like a dead one.
+fn bind_alone(path: &Path) -> Result<(OwnedFd, Option<OwnedFd>)> {
+    let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
+    let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+    let alone = lock_directory(path);
+    match bind(&fd, &address) {
+        Err(rustix::io::Errno::ADDRINUSE) => {
+            remove_dead(path, &address)?;
+            bind(&fd, &address).map_err(from_rustix)?;
+        }
+        bound => bound.map_err(from_rustix)?,
+    }
+    Ok((fd, alone))
+}
+
+/// Removes a socket's name, unless another server has replaced it.
+fn remove_own(path: &Path, made: (u64, u64)) {
+    let now = std::fs::symlink_metadata(path);
+    if now.is_ok_and(|now| identity(&now) == made) {
+        let _ = std::fs::remove_file(path);
     }
 }
 

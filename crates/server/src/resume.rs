@@ -53,7 +53,7 @@ struct Record {
 /// A volume, as a server had it.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeRecord {
-    opening: Opening,
+    pub(crate) opening: Opening,
     /// The processes of its sessions; 0: one that has no number here.
     processes: Vec<u32>,
     /// Those of earlier sessions that have not come back.
@@ -93,11 +93,11 @@ pub(crate) struct SessionsFile {
 }
 
 impl SessionsFile {
-    /// Reads what the last server at the socket has left, and takes its place.
+    /// Reads what the last server at the socket has left, and takes its place. What it says of a
+    /// volume stays there until this server has that volume: should this one fail to begin, the
+    /// next one still knows the sessions.
     pub(crate) fn take(socket: &Path) -> (SessionsFile, Vec<VolumeRecord>) {
-        let mut path = socket.as_os_str().to_owned();
-        path.push(".sessions");
-        let path = PathBuf::from(path);
+        let path = path_for(socket);
         let (file, record) = match open_own(&path).and_then(|file| {
             let record = read(&file)?;
             if record.is_none() && fstat(&file).map_err(from_rustix)?.st_size > 0 {
@@ -111,13 +111,13 @@ impl SessionsFile {
                 (None, None)
             }
         };
-        let mut record = record.unwrap_or_else(|| Record {
+        let record = record.unwrap_or_else(|| Record {
             magic: MAGIC,
             version: VERSION,
             key: (os_random_u64(), os_random_u64()),
             volumes: Vec::new(),
         });
-        let last = std::mem::take(&mut record.volumes);
+        let last = record.volumes.clone();
         let sessions_file = SessionsFile {
             path,
             file,
@@ -127,6 +127,11 @@ impl SessionsFile {
             is_cut: AtomicBool::new(false),
         };
         (sessions_file, last)
+    }
+
+    /// Has a server left something to the next one at the socket?
+    pub(crate) fn is_there(socket: &Path) -> bool {
+        path_for(socket).exists()
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
@@ -141,6 +146,8 @@ impl SessionsFile {
     /// The server has this volume from here on.
     pub(crate) fn add(&self, opening: Opening, resumption: &Resumption) {
         let mut record = self.lock();
+        let is_another = |of: &VolumeRecord| of.opening.volume_id != opening.volume_id;
+        record.volumes.retain(is_another);
         record.volumes.push(VolumeRecord {
             opening,
             processes: Vec::new(),
@@ -148,6 +155,16 @@ impl SessionsFile {
             earlier: resumption.earlier.clone(),
         });
         self.write(&record);
+    }
+
+    /// The server has begun, with these openings: it serves no other volume.
+    pub(crate) fn forget_others(&self, openings: &[Opening]) {
+        let mut record = self.lock();
+        let before = record.volumes.len();
+        record.volumes.retain(|of| openings.contains(&of.opening));
+        if record.volumes.len() != before {
+            self.write(&record);
+        }
     }
 
     fn change(&self, opening: Opening, change: impl FnOnce(&mut VolumeRecord)) {
@@ -247,6 +264,12 @@ pub(crate) struct Known {
     pub(crate) flags: OpenFlags,
     pub(crate) kind: FileKind,
     pub(crate) uid: u32,
+}
+
+fn path_for(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".sessions");
+    PathBuf::from(path)
 }
 
 fn checksum(bytes: &[u8]) -> u64 {

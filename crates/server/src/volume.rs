@@ -56,11 +56,7 @@ impl ServedVolume {
                 let capabilities = store.reactor().device().capabilities();
                 let published = store.frames().published()?;
                 let info = store.info().await?;
-                let id = u128::from_be_bytes(info.volume_id);
-                let opening = Opening {
-                    volume_id: ((id >> 64) as u64, id as u64),
-                    epoch: store.epoch(),
-                };
+                let opening = opening_of(info.volume_id, store.epoch());
                 let (names, is_queued) = (fs.shared_names(), capabilities.queued);
                 let (predecessor, is_untouched) = (store.predecessor(), fs.keeps_orphans());
                 Ok((
@@ -101,6 +97,27 @@ impl ServedVolume {
         })
     }
 
+    /// A server that can't begin has opened this volume and not used it: the sessions of the last
+    /// server, which left `last`, go on after this opening, too.
+    pub(crate) fn pass_on(
+        engine: &Engine<Fs>,
+        sessions_file: &SessionsFile,
+        last: &[VolumeRecord],
+    ) -> Result<()> {
+        let (opening, predecessor, is_untouched) = engine.run(|fs| async {
+            let store = fs.store();
+            let opening = opening_of(store.info().await?.volume_id, store.epoch());
+            Ok((opening, store.predecessor(), fs.keeps_orphans()))
+        })?;
+        // Otherwise the server came so far itself.
+        if last.iter().all(|of| of.opening != opening) {
+            let volume_id = opening.volume_id;
+            let resumption = Resumption::new(volume_id, predecessor, last, is_untouched);
+            sessions_file.add(opening, &resumption);
+        }
+        Ok(())
+    }
+
     /// Deletes what lost its last name in an earlier opening, and nobody has open now.
     pub(crate) fn delete_orphans(&self) {
         let deleted = self.engine.run(|fs| fs.delete_orphans());
@@ -111,6 +128,14 @@ impl ServedVolume {
 
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Acquire)
+    }
+}
+
+fn opening_of(volume_id: [u8; 16], epoch: u64) -> Opening {
+    let id = u128::from_be_bytes(volume_id);
+    Opening {
+        volume_id: ((id >> 64) as u64, id as u64),
+        epoch,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::balance::Balance;
 use crate::door::Spare;
-use crate::listener::{Hall, Listener, Reserved};
+use crate::listener::{Census, Hall, Listener, Reserved};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
 use crate::volume::ServedVolume;
@@ -126,6 +126,7 @@ impl Server {
             volumes: served,
             pollers: Mutex::new(pollers),
             balance,
+            census: Census::default(),
             sessions_max: options.sessions_max,
             grace: options.grace,
         });

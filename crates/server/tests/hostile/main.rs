@@ -109,6 +109,11 @@ fn shared_mappings_of_what_is_not_theirs_and_without_end() {
 }
 
 #[test]
+fn sessions_that_leave_while_their_operations_run() {
+    attack(&[memory::left_in_a_loop]);
+}
+
+#[test]
 fn what_a_session_submitted_is_done_although_it_has_gone() {
     attack(&[memory::submitted_and_gone]);
 }

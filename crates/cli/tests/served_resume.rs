@@ -537,6 +537,47 @@ fn a_server_that_cannot_begin_leaves_the_sessions_to_the_next_one() {
     place.ok(&["check", "v.adit"]);
 }
 
+/// A server that stopped had no socket any more while its sessions were still there: a program that
+/// mapped a file meanwhile got ENOENT.
+#[test]
+fn a_file_is_mapped_while_the_server_is_replaced() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Some(Served::start(&place, &[]));
+    let volume = connect(&place);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let stop = AtomicBool::new(false);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let file = volume.open_file("/mapped", &options).expect("made");
+                drop(file.map_shared(0, 4096).expect("mapped"));
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // What is under way keeps the sessions of a server that stops.
+        scope.spawn(|| {
+            let file = volume.open_file("/busy", &appending()).expect("made");
+            let large = vec![1; LARGE];
+            while !stop.load(Ordering::Relaxed) {
+                file.append(&large).expect("appended");
+                file.sync_all().expect("synced");
+                file.set_len(0).expect("cut");
+            }
+        });
+        for round in 0..deaths(12) {
+            std::thread::sleep(Duration::from_millis(20) + moment(round, 60_000));
+            let before = done.load(Ordering::Relaxed);
+            let ended = served.take().expect("it serves");
+            served = Some(replace(ended, &place, Way::Term));
+            until("it maps again", || done.load(Ordering::Relaxed) > before);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Nobody waits for a process that has died with its server, or before; a process that is stopped
 /// is waited for, for two seconds, and loses its locks.
 #[test]

@@ -697,8 +697,8 @@ async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> 
             token: resuming::token(session, id, flags, kind),
         }),
         Err(open) => {
-            // Its close doesn't change the result.
-            let _ = fs.close(&open).await;
+            // Its session may have been handed over meanwhile.
+            close_each(fs, &[open], session.is_handed_over()).await;
             let what = "open more than 4096 files in one session";
             Err(Error::with(Errno::MFILE, what))
         }

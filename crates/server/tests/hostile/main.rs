@@ -114,6 +114,11 @@ fn sessions_that_leave_while_their_operations_run() {
 }
 
 #[test]
+fn threads_that_sleep_where_one_is_expected() {
+    attack(&[memory::many_sleepers]);
+}
+
+#[test]
 fn what_a_session_submitted_is_done_although_it_has_gone() {
     attack(&[memory::submitted_and_gone]);
 }

@@ -480,3 +480,28 @@ pub(crate) fn left_in_a_loop(rig: &Rig) {
     // One more: this side's, in the same process.
     assert!(most <= SESSIONS_MAX + 1, "{most} sessions had memory");
 }
+
+/// The server woke all threads that slept on the word of a slot, however many a session had there:
+/// 128,000 of them stopped it for 28 ms.
+pub(crate) fn many_sleepers(rig: &Rig) {
+    const SLEEPERS: u32 = 100;
+    let slept = Duration::from_secs(2);
+    let peer = Peer::begin(&rig.socket());
+    peer.memory.slot(0).submit(Message::Nothing);
+    let woken = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..SLEEPERS {
+            scope.spawn(|| {
+                let begin = Instant::now();
+                peer.memory.slot(0).sleep(slept);
+                let is_early = begin.elapsed() < slept;
+                woken.fetch_add(u32::from(is_early), Ordering::Relaxed);
+            });
+        }
+        std::thread::sleep(slept / 4);
+        peer.ring(0);
+        peer.wait(0).expect("a reply");
+    });
+    let woken = woken.into_inner();
+    assert!((1..SLEEPERS / 4).contains(&woken), "{woken} were woken");
+}

@@ -8,7 +8,7 @@ use adit_fs::{Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
 use adit_wire::handshake::Opening;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A volume, and what is under way on it for sessions.
@@ -25,6 +25,8 @@ pub(crate) struct ServedVolume {
     pub(crate) mappings: Arc<Mappings>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
+    /// See [`is_handed_over`](Self::is_handed_over).
+    handed_over: AtomicBool,
     /// Of the server. Weak: its pollers have this.
     pub(crate) balance: Weak<Balance>,
     /// This opening of it.
@@ -94,6 +96,7 @@ impl ServedVolume {
             is_queued,
             mappings,
             under_way: AtomicUsize::new(0),
+            handed_over: AtomicBool::new(false),
         })
     }
 
@@ -124,6 +127,16 @@ impl ServedVolume {
         if let Err(error) = deleted {
             tracing::warn!(volume = %self.name, %error, "files without names keep their space: the next opening deletes them");
         }
+    }
+
+    /// Does the next server do what is under way? Then no session hears of it any more.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Relaxed)
+    }
+
+    /// All sessions of the server are silenced: long operations end early.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn under_way(&self) -> usize {

@@ -119,6 +119,12 @@ fn threads_that_sleep_where_one_is_expected() {
 }
 
 #[test]
+fn a_server_is_replaced_in_time_whatever_is_under_way() {
+    let _alone = alone();
+    resuming::with_copies_under_way();
+}
+
+#[test]
 fn what_a_session_submitted_is_done_although_it_has_gone() {
     attack(&[memory::submitted_and_gone]);
 }

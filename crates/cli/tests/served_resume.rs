@@ -502,6 +502,9 @@ fn a_server_that_cannot_begin_leaves_the_sessions_to_the_next_one() {
     let mapping = stored.map_shared(0, 4096).expect("mapped");
     // SAFETY: it is mapped, and the program's only pointer to it.
     unsafe { mapping.as_ptr().write(b'x') };
+    let unlinked = holder.open_file("/gone", &appending()).expect("made");
+    unlinked.append(b"what nobody finds").expect("written");
+    holder.remove_file("/gone").expect("unlinked");
     drop(served);
     let serve = ["serve", "v.adit", "--socket", "s"];
     let with = |more: &[&str]| place.fails(1, &[&serve[..], more].concat());
@@ -531,7 +534,8 @@ fn a_server_that_cannot_begin_leaves_the_sessions_to_the_next_one() {
     file.append(b"two").expect("it goes on");
     assert_eq!(new.read("/f").expect("read"), b"onetwo");
     assert_eq!(new.read("/stored").expect("read")[0], b'x');
-    drop((mapping, stored, file, holder, new));
+    assert_eq!(unlinked.len().expect("it is there"), 17);
+    drop((mapping, stored, unlinked, file, holder, new));
     next.signal(rustix::process::Signal::TERM);
     assert!(next.end().0.success());
     place.ok(&["check", "v.adit"]);

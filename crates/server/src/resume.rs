@@ -27,6 +27,7 @@ use adit_wire::handshake::{Opening, Resumed};
 use adit_wire::socket::own_uid;
 use adit_wire::value::{Value, structs};
 use rustix::fs::{Mode, OFlags, fstat, open};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,8 +83,8 @@ structs! {
 #[derive(Debug)]
 pub(crate) struct SessionsFile {
     path: PathBuf,
-    /// None: the next server can't go on with sessions of this one.
-    file: Option<OwnedFd>,
+    /// Otherwise the next server can't go on with sessions of this one.
+    is_ours: bool,
     /// Of the tokens.
     key: HashKey,
     record: Mutex<Record>,
@@ -97,18 +98,18 @@ impl SessionsFile {
     /// volume stays there until this server has that volume: should this one fail to begin, the
     /// next one still knows the sessions.
     pub(crate) fn take(socket: &Path) -> (SessionsFile, Vec<VolumeRecord>) {
-        let path = path_for(socket);
-        let (file, record) = match open_own(&path).and_then(|file| {
+        let path = with_suffix(socket, ".sessions");
+        let (is_ours, record) = match open_own(&path).and_then(|file| {
             let record = read(&file)?;
             if record.is_none() && fstat(&file).map_err(from_rustix)?.st_size > 0 {
                 tracing::warn!(path = %path.display(), "sessions of the last server can't go on: it is damaged, or of another version");
             }
-            Ok((file, record))
+            Ok(record)
         }) {
-            Ok((file, record)) => (Some(file), record),
+            Ok(record) => (true, record),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "sessions end with this server: the next one can't know them");
-                (None, None)
+                (false, None)
             }
         };
         let record = record.unwrap_or_else(|| Record {
@@ -120,7 +121,7 @@ impl SessionsFile {
         let last = record.volumes.clone();
         let sessions_file = SessionsFile {
             path,
-            file,
+            is_ours,
             key: HashKey([record.key.0, record.key.1]),
             record: Mutex::new(record),
             #[cfg(feature = "internal")]
@@ -131,7 +132,7 @@ impl SessionsFile {
 
     /// Has a server left something to the next one at the socket?
     pub(crate) fn is_there(socket: &Path) -> bool {
-        path_for(socket).exists()
+        with_suffix(socket, ".sessions").exists()
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
@@ -140,7 +141,7 @@ impl SessionsFile {
 
     /// The next server can go on with sessions of this one.
     pub(crate) fn is_written(&self) -> bool {
-        self.file.is_some()
+        self.is_ours
     }
 
     /// The server has this volume from here on.
@@ -204,14 +205,16 @@ impl SessionsFile {
 
     /// No server goes on with the sessions of this one.
     pub(crate) fn remove(&self) {
-        if self.file.is_some() {
+        if self.is_ours {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// In one call: who is killed leaves the old record or the new one.
+    /// A kill, or a device without room, leaves the old record or the new one.
     fn write(&self, record: &Record) {
-        let Some(file) = &self.file else { return };
+        if !self.is_ours {
+            return;
+        }
         #[cfg(feature = "internal")]
         if self.is_cut.load(Ordering::Relaxed) {
             return;
@@ -224,9 +227,8 @@ impl SessionsFile {
                 .into_iter()
                 .flat_map(u64::to_le_bytes),
         );
-        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes, 0));
-        if written != Ok(bytes.len()) {
-            tracing::warn!(path = %self.path.display(), ?written, "the next server won't know all sessions of this one");
+        if let Err(error) = replace(&self.path, &bytes) {
+            tracing::warn!(path = %self.path.display(), %error, "the next server won't know all sessions of this one");
         }
     }
 
@@ -266,10 +268,20 @@ pub(crate) struct Known {
     pub(crate) uid: u32,
 }
 
-fn path_for(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".sessions");
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
     PathBuf::from(path)
+}
+
+/// Puts a file with this content in the place of another.
+fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let new_path = with_suffix(path, ".new");
+    let mut new = std::fs::File::from(open_own(&new_path)?);
+    // A server that was killed may have left it.
+    new.set_len(0)?;
+    new.write_all(content)?;
+    Ok(std::fs::rename(new_path, path)?)
 }
 
 fn checksum(bytes: &[u8]) -> u64 {
@@ -528,6 +540,36 @@ pub(crate) fn may_live(process: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The record was overwritten in place: a kill in between left neither the old one nor the new one.
+    #[test]
+    fn a_record_is_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, _) = SessionsFile::take(&socket);
+        let mut record = file.lock().clone();
+        file.write(&record);
+        let old = open_own(&with_suffix(&socket, ".sessions")).expect("opened");
+        let of = |epoch| VolumeRecord {
+            opening: Opening {
+                volume_id: (1, 2),
+                epoch,
+            },
+            processes: Vec::new(),
+            missing: Vec::new(),
+            earlier: Vec::new(),
+        };
+        record.volumes.push(of(3));
+        file.write(&record);
+        let kept = read(&old).expect("read").expect("it is whole");
+        assert!(kept.volumes.is_empty(), "nobody writes to the old one");
+        assert_eq!(SessionsFile::take(&socket).1[0].opening.epoch, 3);
+        // There is no room for a new one.
+        std::fs::create_dir(with_suffix(&socket, ".sessions.new")).expect("made");
+        record.volumes.push(of(4));
+        file.write(&record);
+        assert_eq!(SessionsFile::take(&socket).1.len(), 1);
+    }
 
     /// From some thousands of sessions on, the next server took the file for a damaged one, and ended
     /// all of them.

@@ -40,14 +40,6 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         names.push(name);
     }
     let mounts = mounts(&arguments.mount, &names)?;
-    let mut volumes: Vec<(String, Volume)> = Vec::new();
-    for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
-        volumes.push((name, options.open_to_serve(address)?));
-    }
-    let served: Vec<(&str, &Volume)> = volumes
-        .iter()
-        .map(|(name, volume)| (name.as_str(), volume))
-        .collect();
     let mut serve = ServeOptions::new();
     serve
         .pollers(arguments.pollers)
@@ -56,7 +48,23 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         .mode(arguments.mode)
         .sessions_max(arguments.sessions_max)
         .grace(Duration::from_secs(arguments.grace));
-    let server = Server::start(&served, &arguments.socket, &serve)?;
+    // Before a volume is opened: the sessions of the last server have to be led across each opening.
+    serve.check(&arguments.socket)?;
+    let mut volumes: Vec<(String, Volume)> = Vec::new();
+    for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
+        match options.open_to_serve(address) {
+            Ok(volume) => volumes.push((name, volume)),
+            Err(error) => return Err(pass_on(volumes, &arguments.socket, error)),
+        }
+    }
+    let served: Vec<(&str, &Volume)> = volumes
+        .iter()
+        .map(|(name, volume)| (name.as_str(), volume))
+        .collect();
+    let server = match Server::start(&served, &arguments.socket, &serve) {
+        Ok(server) => server,
+        Err(error) => return Err(pass_on(volumes, &arguments.socket, error)),
+    };
     let close = |server: Server, volumes: Vec<(String, Volume)>| {
         server.hand_over(volumes.into_iter().map(|(_, volume)| volume).collect())
     };
@@ -68,15 +76,9 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
             return Err(error);
         }
     };
-    let mut out = output::stdout();
-    writeln!(
-        out,
-        "serving {} at {}",
-        names.join(", "),
-        arguments.socket.display()
-    )?;
-    out.flush()?;
-    drop(out);
+    if let Err(error) = say_serving(&names, &arguments.socket) {
+        tracing::warn!(%error, "standard output can't be told that the server has begun");
+    }
     notify("READY=1");
     while signals.wait() == libc::SIGHUP {
         if let Some(path) = &arguments.log {
@@ -89,6 +91,25 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     notify("STOPPING=1");
     drop(mounts);
     close(server, volumes)
+}
+
+/// Closes the volumes of a server that can't begin, and returns why. The sessions of the last server
+/// are left to the next one.
+fn pass_on(volumes: Vec<(String, Volume)>, socket: &Path, why: Error) -> Error {
+    let volumes = volumes.into_iter().map(|(_, volume)| volume).collect();
+    match Server::pass_on(volumes, socket) {
+        // The sessions there are that server's.
+        Err(error) if error.errno() == Errno::ADDRINUSE => {}
+        Err(error) => tracing::warn!(%error, "sessions of the last server may be unable to go on"),
+        Ok(()) => {}
+    }
+    why
+}
+
+fn say_serving(names: &[String], socket: &Path) -> std::io::Result<()> {
+    let mut out = output::stdout();
+    writeln!(out, "serving {} at {}", names.join(", "), socket.display())?;
+    out.flush()
 }
 
 /// Sets the priority of `--nice`, or without it the highest that the system allows.

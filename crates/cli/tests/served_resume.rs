@@ -483,6 +483,105 @@ fn locks_and_files_without_names_go_on() {
     }
 }
 
+/// A server that could not begin had opened the volume, and closed it: that was the end of all
+/// sessions that waited, and of what programs had stored to mappings.
+#[test]
+fn a_server_that_cannot_begin_leaves_the_sessions_to_the_next_one() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    place.ok(&["mkfs", "busy.adit", "--size", "64M"]);
+    let served = Served::start(&place, &[]);
+    let holder = connect(&place);
+    let file = holder.open_file("/f", &appending()).expect("made");
+    let exclusive = FlockOperation::Exclusive { wait: false };
+    file.flock(exclusive).expect("locked");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let stored = holder.open_file("/stored", &options).expect("made");
+    stored.set_len(4096).expect("sized");
+    let mapping = stored.map_shared(0, 4096).expect("mapped");
+    // SAFETY: it is mapped, and the program's only pointer to it.
+    unsafe { mapping.as_ptr().write(b'x') };
+    let unlinked = holder.open_file("/gone", &appending()).expect("made");
+    unlinked.append(b"what nobody finds").expect("written");
+    holder.remove_file("/gone").expect("unlinked");
+    drop(served);
+    let serve = ["serve", "v.adit", "--socket", "s"];
+    let with = |more: &[&str]| place.fails(1, &[&serve[..], more].concat());
+    assert!(with(&["--cpus", "4095"]).contains("core 4095"));
+    place.fails(1, &["serve", "v.adit", "--socket", "missing/s"]);
+    let busy = Volume::open(place.path("busy.adit").to_str().expect("text")).expect("opened");
+    for _ in 0..2 {
+        assert!(with(&["busy.adit"]).contains("EBUSY"));
+    }
+    drop(busy);
+    // It serves, though it can't say so.
+    let mut command = place.command(&serve);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    command.stdout(full.expect("it is there"));
+    command.stderr(std::process::Stdio::null());
+    let mut mute = command.spawn().expect("it runs");
+    file.append(b"one").expect("it goes on");
+    assert!(mute.try_wait().expect("looked").is_none(), "it serves");
+    mute.kill().expect("killed");
+    mute.wait().expect("ended");
+    assert!(with(&["--cpus", "4095"]).contains("core 4095"));
+    let next = Served::start(&place, &["--grace", "8"]);
+    let new = connect(&place);
+    let refused = new.open_file("/f", &appending()).expect("opened");
+    let refused = refused.flock(exclusive).expect_err("locked");
+    assert_eq!(refused.errno(), Errno::AGAIN);
+    file.append(b"two").expect("it goes on");
+    assert_eq!(new.read("/f").expect("read"), b"onetwo");
+    assert_eq!(new.read("/stored").expect("read")[0], b'x');
+    assert_eq!(unlinked.len().expect("it is there"), 17);
+    drop((mapping, stored, unlinked, file, holder, new));
+    next.signal(rustix::process::Signal::TERM);
+    assert!(next.end().0.success());
+    place.ok(&["check", "v.adit"]);
+}
+
+/// A server that stopped had no socket any more while its sessions were still there: a program that
+/// mapped a file meanwhile got ENOENT.
+#[test]
+fn a_file_is_mapped_while_the_server_is_replaced() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Some(Served::start(&place, &[]));
+    let volume = connect(&place);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let stop = AtomicBool::new(false);
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let file = volume.open_file("/mapped", &options).expect("made");
+                drop(file.map_shared(0, 4096).expect("mapped"));
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        // What is under way keeps the sessions of a server that stops.
+        scope.spawn(|| {
+            let file = volume.open_file("/busy", &appending()).expect("made");
+            let large = vec![1; LARGE];
+            while !stop.load(Ordering::Relaxed) {
+                file.append(&large).expect("appended");
+                file.sync_all().expect("synced");
+                file.set_len(0).expect("cut");
+            }
+        });
+        for round in 0..deaths(12) {
+            std::thread::sleep(Duration::from_millis(20) + moment(round, 60_000));
+            let before = done.load(Ordering::Relaxed);
+            let ended = served.take().expect("it serves");
+            served = Some(replace(ended, &place, Way::Term));
+            until("it maps again", || done.load(Ordering::Relaxed) > before);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Nobody waits for a process that has died with its server, or before; a process that is stopped
 /// is waited for, for two seconds, and loses its locks.
 #[test]

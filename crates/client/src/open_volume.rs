@@ -852,8 +852,11 @@ fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_
     let name = Path::new(address).file_name().unwrap_or_default();
     let volumes = vec![(name.to_string_lossy().into_owned(), engine.clone())];
     let options = adit_server::ServeOptions::default();
-    let server = adit_server::Server::start(volumes, socket, &options)
-        .map_err(|error| error.context("share the volume"))?;
+    let server = adit_server::Server::start(volumes, socket, &options).map_err(|error| {
+        // The volume is closed now. A server that answers has its own sessions.
+        let _ = adit_server::Server::pass_on(std::slice::from_ref(engine), socket);
+        error.context("share the volume")
+    })?;
     // Before this process changes anything.
     server.wait_for_last_sessions();
     Ok(server)

@@ -69,6 +69,15 @@ impl ServeOptions {
     }
 }
 
+impl ServeOptions {
+    /// Can a server with these options begin at `socket`? Ask before you open the volumes: then a
+    /// mistake costs the sessions of the last server no time. Another server that answers there is
+    /// no error yet: it may be about to end.
+    pub fn check(&self, socket: impl AsRef<Path>) -> Result<()> {
+        self.options.check(socket.as_ref())
+    }
+}
+
 /// Open volumes at a socket: other processes open them as `unix:SOCKET`. It keeps the volumes open
 /// ([`Volume::close`] is `EBUSY` meanwhile). Dropping it ends the sessions.
 pub struct Server {
@@ -98,6 +107,21 @@ impl Server {
             server,
             _volumes: open.collect(),
         })
+    }
+
+    /// Closes volumes with which a server can't begin, so that sessions of the last server at
+    /// `socket` go on with the next one: the volumes were opened as
+    /// [`resumable`](crate::VolumeOptions::resumable), and nobody has used them. `EADDRINUSE` if
+    /// another server answers there; the other errors are those of [`Volume::close`].
+    pub fn pass_on(volumes: Vec<Volume>, socket: impl AsRef<Path>) -> Result<()> {
+        let engines = volumes.iter().map(|of| Ok(of.opened.engine()?.clone()));
+        let engines: Result<Vec<_>> = engines.collect();
+        let passed =
+            engines.and_then(|engines| adit_server::Server::pass_on(&engines, socket.as_ref()));
+        volumes
+            .into_iter()
+            .map(Volume::close)
+            .fold(passed, Result::and)
     }
 
     /// Waits for the sessions of the last server, for [`ServeOptions::grace`] at most. A program

@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Connections that wait to be accepted.
@@ -65,8 +65,40 @@ pub(crate) struct Hall {
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
     pub(crate) pollers: Mutex<Vec<Poller>>,
     pub(crate) balance: Arc<Balance>,
+    /// Those that there are, also after their end.
+    pub(crate) census: Census,
     pub(crate) sessions_max: usize,
     pub(crate) grace: Duration,
+}
+
+/// The sessions whose memory is there. One that has ended keeps it until its last operation is done:
+/// a client that begins sessions and leaves them must not have more of it than one that stays.
+#[derive(Debug, Default)]
+pub(crate) struct Census(Mutex<Vec<Counted>>);
+
+#[derive(Debug)]
+struct Counted {
+    uid: u32,
+    privileged: bool,
+    session: Weak<Session>,
+}
+
+impl Census {
+    fn add(&self, session: &Arc<Session>) {
+        let counted = Counted {
+            uid: session.peer.uid,
+            privileged: session.privileged,
+            session: Arc::downgrade(session),
+        };
+        self.present().push(counted);
+    }
+
+    /// Those that there are now.
+    fn present(&self) -> MutexGuard<'_, Vec<Counted>> {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.retain(|of| of.session.strong_count() > 0);
+        counted
+    }
 }
 
 impl Listener {
@@ -77,20 +109,20 @@ impl Listener {
         bound.map_err(|error| error.context(format_args!("listen at {}", path.display())))
     }
 
+    /// Could a socket be bound at `path`? A server that answers there may be about to end.
+    pub(crate) fn check(path: &Path) -> Result<()> {
+        match Reserved::new(path) {
+            Err(error) if error.errno() == Errno::ADDRINUSE => Ok(()),
+            reserved => reserved
+                .map(drop)
+                .map_err(|error| error.context(format_args!("listen at {}", path.display()))),
+        }
+    }
+
     fn bind_unnamed(path: &Path, mode: u32) -> Result<Listener> {
-        let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
-        let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+        let (fd, _alone) = bind_alone(path)?;
         if let Err(error) = refuse_descriptors(fd.as_fd()) {
             tracing::debug!(%error, "sessions can send descriptors, which are closed");
-        }
-        // A socket that is bound and doesn't listen yet looks like a dead one.
-        let _alone = lock_directory(path);
-        match bind(&fd, &address) {
-            Err(rustix::io::Errno::ADDRINUSE) => {
-                remove_dead(path, &address)?;
-                bind(&fd, &address).map_err(from_rustix)?;
-            }
-            bound => bound.map_err(from_rustix)?,
         }
         // Nobody can connect before `listen`.
         chmod(path, Mode::from_raw_mode(mode)).map_err(from_rustix)?;
@@ -113,17 +145,64 @@ impl Listener {
             return;
         }
         let _ = shutdown(&self.fd, Shutdown::Both);
-        let now = std::fs::symlink_metadata(&self.path);
-        // Another server's, if that has replaced it.
-        if now.is_ok_and(|now| identity(&now) == self.made) {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        remove_own(&self.path, self.made);
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// A socket that is bound and doesn't listen, as long as this lives: no server is there.
+pub(crate) struct Reserved {
+    _fd: OwnedFd,
+    path: PathBuf,
+    made: (u64, u64),
+    /// After the socket's name has gone.
+    _alone: Option<OwnedFd>,
+}
+
+impl Reserved {
+    pub(crate) fn new(path: &Path) -> Result<Reserved> {
+        let (fd, alone) = bind_alone(path)?;
+        Ok(Reserved {
+            _fd: fd,
+            path: path.to_owned(),
+            made: identity(&std::fs::symlink_metadata(path)?),
+            _alone: alone,
+        })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        remove_own(&self.path, self.made);
+    }
+}
+
+/// Binds a socket, and keeps other servers from its directory: one that is bound and doesn't listen
+/// looks like a dead one.
+fn bind_alone(path: &Path) -> Result<(OwnedFd, Option<OwnedFd>)> {
+    let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
+    let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+    let alone = lock_directory(path);
+    match bind(&fd, &address) {
+        Err(rustix::io::Errno::ADDRINUSE) => {
+            remove_dead(path, &address)?;
+            bind(&fd, &address).map_err(from_rustix)?;
+        }
+        bound => bound.map_err(from_rustix)?,
+    }
+    Ok((fd, alone))
+}
+
+/// Removes a socket's name, unless another server has replaced it.
+fn remove_own(path: &Path, made: (u64, u64)) {
+    let now = std::fs::symlink_metadata(path);
+    if now.is_ok_and(|now| identity(&now) == made) {
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -299,8 +378,8 @@ impl Hall {
         key: Key,
         inheritances: &mut Vec<Inheritance>,
     ) -> Result<()> {
+        self.check_room(&greeted.peer, inheritances)?;
         let sessions = self.sessions();
-        self.check_room(&greeted.peer, &sessions, inheritances)?;
         let session = sessions.iter().find(|session| session.key() == key);
         let session = session.ok_or_else(|| no_inheritance("a session"))?;
         let socket = greeted.socket.try_clone()?;
@@ -334,7 +413,7 @@ impl Hall {
             None => find(&self.volumes, &request.volume)?,
         };
         let resumed = resumed(&volume, request)?;
-        self.check_room(&greeted.peer, &self.sessions(), inheritances)?;
+        self.check_room(&greeted.peer, inheritances)?;
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = greeted.socket.try_clone();
@@ -351,18 +430,17 @@ impl Hall {
         if let Some(at) = inherited {
             inheritances.swap_remove(at).hand_to(&session);
         }
-        Ok((Arc::new(session), descriptor, resumed))
+        let session = Arc::new(session);
+        self.census.add(&session);
+        Ok((session, descriptor, resumed))
     }
 
     /// EAGAIN if there are as many sessions as may be. A user who is neither root nor the server's
     /// own has half of them at most; all of these together leave some to root.
-    /// What waits for an heir counts as a session.
-    fn check_room(
-        &self,
-        peer: &Peer,
-        sessions: &[Arc<Session>],
-        inheritances: &[Inheritance],
-    ) -> Result<()> {
+    /// What waits for an heir counts as a session, and so does one that has ended, until all that it
+    /// had submitted is done.
+    fn check_room(&self, peer: &Peer, inheritances: &[Inheritance]) -> Result<()> {
+        let sessions = self.census.present();
         let max = self.sessions_max;
         let refused = |what| Err(Error::with(Errno::AGAIN, what));
         if sessions.len() + inheritances.len() >= max {
@@ -372,7 +450,7 @@ impl Hall {
         if is_privileged(peer) {
             return Ok(());
         }
-        let users = sessions.iter().map(|session| session.peer.uid);
+        let users = sessions.iter().map(|session| session.uid);
         let users = users.chain(inheritances.iter().map(|left| left.uid));
         let of_user = users.filter(|uid| *uid == peer.uid).count();
         if of_user >= max.div_ceil(2) {

@@ -506,6 +506,7 @@ impl Turns<'_> {
             self.polled.iter().for_each(|of| of.session.silence());
             // What a session of another poller waits for is not granted to it any more.
             self.shared.balance.wait_for_silence();
+            self.shared.volumes.iter().for_each(|of| of.hand_over());
         }
         for polled in std::mem::take(&mut self.polled) {
             self.end(&polled.session, handing_over);

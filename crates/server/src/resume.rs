@@ -27,6 +27,7 @@ use adit_wire::handshake::{Opening, Resumed};
 use adit_wire::socket::own_uid;
 use adit_wire::value::{Value, structs};
 use rustix::fs::{Mode, OFlags, fstat, open};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +54,7 @@ struct Record {
 /// A volume, as a server had it.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeRecord {
-    opening: Opening,
+    pub(crate) opening: Opening,
     /// The processes of its sessions; 0: one that has no number here.
     processes: Vec<u32>,
     /// Those of earlier sessions that have not come back.
@@ -82,8 +83,8 @@ structs! {
 #[derive(Debug)]
 pub(crate) struct SessionsFile {
     path: PathBuf,
-    /// None: the next server can't go on with sessions of this one.
-    file: Option<OwnedFd>,
+    /// Otherwise the next server can't go on with sessions of this one.
+    is_ours: bool,
     /// Of the tokens.
     key: HashKey,
     record: Mutex<Record>,
@@ -93,34 +94,34 @@ pub(crate) struct SessionsFile {
 }
 
 impl SessionsFile {
-    /// Reads what the last server at the socket has left, and takes its place.
+    /// Reads what the last server at the socket has left, and takes its place. What it says of a
+    /// volume stays there until this server has that volume: should this one fail to begin, the
+    /// next one still knows the sessions.
     pub(crate) fn take(socket: &Path) -> (SessionsFile, Vec<VolumeRecord>) {
-        let mut path = socket.as_os_str().to_owned();
-        path.push(".sessions");
-        let path = PathBuf::from(path);
-        let (file, record) = match open_own(&path).and_then(|file| {
+        let path = with_suffix(socket, ".sessions");
+        let (is_ours, record) = match open_own(&path).and_then(|file| {
             let record = read(&file)?;
             if record.is_none() && fstat(&file).map_err(from_rustix)?.st_size > 0 {
                 tracing::warn!(path = %path.display(), "sessions of the last server can't go on: it is damaged, or of another version");
             }
-            Ok((file, record))
+            Ok(record)
         }) {
-            Ok((file, record)) => (Some(file), record),
+            Ok(record) => (true, record),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "sessions end with this server: the next one can't know them");
-                (None, None)
+                (false, None)
             }
         };
-        let mut record = record.unwrap_or_else(|| Record {
+        let record = record.unwrap_or_else(|| Record {
             magic: MAGIC,
             version: VERSION,
             key: (os_random_u64(), os_random_u64()),
             volumes: Vec::new(),
         });
-        let last = std::mem::take(&mut record.volumes);
+        let last = record.volumes.clone();
         let sessions_file = SessionsFile {
             path,
-            file,
+            is_ours,
             key: HashKey([record.key.0, record.key.1]),
             record: Mutex::new(record),
             #[cfg(feature = "internal")]
@@ -129,18 +130,25 @@ impl SessionsFile {
         (sessions_file, last)
     }
 
+    /// Has a server left something to the next one at the socket?
+    pub(crate) fn is_there(socket: &Path) -> bool {
+        with_suffix(socket, ".sessions").exists()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next server can go on with sessions of this one.
     pub(crate) fn is_written(&self) -> bool {
-        self.file.is_some()
+        self.is_ours
     }
 
     /// The server has this volume from here on.
     pub(crate) fn add(&self, opening: Opening, resumption: &Resumption) {
         let mut record = self.lock();
+        let is_another = |of: &VolumeRecord| of.opening.volume_id != opening.volume_id;
+        record.volumes.retain(is_another);
         record.volumes.push(VolumeRecord {
             opening,
             processes: Vec::new(),
@@ -148,6 +156,16 @@ impl SessionsFile {
             earlier: resumption.earlier.clone(),
         });
         self.write(&record);
+    }
+
+    /// The server has begun, with these openings: it serves no other volume.
+    pub(crate) fn forget_others(&self, openings: &[Opening]) {
+        let mut record = self.lock();
+        let before = record.volumes.len();
+        record.volumes.retain(|of| openings.contains(&of.opening));
+        if record.volumes.len() != before {
+            self.write(&record);
+        }
     }
 
     fn change(&self, opening: Opening, change: impl FnOnce(&mut VolumeRecord)) {
@@ -187,14 +205,16 @@ impl SessionsFile {
 
     /// No server goes on with the sessions of this one.
     pub(crate) fn remove(&self) {
-        if self.file.is_some() {
+        if self.is_ours {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
-    /// In one call: who is killed leaves the old record or the new one.
+    /// A kill, or a device without room, leaves the old record or the new one.
     fn write(&self, record: &Record) {
-        let Some(file) = &self.file else { return };
+        if !self.is_ours {
+            return;
+        }
         #[cfg(feature = "internal")]
         if self.is_cut.load(Ordering::Relaxed) {
             return;
@@ -207,9 +227,8 @@ impl SessionsFile {
                 .into_iter()
                 .flat_map(u64::to_le_bytes),
         );
-        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(file, &bytes, 0));
-        if written != Ok(bytes.len()) {
-            tracing::warn!(path = %self.path.display(), ?written, "the next server won't know all sessions of this one");
+        if let Err(error) = replace(&self.path, &bytes) {
+            tracing::warn!(path = %self.path.display(), %error, "the next server won't know all sessions of this one");
         }
     }
 
@@ -247,6 +266,22 @@ pub(crate) struct Known {
     pub(crate) flags: OpenFlags,
     pub(crate) kind: FileKind,
     pub(crate) uid: u32,
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    PathBuf::from(path)
+}
+
+/// Puts a file with this content in the place of another.
+fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let new_path = with_suffix(path, ".new");
+    let mut new = std::fs::File::from(open_own(&new_path)?);
+    // A server that was killed may have left it.
+    new.set_len(0)?;
+    new.write_all(content)?;
+    Ok(std::fs::rename(new_path, path)?)
 }
 
 fn checksum(bytes: &[u8]) -> u64 {
@@ -505,6 +540,36 @@ pub(crate) fn may_live(process: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The record was overwritten in place: a kill in between left neither the old one nor the new one.
+    #[test]
+    fn a_record_is_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, _) = SessionsFile::take(&socket);
+        let mut record = file.lock().clone();
+        file.write(&record);
+        let old = open_own(&with_suffix(&socket, ".sessions")).expect("opened");
+        let of = |epoch| VolumeRecord {
+            opening: Opening {
+                volume_id: (1, 2),
+                epoch,
+            },
+            processes: Vec::new(),
+            missing: Vec::new(),
+            earlier: Vec::new(),
+        };
+        record.volumes.push(of(3));
+        file.write(&record);
+        let kept = read(&old).expect("read").expect("it is whole");
+        assert!(kept.volumes.is_empty(), "nobody writes to the old one");
+        assert_eq!(SessionsFile::take(&socket).1[0].opening.epoch, 3);
+        // There is no room for a new one.
+        std::fs::create_dir(with_suffix(&socket, ".sessions.new")).expect("made");
+        record.volumes.push(of(4));
+        file.write(&record);
+        assert_eq!(SessionsFile::take(&socket).1.len(), 1);
+    }
 
     /// From some thousands of sessions on, the next server took the file for a damaged one, and ended
     /// all of them.

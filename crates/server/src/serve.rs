@@ -697,8 +697,8 @@ async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> 
             token: resuming::token(session, id, flags, kind),
         }),
         Err(open) => {
-            // Its close doesn't change the result.
-            let _ = fs.close(&open).await;
+            // Its session may have been handed over meanwhile.
+            close_each(fs, &[open], session.is_handed_over()).await;
             let what = "open more than 4096 files in one session";
             Err(Error::with(Errno::MFILE, what))
         }
@@ -780,7 +780,11 @@ fn copy_range(
 ) {
     let engine = ticket.session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
-        let copied = fs.copy_range(&from, call.offset, &to, call.to_offset, call.len_bytes);
+        let volume = &ticket.session.volume;
+        // Without a reply the session sends it to the next server.
+        let goes_on = || !volume.is_handed_over();
+        let (offset, to_offset, len_bytes) = (call.offset, call.to_offset, call.len_bytes);
+        let copied = fs.copy_range_while(&from, offset, &to, to_offset, len_bytes, goes_on);
         let copied = copied.await;
         ticket.finish_with_value(copied);
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::balance::Balance;
 use crate::door::Spare;
-use crate::listener::{Hall, Listener};
+use crate::listener::{Census, Hall, Listener, Reserved};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
 use crate::volume::ServedVolume;
@@ -48,6 +48,27 @@ impl Default for ServeOptions {
     }
 }
 
+impl ServeOptions {
+    /// Can a server with these options begin at the socket `path`? To be asked before its volumes
+    /// are opened: an opening that comes to nothing is one more to lead sessions across. Another
+    /// server that answers there is no error yet: it may be about to end.
+    pub fn check(&self, path: &Path) -> Result<()> {
+        self.check_values()?;
+        Listener::check(path)
+    }
+
+    fn check_values(&self) -> Result<()> {
+        if self.pollers == 0 || self.pollers > 256 {
+            let what = format!(
+                "serve with {} pollers: at least one, at most 256",
+                self.pollers
+            );
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        check_cpus(&self.cpus)
+    }
+}
+
 /// Volumes at a socket. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
@@ -68,15 +89,10 @@ impl Server {
         path: &Path,
         options: &ServeOptions,
     ) -> Result<Server> {
-        if options.pollers == 0 || options.pollers > 256 || volumes.is_empty() {
-            let what = format!(
-                "serve {} volumes with {} pollers: at least one of each, at most 256",
-                volumes.len(),
-                options.pollers
-            );
-            return Err(Error::with(Errno::INVAL, what));
+        options.check_values()?;
+        if volumes.is_empty() {
+            return Err(Error::with(Errno::INVAL, "serve no volume: at least one"));
         }
-        check_cpus(&options.cpus)?;
         let listener = Listener::bind(path, options.mode)?;
         let (sessions_file, last) = SessionsFile::take(path);
         let sessions_file = Arc::new(sessions_file);
@@ -110,18 +126,37 @@ impl Server {
             volumes: served,
             pollers: Mutex::new(pollers),
             balance,
+            census: Census::default(),
             sessions_max: options.sessions_max,
             grace: options.grace,
         });
         let serving = hall.clone();
         let spare = Spare::new()?;
         let thread = spawn_without_signals("adit-server", move || serving.serve(spare))?;
+        let openings: Vec<_> = hall.volumes.iter().map(|of| of.opening).collect();
+        sessions_file.forget_others(&openings);
         Ok(Server {
             hall,
             thread: Some(thread),
             sessions_file,
             generation: fork::generation(),
         })
+    }
+
+    /// Leaves the sessions of the last server at the socket `path` to the next one that begins, when
+    /// one can't: of these volumes, which were opened [with their orphans](Fs::open_with_orphans),
+    /// which nobody has used, and which are closed now. `EADDRINUSE` if a server answers there.
+    pub fn pass_on(volumes: &[Arc<Engine<Fs>>], path: &Path) -> Result<()> {
+        if volumes.is_empty() || !SessionsFile::is_there(path) {
+            return Ok(());
+        }
+        // The file is nobody else's meanwhile.
+        let _reserved = Reserved::new(path)?;
+        let (sessions_file, last) = SessionsFile::take(path);
+        for engine in volumes {
+            ServedVolume::pass_on(engine, &sessions_file, &last)?;
+        }
+        Ok(())
     }
 
     /// Its sessions and pollers.

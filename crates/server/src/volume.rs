@@ -8,7 +8,7 @@ use adit_fs::{Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
 use adit_wire::handshake::Opening;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A volume, and what is under way on it for sessions.
@@ -25,6 +25,8 @@ pub(crate) struct ServedVolume {
     pub(crate) mappings: Arc<Mappings>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
+    /// See [`is_handed_over`](Self::is_handed_over).
+    handed_over: AtomicBool,
     /// Of the server. Weak: its pollers have this.
     pub(crate) balance: Weak<Balance>,
     /// This opening of it.
@@ -56,11 +58,7 @@ impl ServedVolume {
                 let capabilities = store.reactor().device().capabilities();
                 let published = store.frames().published()?;
                 let info = store.info().await?;
-                let id = u128::from_be_bytes(info.volume_id);
-                let opening = Opening {
-                    volume_id: ((id >> 64) as u64, id as u64),
-                    epoch: store.epoch(),
-                };
+                let opening = opening_of(info.volume_id, store.epoch());
                 let (names, is_queued) = (fs.shared_names(), capabilities.queued);
                 let (predecessor, is_untouched) = (store.predecessor(), fs.keeps_orphans());
                 Ok((
@@ -98,7 +96,29 @@ impl ServedVolume {
             is_queued,
             mappings,
             under_way: AtomicUsize::new(0),
+            handed_over: AtomicBool::new(false),
         })
+    }
+
+    /// A server that can't begin has opened this volume and not used it: the sessions of the last
+    /// server, which left `last`, go on after this opening, too.
+    pub(crate) fn pass_on(
+        engine: &Engine<Fs>,
+        sessions_file: &SessionsFile,
+        last: &[VolumeRecord],
+    ) -> Result<()> {
+        let (opening, predecessor, is_untouched) = engine.run(|fs| async {
+            let store = fs.store();
+            let opening = opening_of(store.info().await?.volume_id, store.epoch());
+            Ok((opening, store.predecessor(), fs.keeps_orphans()))
+        })?;
+        // Otherwise the server came so far itself.
+        if last.iter().all(|of| of.opening != opening) {
+            let volume_id = opening.volume_id;
+            let resumption = Resumption::new(volume_id, predecessor, last, is_untouched);
+            sessions_file.add(opening, &resumption);
+        }
+        Ok(())
     }
 
     /// Deletes what lost its last name in an earlier opening, and nobody has open now.
@@ -109,8 +129,26 @@ impl ServedVolume {
         }
     }
 
+    /// Does the next server do what is under way? Then no session hears of it any more.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Relaxed)
+    }
+
+    /// All sessions of the server are silenced: long operations end early.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Acquire)
+    }
+}
+
+fn opening_of(volume_id: [u8; 16], epoch: u64) -> Opening {
+    let id = u128::from_be_bytes(volume_id);
+    Opening {
+        volume_id: ((id >> 64) as u64, id as u64),
+        epoch,
     }
 }
 

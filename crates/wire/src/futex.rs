@@ -21,10 +21,11 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     }
 }
 
-/// Wakes all that sleep there, in any process.
-pub(crate) fn wake(word: &AtomicU32) {
+/// Wakes up to `max` threads that sleep there, in any process. The call lasts as long as there are
+/// such threads: a bound keeps a session with many sleepers from stopping the server.
+pub(crate) fn wake(word: &AtomicU32, max: i32) {
     // SAFETY: the word is valid; a wake doesn't access it.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, max);
     }
 }

@@ -10,13 +10,15 @@ use std::time::Duration;
 lazy_static! {
     static ref SLEEPERS: Sleepers = Sleepers {
         addresses: Mutex::new(Vec::new()),
+        tickets: AtomicU32::new(0),
         woken: Condvar::new(),
     };
 }
 
 struct Sleepers {
-    /// The words at which threads sleep: one thread each.
-    addresses: Mutex<Vec<usize>>,
+    /// The words at which threads sleep, each thread's with a number of its own.
+    addresses: Mutex<Vec<(usize, u32)>>,
+    tickets: AtomicU32,
     woken: Condvar,
 }
 
@@ -27,7 +29,8 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Duration) {
     if word.load(Ordering::SeqCst) != expected {
         return;
     }
-    let me = std::ptr::from_ref(word).addr();
+    let ticket = SLEEPERS.tickets.fetch_add(1, Ordering::Relaxed);
+    let me = (std::ptr::from_ref(word).addr(), ticket);
     addresses.push(me);
     while addresses.contains(&me) {
         addresses = SLEEPERS.woken.wait(addresses).expect(held);
@@ -36,14 +39,20 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, _: Duration) {
 
 /// As in `futex.rs`.
 #[track_caller]
-pub(crate) fn wake(word: &AtomicU32) {
+pub(crate) fn wake(word: &AtomicU32, max: i32) {
     if is_skipped() {
         return;
     }
     let me = std::ptr::from_ref(word).addr();
     let mut addresses = SLEEPERS.addresses.lock().expect("no model panics here");
-    if addresses.contains(&me) {
-        addresses.retain(|address| *address != me);
+    let mut left = max;
+    let before = addresses.len();
+    addresses.retain(|(address, _)| {
+        let wakes = *address == me && left > 0;
+        left -= i32::from(wakes);
+        !wakes
+    });
+    if addresses.len() != before {
         SLEEPERS.woken.notify_all();
     }
 }

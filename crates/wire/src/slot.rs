@@ -47,6 +47,8 @@ pub(crate) const REPORTED: u32 = 4;
 const REPLIES_AWAITED: u32 = 1;
 /// A reply, as [`Replies`] counts it.
 const ONE_REPLY: u32 = 2;
+/// Threads that a reply wakes there. Those of one session that sleep are fewer: it has so many slots.
+const SLEEPERS_MAX: i32 = SLOTS as i32;
 
 /// The session's call for the server.
 #[repr(C, align(64))]
@@ -191,7 +193,8 @@ impl Slot {
         self.len.store(reply.len, Ordering::Relaxed);
         self.hint.store(reply.hint, Ordering::Relaxed);
         match self.state.swap(DONE, Ordering::AcqRel) {
-            SLEEPING => futex::wake(&self.state),
+            // The thread that submitted the message: only it waits for its reply.
+            SLEEPING => futex::wake(&self.state, 1),
             REPORTED => replies.count_one(),
             _ => {}
         }
@@ -226,7 +229,7 @@ impl Replies {
         let before = self.word.fetch_add(ONE_REPLY, Ordering::AcqRel);
         if before & REPLIES_AWAITED != 0 {
             self.word.fetch_and(!REPLIES_AWAITED, Ordering::AcqRel);
-            futex::wake(&self.word);
+            futex::wake(&self.word, SLEEPERS_MAX);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
-use super::resume::Waiting;
+use super::resume::{Waiting, may_pass};
 use super::tail::Tails;
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
@@ -255,12 +255,15 @@ fn with_high_number(socket: OwnedFd) -> OwnedFd {
 impl Connection {
     /// The memory of a file's shared mappings, which the session holds.
     pub(crate) fn mapped_memory(&self, file: u64) -> Result<OwnedFd> {
+        let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             let link = self.link();
             let key = link.key;
             match ask_for_mapped(&self.address, MappedFile { key, file }) {
                 // The next one has the same memory.
                 Err(_) if link.has_ended() => self.resume(link)?,
+                // A server that stops gives up its socket first, then its sessions.
+                Err(error) if may_pass(error.errno()) && wait.goes_on() => {}
                 asked => return asked,
             }
         }

@@ -50,6 +50,28 @@ impl Fs {
         target_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
+        let goes_on = || true;
+        self.copy_range_while(
+            source,
+            source_offset,
+            target,
+            target_offset,
+            len_bytes,
+            goes_on,
+        )
+        .await
+    }
+
+    /// As [`copy_range`](Self::copy_range), but ends after a piece if `goes_on` says no.
+    pub async fn copy_range_while(
+        &self,
+        source: &OpenFile,
+        source_offset: u64,
+        target: &OpenFile,
+        target_offset: u64,
+        len_bytes: u64,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<u64> {
         let (from, to) = (self.usable(source)?, self.usable(target)?);
         let (from, to) = (from.content()?, to.content()?);
         self.tails.absorb(from).await?;
@@ -84,7 +106,8 @@ impl Fs {
         let target_inode = self.writing(target, false).await?;
         let mut done = 0;
         let mut failure = None;
-        while done < len_bytes && failure.is_none() {
+        // No byte copied would say that the source ends here.
+        while done < len_bytes && failure.is_none() && (done == 0 || goes_on()) {
             let (source_at, target_at) = (source_offset + done, target_offset + done);
             match self
                 .copy_piece(from, source_at, to, target_at, len_bytes - done)

@@ -1,6 +1,6 @@
 //! Calls of a session that goes on with one of the last server: open again, lock, settle appends.
 
-use super::{Begun, Ticket, garbled};
+use super::{Begun, Ticket, close_each, garbled};
 use crate::resume::Known;
 use crate::rights::{self, Decoded};
 use crate::session::Session;
@@ -84,7 +84,8 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
                 match put {
                     Ok(()) => Ok(()),
                     Err(_) => {
-                        let _ = fs.close(&open).await;
+                        // Its session may have been handed over meanwhile.
+                        close_each(fs, &[open], session.is_handed_over()).await;
                         Err(Error::with(
                             Errno::MFILE,
                             "open a file under a number that is taken",

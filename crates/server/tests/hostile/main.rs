@@ -109,6 +109,22 @@ fn shared_mappings_of_what_is_not_theirs_and_without_end() {
 }
 
 #[test]
+fn sessions_that_leave_while_their_operations_run() {
+    attack(&[memory::left_in_a_loop]);
+}
+
+#[test]
+fn threads_that_sleep_where_one_is_expected() {
+    attack(&[memory::many_sleepers]);
+}
+
+#[test]
+fn a_server_is_replaced_in_time_whatever_is_under_way() {
+    let _alone = alone();
+    resuming::with_copies_under_way();
+}
+
+#[test]
 fn what_a_session_submitted_is_done_although_it_has_gone() {
     attack(&[memory::submitted_and_gone]);
 }

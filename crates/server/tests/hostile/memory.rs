@@ -1,12 +1,14 @@
 //! A session that changes its memory while the server works with it.
 
-use crate::rig::{Peer, Rig, minutes, seed, until};
+use crate::rig::{LIMIT, Peer, Rig, SESSIONS_MAX, minutes, seed, until};
+use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_fs::{LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;
 use adit_wire::memory::{AREA_BYTES, ARENA_BYTES, MEMORY_BYTES};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
+use adit_wire::value::Value;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -422,4 +424,84 @@ pub(crate) fn submitted_and_gone(rig: &Rig) {
         let size_bytes = 0;
         other.call(0, file, SetSize { size_bytes }).expect("cut");
     }
+}
+
+/// Begins copies under way, for a session that leaves at once. EAGAIN: there are too many sessions.
+fn begin_copies(rig: &Rig) -> adit_base::Result<Peer> {
+    const COPIES: usize = 16;
+    let mut peer = Peer::ask_for(&rig.socket())?;
+    let (file, to) = (peer.create("/copied"), peer.create("/copy"));
+    let copy = CopyRange {
+        offset: 0,
+        to,
+        to_offset: 0,
+        len_bytes: 4 << 20,
+    };
+    let bytes = copy.encode();
+    let (number, len) = (CopyRange::NUMBER, bytes.len() as u32);
+    for slot in 0..COPIES {
+        peer.fill(slot, &bytes);
+        let message = Message::FileCall { number, file, len };
+        peer.memory.slot(slot).submit(message);
+    }
+    (0..COPIES).for_each(|slot| peer.ring(slot));
+    Ok(peer)
+}
+
+/// Each session that had ended kept its memory until its operations were done, and counted no more:
+/// a client that left at once and came again had any number of them.
+pub(crate) fn left_in_a_loop(rig: &Rig) {
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/copied");
+    peer.fill(0, &[1; 1 << 20]);
+    for piece in 0..4 {
+        let write = Message::Write {
+            file,
+            len: 1 << 20,
+            offset: piece << 20,
+            flags: WriteFlags::empty(),
+        };
+        assert_eq!(peer.ask(0, write).expect("written").errno, 0);
+    }
+    drop(peer);
+    let begin = Instant::now();
+    let (mut begun, mut most) = (0, 0);
+    while begun < 3 * SESSIONS_MAX {
+        assert!(begin.elapsed() < LIMIT, "only {begun} sessions could begin");
+        match begin_copies(rig) {
+            Ok(_) => begun += 1,
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::AGAIN, "{error}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        most = most.max(rig.memories());
+    }
+    // One more: this side's, in the same process.
+    assert!(most <= SESSIONS_MAX + 1, "{most} sessions had memory");
+}
+
+/// The server woke all threads that slept on the word of a slot, however many a session had there:
+/// 128,000 of them stopped it for 28 ms.
+pub(crate) fn many_sleepers(rig: &Rig) {
+    const SLEEPERS: u32 = 100;
+    let slept = Duration::from_secs(2);
+    let peer = Peer::begin(&rig.socket());
+    peer.memory.slot(0).submit(Message::Nothing);
+    let woken = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..SLEEPERS {
+            scope.spawn(|| {
+                let begin = Instant::now();
+                peer.memory.slot(0).sleep(slept);
+                let is_early = begin.elapsed() < slept;
+                woken.fetch_add(u32::from(is_early), Ordering::Relaxed);
+            });
+        }
+        std::thread::sleep(slept / 4);
+        peer.ring(0);
+        peer.wait(0).expect("a reply");
+    });
+    let woken = woken.into_inner();
+    assert!((1..SLEEPERS / 4).contains(&woken), "{woken} were woken");
 }

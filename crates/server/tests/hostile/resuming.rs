@@ -10,9 +10,11 @@ use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::*;
 use adit_wire::handshake::Opening;
 use adit_wire::message::{Message, WriteFlags};
+use adit_wire::slot::SLOTS;
+use adit_wire::value::Value;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// There is no session to go on with.
 pub(crate) fn without_a_last_server(rig: &Rig) {
@@ -213,4 +215,52 @@ pub(crate) fn with_a_last_server() {
     assert_eq!(next.ask(2, size).expect("a reply").value, 10);
     drop((next, server));
     engine.shutdown(|fs| fs.close_volume()).expect("closed");
+}
+
+/// A server that was to be replaced did all that was under way: dozens of copies of a gigabyte took
+/// longer than sessions wait for the next server.
+pub(crate) fn with_copies_under_way() {
+    let end_after = |end: fn(&mut Server)| {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (image, socket) = (directory.path().join("v"), directory.path().join("s"));
+        let file = std::fs::File::create(&image).expect("made");
+        file.set_len(256 << 20).expect("sized");
+        let engine = start(&image, true);
+        let mut server = serve(&engine, &socket);
+        let mut peer = Peer::begin(&socket);
+        let (file, to) = (peer.create("/f"), peer.create("/g"));
+        peer.fill(0, &[1; 1 << 20]);
+        for piece in 0..64 {
+            let write = Message::Write {
+                file,
+                len: 1 << 20,
+                offset: piece << 20,
+                flags: WriteFlags::empty(),
+            };
+            assert_eq!(peer.ask(0, write).expect("written").errno, 0);
+        }
+        let copy = CopyRange {
+            offset: 0,
+            to,
+            to_offset: 0,
+            len_bytes: 64 << 20,
+        };
+        let bytes = copy.encode();
+        let (number, len) = (CopyRange::NUMBER, bytes.len() as u32);
+        for slot in 0..SLOTS {
+            peer.fill(slot, &bytes);
+            peer.submit(slot, Message::FileCall { number, file, len });
+        }
+        // It takes them.
+        std::thread::sleep(Duration::from_millis(50));
+        let begin = Instant::now();
+        end(&mut server);
+        let took = begin.elapsed();
+        drop(server);
+        engine.shutdown(|fs| fs.close_volume()).expect("closed");
+        took
+    };
+    let (all, replaced) = (end_after(Server::stop), end_after(Server::hand_over));
+    println!("stops after {all:?}, is replaced after {replaced:?}");
+    assert!(2 * replaced < all, "{replaced:?} of {all:?}");
 }

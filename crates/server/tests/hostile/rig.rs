@@ -245,6 +245,11 @@ impl Rig {
         }
     }
 
+    /// Sessions' memories that are mapped in the server's process.
+    pub(crate) fn memories(&self) -> usize {
+        memories(&self.pid)
+    }
+
     /// Resident memory of the server's process.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("read");

@@ -273,8 +273,11 @@ impl Hall {
             let mut ended = arrivals.ready.iter();
             inheritances.retain(|_| ended.next() == Some(&false));
             for (of, request) in arrivals.asked {
+                // Who leaves files has its session's locks: one that doesn't know yet that its server
+                // has ended could come back only after the answer.
+                let leaves = matches!(request.aim, Aim::Leave(_));
                 match () {
-                    () if !any_grace || request.resumes().is_some() => {
+                    () if !any_grace || leaves || request.resumes().is_some() => {
                         self.answer(&door, &of, &request, inheritances);
                     }
                     () if self.has_room_to_hold(&of.peer, &held) => held.push((of, request)),
@@ -378,10 +381,10 @@ impl Hall {
         key: Key,
         inheritances: &mut Vec<Inheritance>,
     ) -> Result<()> {
-        self.check_room(&greeted.peer, inheritances)?;
         let sessions = self.sessions();
         let session = sessions.iter().find(|session| session.key() == key);
         let session = session.ok_or_else(|| no_inheritance("a session"))?;
+        self.check_room(&greeted.peer, inheritances)?;
         let socket = greeted.socket.try_clone()?;
         let left = Inheritance::of(session, socket, greeted.peer.uid)?;
         // If it went away, its connection says so.

@@ -7,10 +7,11 @@ use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Greeting, Hello, Key, Request
 use adit_wire::message::Message;
 use adit_wire::socket::{receive_message, send_message};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Asks that the files of a session are kept.
-fn leave(rig: &Rig, key: Key) -> adit_base::Result<(OwnedFd, Key)> {
-    let socket = knock(&rig.socket());
+pub(crate) fn leave(socket: &Path, key: Key) -> adit_base::Result<(OwnedFd, Key)> {
+    let socket = knock(socket);
     let mut buffer = [0; BYTES_MAX];
     match receive_message(&socket, &mut buffer)? {
         Greeting::Refused(error) => return Err(error),
@@ -56,15 +57,18 @@ pub(crate) fn keys(rig: &Rig) {
     };
     for wrong in wrong {
         assert_eq!(
-            leave(rig, wrong).expect_err("refused").errno(),
+            leave(&rig.socket(), wrong).expect_err("refused").errno(),
             Errno::STALE
         );
         stale(Aim::Inherit(wrong));
     }
     // The key of a session is none of files that are kept, and that of such files no session's.
     stale(Aim::Inherit(key));
-    let (kept, left) = leave(rig, key).expect("kept");
-    assert_eq!(leave(rig, left).expect_err("refused").errno(), Errno::STALE);
+    let (kept, left) = leave(&rig.socket(), key).expect("kept");
+    assert_eq!(
+        leave(&rig.socket(), left).expect_err("refused").errno(),
+        Errno::STALE
+    );
     let (mut child, _) = Peer::ask_with(&rig.socket(), Aim::Inherit(left)).expect("inherited");
     assert_eq!(
         child.ask(0, Message::Size { file }).expect("alive").errno,
@@ -82,13 +86,13 @@ pub(crate) fn keys(rig: &Rig) {
         0
     );
     // A connection that has gone keeps nothing.
-    let (kept, left) = leave(rig, key).expect("kept");
+    let (kept, left) = leave(&rig.socket(), key).expect("kept");
     drop(kept);
     until("it is gone", || {
         Peer::ask_with(&rig.socket(), Aim::Inherit(left)).is_err()
     });
     drop(parent);
-    until("the session is gone", || leave(rig, key).is_err());
+    until("the session is gone", || leave(&rig.socket(), key).is_err());
 }
 
 /// More than the server keeps; all of it goes with the connections.
@@ -99,7 +103,7 @@ pub(crate) fn many(rig: &Rig) {
     }
     let mut kept = Vec::new();
     let refused = loop {
-        match leave(rig, begun.key) {
+        match leave(&rig.socket(), begun.key) {
             Ok(left) => kept.push(left),
             Err(error) => break error,
         }

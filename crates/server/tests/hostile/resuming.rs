@@ -1,5 +1,6 @@
 //! Sessions that say they go on with one of the last server.
 
+use crate::inheriting::leave;
 use crate::rig::{LIMIT, Peer, Rig, until};
 use adit_base::Errno;
 use adit_block::{DeviceOptions, open_device};
@@ -122,6 +123,10 @@ pub(crate) fn with_a_last_server() {
 
     let engine = start(&image, false);
     let server = serve(&engine, &socket);
+    // Who leaves files doesn't know yet that its server has ended: it waits for nobody, since it comes
+    // back only behind the answer.
+    let left = leave(&socket, begun.key).expect_err("a session of the last server");
+    assert_eq!(left.errno(), Errno::STALE);
     // Others wait, though not for ever.
     let begin = Instant::now();
     let impatient = std::thread::spawn({

@@ -557,7 +557,9 @@ fn a_file_is_mapped_while_the_server_is_replaced() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let file = volume.open_file("/mapped", &options).expect("made");
-                drop(file.map_shared(0, 4096).expect("mapped"));
+                let mapped = file.map_shared(0, 4096);
+                stop.fetch_or(mapped.is_err(), Ordering::Relaxed);
+                drop(mapped.expect("mapped"));
                 done.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -576,7 +578,10 @@ fn a_file_is_mapped_while_the_server_is_replaced() {
             let before = done.load(Ordering::Relaxed);
             let ended = served.take().expect("it serves");
             served = Some(replace(ended, &place, Way::Term));
-            until("it maps again", || done.load(Ordering::Relaxed) > before);
+            let goes_on = || done.load(Ordering::Relaxed) > before;
+            until("it maps again", || {
+                goes_on() || stop.load(Ordering::Relaxed)
+            });
         }
         stop.store(true, Ordering::Relaxed);
     });

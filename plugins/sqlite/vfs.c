@@ -98,8 +98,9 @@ static int stat_database(const struct file *file, adit_stat *result)
     return found;
 }
 
-/* A journal or log has the permissions and the owner of its database, as with SQLite's unix VFS: otherwise others could
- * read in it what they can't in the database, or a database that root has used would be its owner's no more. */
+/* A journal or log has the permissions and the owner of its database, as with SQLite's unix VFS:
+ * otherwise others could read in it what they can't in the database, or a database that root has
+ * used would be its owner's no more. */
 static int open_handle(struct file *file, int *flags)
 {
     const int is_journal = *flags & (SQLITE_OPEN_WAL | SQLITE_OPEN_MAIN_JOURNAL) && *flags & SQLITE_OPEN_CREATE;

@@ -48,7 +48,8 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         .mode(arguments.mode)
         .sessions_max(arguments.sessions_max)
         .grace(Duration::from_secs(arguments.grace));
-    // Before a volume is opened: the sessions of the last server have to be led across each opening.
+    // Before a volume is opened: the sessions of the last server have to be led across each
+    // opening.
     serve.check(&arguments.socket)?;
     let mut volumes: Vec<(String, Volume)> = Vec::new();
     for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
@@ -93,8 +94,8 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     close(server, volumes)
 }
 
-/// Closes the volumes of a server that can't begin, and returns why. The sessions of the last server
-/// are left to the next one.
+/// Closes the volumes of a server that can't begin, and returns why. The sessions of the last
+/// server are left to the next one.
 fn pass_on(volumes: Vec<(String, Volume)>, socket: &Path, why: Error) -> Error {
     let volumes = volumes.into_iter().map(|(_, volume)| volume).collect();
     match Server::pass_on(volumes, socket) {

@@ -346,8 +346,8 @@ pub(crate) fn in_range(first: c_int, last: c_int) -> Vec<c_int> {
 }
 
 thread_local! {
-    /// What a child of vfork changed, which has this thread's memory. This thread forgets it when it
-    /// goes on. Without a destructor: a program may start others in its last functions.
+    /// What a child of vfork changed, which has this thread's memory. This thread forgets it when
+    /// it goes on. Without a destructor: a program may start others in its last functions.
     static VFORKED: ManuallyDrop<RefCell<Vforked>> =
         const { ManuallyDrop::new(RefCell::new(Vforked::NEW)) };
 }

@@ -119,8 +119,8 @@ pub(crate) fn share<'p>(positions: impl Iterator<Item = &'p Position>) -> Answer
     Ok(())
 }
 
-/// Cells for the files that children of vfork open. Such a child can't make any: its descriptors are
-/// its own, but its memory is its parent's.
+/// Cells for the files that children of vfork open. Such a child can't make any: its descriptors
+/// are its own, but its memory is its parent's.
 struct Spare {
     cells: Arc<Cells>,
     taken: AtomicUsize,
@@ -149,7 +149,8 @@ pub(crate) fn make_spare() -> Answer<()> {
     Ok(())
 }
 
-/// In a child of vfork: the position of a file that it opens moves into a spare cell, if there is one.
+/// In a child of vfork: the position of a file that it opens moves into a spare cell, if there is
+/// one.
 pub(crate) fn take_spare(position: &Position) {
     if let Some(spare) = &*SPARE.load() {
         let at = spare.taken.fetch_add(1, Ordering::Relaxed);

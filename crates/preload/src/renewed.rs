@@ -1,8 +1,8 @@
 //! Locks that a forked child has anew.
 //!
-//! Another thread of the parent may have a lock when its process forks, and nobody unlocks it in the
-//! child. To hold each lock while the process forks isn't always possible: the C library's own work
-//! in `fork`, and other libraries', may need it.
+//! Another thread of the parent may have a lock when its process forks, and nobody unlocks it in
+//! the child. To hold each lock while the process forks isn't always possible: the C library's own
+//! work in `fork`, and other libraries', may need it.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};

@@ -71,8 +71,9 @@ pub(crate) struct Hall {
     pub(crate) grace: Duration,
 }
 
-/// The sessions whose memory is there. One that has ended keeps it until its last operation is done:
-/// a client that begins sessions and leaves them must not have more of it than one that stays.
+/// The sessions whose memory is there. One that has ended keeps it until its last operation is
+/// done: a client that begins sessions and leaves them must not have more of it than one that
+/// stays.
 #[derive(Debug, Default)]
 pub(crate) struct Census(Mutex<Vec<Counted>>);
 
@@ -273,8 +274,8 @@ impl Hall {
             let mut ended = arrivals.ready.iter();
             inheritances.retain(|_| ended.next() == Some(&false));
             for (of, request) in arrivals.asked {
-                // Who leaves files has its session's locks: one that doesn't know yet that its server
-                // has ended could come back only after the answer.
+                // Who leaves files has its session's locks: one that doesn't know yet that its
+                // server has ended could come back only after the answer.
                 let leaves = matches!(request.aim, Aim::Leave(_));
                 match () {
                     () if !any_grace || leaves || request.resumes().is_some() => {
@@ -439,9 +440,9 @@ impl Hall {
     }
 
     /// EAGAIN if there are as many sessions as may be. A user who is neither root nor the server's
-    /// own has half of them at most; all of these together leave some to root.
-    /// What waits for an heir counts as a session, and so does one that has ended, until all that it
-    /// had submitted is done.
+    /// own has half of them at most; all of these together leave some to root. What waits for an
+    /// heir counts as a session, and so does one that has ended, until all that it had submitted is
+    /// done.
     fn check_room(&self, peer: &Peer, inheritances: &[Inheritance]) -> Result<()> {
         let sessions = self.census.present();
         let max = self.sessions_max;

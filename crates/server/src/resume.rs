@@ -541,7 +541,8 @@ pub(crate) fn may_live(process: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// The record was overwritten in place: a kill in between left neither the old one nor the new one.
+    /// The record was overwritten in place: a kill in between left neither the old one nor the new
+    /// one.
     #[test]
     fn a_record_is_replaced_as_a_whole() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -571,8 +572,8 @@ mod tests {
         assert_eq!(SessionsFile::take(&socket).1.len(), 1);
     }
 
-    /// From some thousands of sessions on, the next server took the file for a damaged one, and ended
-    /// all of them.
+    /// From some thousands of sessions on, the next server took the file for a damaged one, and
+    /// ended all of them.
     #[test]
     fn the_next_server_knows_any_number_of_sessions() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -143,9 +143,10 @@ impl Server {
         })
     }
 
-    /// Leaves the sessions of the last server at the socket `path` to the next one that begins, when
-    /// one can't: of these volumes, which were opened [with their orphans](Fs::open_with_orphans),
-    /// which nobody has used, and which are closed now. `EADDRINUSE` if a server answers there.
+    /// Leaves the sessions of the last server at the socket `path` to the next one that begins,
+    /// when one can't: of these volumes, which were opened [with their
+    /// orphans](Fs::open_with_orphans), which nobody has used, and which are closed now.
+    /// `EADDRINUSE` if a server answers there.
     pub fn pass_on(volumes: &[Arc<Engine<Fs>>], path: &Path) -> Result<()> {
         if volumes.is_empty() || !SessionsFile::is_there(path) {
             return Ok(());

@@ -724,8 +724,8 @@ fn a_user_reads_what_permission_bits_allow_and_no_more() {
     lent.take_back().expect("nothing is open");
 }
 
-/// What only its owner reads stays so, in its journal and log, too; and root, who uses a database of
-/// somebody else, leaves its files to him.
+/// What only its owner reads stays so, in its journal and log, too; and root, who uses a database
+/// of somebody else, leaves its files to him.
 #[test]
 fn a_journal_and_a_log_have_the_permissions_and_the_owner_of_their_database() {
     register();

@@ -47,7 +47,8 @@ pub(crate) const REPORTED: u32 = 4;
 const REPLIES_AWAITED: u32 = 1;
 /// A reply, as [`Replies`] counts it.
 const ONE_REPLY: u32 = 2;
-/// Threads that a reply wakes there. Those of one session that sleep are fewer: it has so many slots.
+/// Threads that a reply wakes there. Those of one session that sleep are fewer: it has so many
+/// slots.
 const SLEEPERS_MAX: i32 = SLOTS as i32;
 
 /// The session's call for the server.

@@ -145,8 +145,8 @@ impl Connection {
         }
     }
 
-    /// Goes on with the next server if the last one has ended. A child of vfork has no descriptor of a
-    /// link that its parent has got meanwhile, and must make none.
+    /// Goes on with the next server if the last one has ended. A child of vfork has no descriptor
+    /// of a link that its parent has got meanwhile, and must make none.
     fn have_a_server(&self) -> Result<()> {
         let link = self.link();
         match !fork::is_in_vfork() && link.has_ended() {

@@ -500,8 +500,8 @@ fn a_power_cut_after_a_rename_finds_the_appends_of_its_source() {
     drop(served.volume);
 }
 
-/// What was appended in memory stayed there for hours if nobody looked at the file, where other data is
-/// on the device after some seconds.
+/// What was appended in memory stayed there for hours if nobody looked at the file, where other
+/// data is on the device after some seconds.
 #[test]
 fn a_power_cut_finds_what_was_appended_a_while_before() {
     let config = |identity| FaultConfig {
@@ -538,7 +538,8 @@ fn a_power_cut_finds_what_was_appended_a_while_before() {
     drop(served.volume);
 }
 
-/// Appends in memory went on being acknowledged, and began to be, when the volume took no more writes.
+/// Appends in memory went on being acknowledged, and began to be, when the volume took no more
+/// writes.
 #[test]
 fn no_append_is_acknowledged_by_a_volume_that_has_failed() {
     let device = FaultDevice::new(FaultConfig {
@@ -570,9 +571,9 @@ fn no_append_is_acknowledged_by_a_volume_that_has_failed() {
     drop(served.volume);
 }
 
-/// A rename over a file writes what was appended to its source before. If that clears set-ID bits, that
-/// transaction's number was taken for the rename's: after a kill in between, a rename counted as done
-/// that wasn't.
+/// A rename over a file writes what was appended to its source before. If that clears set-ID bits,
+/// that transaction's number was taken for the rename's: after a kill in between, a rename counted
+/// as done that wasn't.
 #[test]
 fn what_a_tail_changes_is_not_what_the_operation_did() {
     struct Decided(AtomicBool);

@@ -85,8 +85,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The files of these descriptors have all that was appended to their tails, which end; the first
-    /// error.
+    /// The files of these descriptors have all that was appended to their tails, which end; the
+    /// first error.
     pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) -> Result<()> {
         for file in files {
             self.tails.end(file.blob_id()).await?;
@@ -218,8 +218,8 @@ impl Tails {
         self.store.without_receipt(end).await
     }
 
-    /// As [`Tails::end`], for the end of its descriptor: what can't be written is lost, and the next
-    /// sync of the file, by whichever descriptor, says so.
+    /// As [`Tails::end`], for the end of its descriptor: what can't be written is lost, and the
+    /// next sync of the file, by whichever descriptor, says so.
     #[inline]
     pub(crate) async fn end_or_lose(&self, id: BlobId) {
         let Some(tail) = self.tail(id) else {

@@ -56,7 +56,8 @@ impl Fs {
             })
             .await?;
         self.note_changed(id);
-        // The link is there. A size without what can't be written at this moment says no other thing.
+        // The link is there. A size without what can't be written at this moment says no other
+        // thing.
         let _ = self.tails.absorb_id(id).await;
         self.stat_now(id, &slot)
     }

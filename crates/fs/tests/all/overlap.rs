@@ -178,8 +178,8 @@ fn a_blob_that_is_being_deleted_cannot_be_opened() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// A copy whose last piece is a hole made its target as long as it is itself, and that was shorter when
-/// it looked: what another write had put behind it meanwhile was cut off.
+/// A copy whose last piece is a hole made its target as long as it is itself, and that was shorter
+/// when it looked: what another write had put behind it meanwhile was cut off.
 #[test]
 fn a_copy_that_ends_in_a_hole_cuts_off_nothing() {
     const END: u64 = 1 << 20;

@@ -2,8 +2,8 @@
 //! (MariaDB waits for its events so), and `dlopen` of libaio.
 //!
 //! They need no libaio: they are system calls. As libaio's they return negative error numbers.
-//! `syscall` also has the calls that make and close descriptors: were the table of them not told of a
-//! close (libuv closes so), the next file of that number would be the volume's.
+//! `syscall` also has the calls that make and close descriptors: were the table of them not told of
+//! a close (libuv closes so), the next file of that number would be the volume's.
 
 use super::context;
 use super::kernel::{self, Event, Iocb, SignalMask};

@@ -93,8 +93,8 @@ fn lock() -> MutexGuard<'static, Option<Maps>> {
 pub(crate) struct MapsLock(MutexGuard<'static, Option<Maps>>);
 
 impl MapsLock {
-    /// In the child, which has the mappings, too. Another thread of its parent may have looked at the
-    /// ranges.
+    /// In the child, which has the mappings, too. Another thread of its parent may have looked at
+    /// the ranges.
     pub(crate) fn in_child(&self) {
         if let Some(maps) = &*self.0 {
             RANGES.renew(ranges(&maps.mappings));

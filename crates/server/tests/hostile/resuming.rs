@@ -123,8 +123,8 @@ pub(crate) fn with_a_last_server() {
 
     let engine = start(&image, false);
     let server = serve(&engine, &socket);
-    // Who leaves files doesn't know yet that its server has ended: it waits for nobody, since it comes
-    // back only behind the answer.
+    // Who leaves files doesn't know yet that its server has ended: it waits for nobody, since it
+    // comes back only behind the answer.
     let left = leave(&socket, begun.key).expect_err("a session of the last server");
     assert_eq!(left.errno(), Errno::STALE);
     // Others wait, though not for ever.

@@ -161,7 +161,8 @@ impl Judge {
         self.workers.insert(worker, own);
     }
 
-    /// A worker changes its directory. `replacing`: once it has, this file's content is on the device.
+    /// A worker changes its directory. `replacing`: once it has, this file's content is on the
+    /// device.
     pub(super) fn changes(&mut self, worker: u32, names: Names, replacing: Option<u32>) {
         let own = self.own(worker);
         let mut durable = own.last().durable.clone();
@@ -500,8 +501,8 @@ impl Own {
         self.states.last().expect("there is one")
     }
 
-    /// Is that what a state left, with a write that is under way there in part? `lost`: the power was
-    /// cut.
+    /// Is that what a state left, with a write that is under way there in part? `lost`: the power
+    /// was cut.
     fn is_state(&self, state: &State, seen: &Contents, lost: bool) -> bool {
         let is = |(file, seen): (&Option<u32>, &Option<Vec<u8>>)| match (file, seen) {
             (Some(number), Some(seen)) => {

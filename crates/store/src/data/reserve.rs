@@ -50,8 +50,8 @@ impl Store {
         self.reserve_of(Reservations::available, pages, nodes).await
     }
 
-    /// As [`Store::reserve`], for a caller who takes them at once, and gives them back if there is no
-    /// room for the nodes: pages that lie side by side need few.
+    /// As [`Store::reserve`], for a caller who takes them at once, and gives them back if there is
+    /// no room for the nodes: pages that lie side by side need few.
     pub(crate) async fn reserve_to_take(&self, pages: u64) -> Result<()> {
         self.reserve_of(Reservations::available, pages, 0).await
     }

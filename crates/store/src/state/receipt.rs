@@ -93,8 +93,8 @@ impl Store {
         }
     }
 
-    /// Runs what an operation happens to do for others: its transactions tell the operation's receipt
-    /// nothing.
+    /// Runs what an operation happens to do for others: its transactions tell the operation's
+    /// receipt nothing.
     pub async fn without_receipt<F: Future>(&self, others: F) -> F::Output {
         let mut others = std::pin::pin!(others);
         std::future::poll_fn(|context| {

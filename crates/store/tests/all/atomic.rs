@@ -775,8 +775,9 @@ fn a_power_cut_leaves_all_of_an_atomic_write_or_nothing() {
     }
 }
 
-/// A checkpoint wrote a page home as it found it, if its blob had been cut and the page written again
-/// meanwhile: with bytes of an atomic write that wasn't durable, whose other page was then missing.
+/// A checkpoint wrote a page home as it found it, if its blob had been cut and the page written
+/// again meanwhile: with bytes of an atomic write that wasn't durable, whose other page was then
+/// missing.
 #[test]
 fn a_checkpoint_writes_nothing_home_of_a_page_that_was_made_anew_meanwhile() {
     for data_checksums in [false, true] {

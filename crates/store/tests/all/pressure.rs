@@ -170,26 +170,25 @@ fn a_modest_program_does_not_wait_for_one_that_writes_many_files() {
     close(engine);
 }
 
-/// A sync went on as long as others wrote faster than it: each round found new pages.
-#[test]
-fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
-    const PAGES: u64 = 1000; // several rounds, and too few to be throttled
-    let device = slow(64 << 20, 20);
+/// Syncs a blob that has `pages` dirty pages, while `write` writes to it again and again.
+fn sync_beside_a_writer(
+    pages: usize,
+    turns_max: u64,
+    write: impl AsyncFn(&Store, &Rc<Blob>, u64) -> Result<()> + Sync,
+) {
+    let device = slow(256 << 20, 20);
     let engine = open(&device);
     engine
         .run(|store| async {
             let synced = Cell::new(false);
             let blob = store.blob(create(store).await?).await?;
-            store
-                .write(&blob, 0, &pattern(PAGES as usize * PAGE_BYTES, 1))
-                .await?;
+            let content = pattern(pages * PAGE_BYTES, 1);
+            store.write(&blob, 0, &content).await?;
             let writer = async {
                 let mut turns = 0;
-                let half = vec![7; PAGES as usize / 2 * PAGE_BYTES];
                 while !synced.get() {
-                    assert!(turns < 1000, "the sync doesn't end");
-                    let offset = turns % 2 * half.len() as u64;
-                    store.write(&blob, offset, &half).await?;
+                    assert!(turns < turns_max, "the sync doesn't end");
+                    write(store, &blob, turns).await?;
                     turns += 1;
                     store.reactor().yield_now().await;
                 }
@@ -206,6 +205,17 @@ fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
         })
         .unwrap();
     close(engine);
+}
+
+/// A sync went on as long as others wrote faster than it: each round found new pages.
+#[test]
+fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
+    const PAGES: usize = 1000; // several rounds, and too few to be throttled
+    let half = vec![7; PAGES / 2 * PAGE_BYTES];
+    sync_beside_a_writer(PAGES, 1000, async |store, blob, turn| {
+        let offset = turn % 2 * half.len() as u64;
+        store.write(blob, offset, &half).await
+    });
 }
 
 /// The same for a file that grows: each round found pages behind the last one. What was written to
@@ -213,39 +223,14 @@ fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
 #[test]
 fn a_sync_ends_although_the_file_is_appended_to_all_the_time() {
     const PAGES: usize = 500;
-    let device = slow(256 << 20, 20);
-    let engine = open(&device);
-    engine
-        .run(|store| async {
-            let synced = Cell::new(false);
-            let blob = store.blob(create(store).await?).await?;
-            let piece = vec![7; PAGES * PAGE_BYTES];
-            store.append(&blob, &piece).await?;
-            let writer = async {
-                let mut turns = 0;
-                while !synced.get() {
-                    assert!(turns < 60, "the sync doesn't end");
-                    store.append(&blob, &piece).await?;
-                    turns += 1;
-                    store.reactor().yield_now().await;
-                }
-                Ok(())
-            };
-            let syncer = async {
-                store.sync(&blob, SyncKind::Data).await?;
-                synced.set(true);
-                Ok(())
-            };
-            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
-                [Box::pin(writer), Box::pin(syncer)];
-            join_all(both).await.into_iter().collect::<Result<()>>()
-        })
-        .unwrap();
-    close(engine);
+    let piece = vec![7; PAGES * PAGE_BYTES];
+    sync_beside_a_writer(PAGES, 60, async |store, blob, _| {
+        store.append(blob, &piece).await.map(drop)
+    });
 }
 
-/// A request for as many pages as were free but for the reserve was granted, and its own tree nodes then
-/// took the reserve: it failed half way, with pages that nobody gave back.
+/// A request for as many pages as were free but for the reserve was granted, and its own tree nodes
+/// then took the reserve: it failed half way, with pages that nobody gave back.
 #[test]
 fn a_preallocation_without_room_for_its_nodes_takes_nothing() {
     const HOLES: u64 = 40_000;

@@ -516,7 +516,7 @@ fn a_server_that_cannot_begin_leaves_the_sessions_to_the_next_one() {
     }
     drop(busy);
     // It serves, though it can't say so.
-    let mut command = place.command(&serve);
+    let mut command = place.command(&[&serve[..], &["--grace", "8"]].concat());
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
     command.stdout(full.expect("it is there"));
     command.stderr(std::process::Stdio::null());
@@ -563,7 +563,7 @@ fn a_file_is_mapped_while_the_server_is_replaced() {
                 done.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // What is under way keeps the sessions of a server that stops.
+        // Operations under way keep the sessions of a server that stops.
         scope.spawn(|| {
             let file = volume.open_file("/busy", &appending()).expect("made");
             let large = vec![1; LARGE];

@@ -266,7 +266,7 @@ fn pattern() -> Option<&'static Own> {
     };
     match is_ours() {
         true => PATTERN.get_or_init(|| Own::new(make()?).ok()).as_ref(),
-        // What a child of vfork opens, its parent doesn't have.
+        // The parent of a child of vfork doesn't have the child's descriptors.
         false => PATTERN.get()?.as_ref(),
     }
 }
@@ -357,7 +357,7 @@ static HAS_VFORKED: AtomicBool = AtomicBool::new(false);
 struct Vforked {
     /// Numbers, and the open files behind them; None: closed.
     changed: Vec<(c_int, Option<Weak<Open>>)>,
-    /// What the child has opened itself.
+    /// Files that the child has opened itself.
     opened: Vec<Arc<Open>>,
 }
 

@@ -3,7 +3,7 @@
 use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
-use super::resume::{Waiting, may_pass};
+use super::resume::Waiting;
 use super::tail::Tails;
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
@@ -252,18 +252,31 @@ fn with_high_number(socket: OwnedFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(&socket, LOW_NUMBERS).unwrap_or(socket)
 }
 
+/// May a server that answered so at its socket be about to end?
+fn has_no_server(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE
+    )
+}
+
 impl Connection {
-    /// The memory of a file's shared mappings, which the session holds.
+    /// The memory of a file's tail, or of its shared mappings: asked for once.
+    pub(super) fn asked_memory(&self, link: &Link, file: u64) -> Result<OwnedFd> {
+        let key = link.key;
+        ask_for_mapped(&self.address, MappedFile { key, file })
+    }
+
+    /// The memory of a file's shared mappings, which the session holds. It waits for the next server.
     pub(crate) fn mapped_memory(&self, file: u64) -> Result<OwnedFd> {
         let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             let link = self.link();
-            let key = link.key;
-            match ask_for_mapped(&self.address, MappedFile { key, file }) {
+            match self.asked_memory(link, file) {
                 // The next one has the same memory.
                 Err(_) if link.has_ended() => self.resume(link)?,
                 // A server that stops gives up its socket first, then its sessions.
-                Err(error) if may_pass(error.errno()) && wait.goes_on() => {}
+                Err(error) if has_no_server(error.errno()) && wait.goes_on() => {}
                 asked => return asked,
             }
         }

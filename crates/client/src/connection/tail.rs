@@ -223,7 +223,7 @@ impl Connection {
     fn begin_tail(&self, file: &RemoteFile) -> Option<Arc<TailWriter>> {
         let begin = || {
             self.file_call(file.number, &BeginTail {})?;
-            TailWriter::map(&self.mapped_memory(file.number)?)
+            TailWriter::map(&self.asked_memory(self.link(), file.number)?)
         };
         // Refused: mostly others have the file open.
         let begun = begin().inspect_err(|error| {

@@ -421,7 +421,7 @@ fn a_tail_that_can_not_be_written_is_told_or_stays() {
     let there = Volume::open(&failing.served.address).expect("connected");
     let (log, end) = failing.append(&there, 0);
     let synced = end - 5;
-    // What needs no content is done.
+    // A link needs no content: it is made.
     there.hard_link("/log", "/link").expect("linked");
     drop(log);
     // The server is behind it.
@@ -621,4 +621,27 @@ fn what_a_tail_changes_is_not_what_the_operation_did() {
     drop((new, theirs, there));
     served.server.stop();
     drop(served.volume);
+}
+
+/// A session that can't have the memory of a tail goes on in messages at once: it waited for a next
+/// server, as long as it would for one.
+#[test]
+fn appends_do_not_wait_for_the_memory_of_a_tail() {
+    let served = Lasting::new();
+    let mut options = adit::VolumeOptions::new();
+    options.reconnect(Duration::from_secs(1000));
+    let there = Volume::open_with(&served.address, &options).expect("connected");
+    let log = there.open_file("/log", &read_write()).expect("opened");
+    let socket = served.address.strip_prefix("unix:").expect("a socket");
+    std::fs::remove_file(socket).expect("removed");
+    let (said, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let appended = (0..SOME).try_for_each(|number| log.append(&line(number)).map(drop));
+        said.send(appended).expect("heard");
+    });
+    let appended = heard.recv_timeout(Duration::from_secs(60));
+    appended.expect("nothing is waited for").expect("appended");
+    assert_eq!(there.read("/log").expect("read"), lines(0..SOME));
+    drop(there);
+    served.end();
 }

@@ -108,9 +108,9 @@ impl Tails {
         tails.store.absorb_with(move || {
             let tails = weak.upgrade();
             Box::pin(async move {
-                if let Some(tails) = tails {
-                    // What fails stays, and the next operation on the file says so.
-                    let _ = tails.absorb_all().await;
+                match tails {
+                    Some(tails) => tails.absorb_all().await,
+                    None => Ok(()),
                 }
             })
         });
@@ -148,7 +148,7 @@ impl Tails {
         let Some(tail) = self.tail(id) else {
             return Ok(());
         };
-        // What the file's own appends change is not what the caller's operation does.
+        // A change that the appends make is none of the caller's operation.
         self.store.without_receipt(self.absorb_there(&tail)).await
     }
 

@@ -56,8 +56,7 @@ impl Fs {
             })
             .await?;
         self.note_changed(id);
-        // The link is there. A size without what can't be written at this moment says no other
-        // thing.
+        // The link is made. If the tail can't be absorbed now, the answer has the size before it.
         let _ = self.tails.absorb_id(id).await;
         self.stat_now(id, &slot)
     }

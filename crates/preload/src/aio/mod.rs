@@ -63,7 +63,7 @@ impl Drop for Uncollected {
     }
 }
 
-/// In a forked child: what is under way is its parent's, whose threads end it there.
+/// In a forked child: requests under way are its parent's, whose threads end them there.
 pub(crate) fn in_child() {
     UNCOLLECTED.store(0, Ordering::SeqCst);
     posix::in_child();

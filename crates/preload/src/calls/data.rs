@@ -213,7 +213,7 @@ unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> An
 
 // ------------------------------------------------------------------------ writing
 
-/// What was written, and where.
+/// The place and the length of a write.
 struct Written {
     offset: u64,
     len: usize,

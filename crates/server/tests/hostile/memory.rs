@@ -8,8 +8,8 @@ use adit_wire::calls::*;
 use adit_wire::memory::{AREA_BYTES, ARENA_BYTES, MEMORY_BYTES};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
-use adit_wire::value::Value;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -431,20 +431,9 @@ fn begin_copies(rig: &Rig) -> adit_base::Result<Peer> {
     const COPIES: usize = 16;
     let mut peer = Peer::ask_for(&rig.socket())?;
     let (file, to) = (peer.create("/copied"), peer.create("/copy"));
-    let copy = CopyRange {
-        offset: 0,
-        to,
-        to_offset: 0,
-        len_bytes: 4 << 20,
-    };
-    let bytes = copy.encode();
-    let (number, len) = (CopyRange::NUMBER, bytes.len() as u32);
     for slot in 0..COPIES {
-        peer.fill(slot, &bytes);
-        let message = Message::FileCall { number, file, len };
-        peer.memory.slot(slot).submit(message);
+        peer.submit_copy(slot, file, to, 4 << 20);
     }
-    (0..COPIES).for_each(|slot| peer.ring(slot));
     Ok(peer)
 }
 
@@ -485,20 +474,31 @@ pub(crate) fn left_in_a_loop(rig: &Rig) {
 /// 128,000 of them stopped it for 28 ms.
 pub(crate) fn many_sleepers(rig: &Rig) {
     const SLEEPERS: u32 = 100;
-    let slept = Duration::from_secs(2);
+    let slept = Duration::from_secs(5);
+    let threads = Mutex::new(Vec::new());
     let peer = Peer::begin(&rig.socket());
     peer.memory.slot(0).submit(Message::Nothing);
     let woken = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..SLEEPERS {
             scope.spawn(|| {
+                let thread = rustix::thread::gettid().as_raw_nonzero();
+                threads.lock().expect("no panic").push(thread);
                 let begin = Instant::now();
                 peer.memory.slot(0).sleep(slept);
                 let is_early = begin.elapsed() < slept;
                 woken.fetch_add(u32::from(is_early), Ordering::Relaxed);
             });
         }
-        std::thread::sleep(slept / 4);
+        until("all of them sleep", || {
+            let threads = threads.lock().expect("no panic");
+            let sleeps = |thread| {
+                let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+                let stat = stat.expect("it lives");
+                stat.rsplit_once(')').expect("a name").1.starts_with(" S")
+            };
+            threads.len() == SLEEPERS as usize && threads.iter().all(sleeps)
+        });
         peer.ring(0);
         peer.wait(0).expect("a reply");
     });

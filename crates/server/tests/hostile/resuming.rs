@@ -4,7 +4,7 @@ use crate::inheriting::leave;
 use crate::rig::{LIMIT, Peer, Rig, until};
 use adit_base::Errno;
 use adit_block::{DeviceOptions, open_device};
-use adit_fs::{BlobId, FlockOperation, Fs, OpenFlags};
+use adit_fs::{At, BlobId, Credentials, FlockOperation, Follow, Fs, OpenFlags};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server};
 use adit_store::{Store, StoreOptions, Survive};
@@ -12,10 +12,9 @@ use adit_wire::calls::*;
 use adit_wire::handshake::Opening;
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
-use adit_wire::value::Value;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// There is no session to go on with.
 pub(crate) fn without_a_last_server(rig: &Rig) {
@@ -225,47 +224,41 @@ pub(crate) fn with_a_last_server() {
 /// A server that was to be replaced did all that was under way: dozens of copies of a gigabyte took
 /// longer than sessions wait for the next server.
 pub(crate) fn with_copies_under_way() {
-    let end_after = |end: fn(&mut Server)| {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (image, socket) = (directory.path().join("v"), directory.path().join("s"));
-        let file = std::fs::File::create(&image).expect("made");
-        file.set_len(256 << 20).expect("sized");
-        let engine = start(&image, true);
-        let mut server = serve(&engine, &socket);
-        let mut peer = Peer::begin(&socket);
-        let (file, to) = (peer.create("/f"), peer.create("/g"));
-        peer.fill(0, &[1; 1 << 20]);
-        for piece in 0..64 {
-            let write = Message::Write {
-                file,
-                len: 1 << 20,
-                offset: piece << 20,
-                flags: WriteFlags::empty(),
-            };
-            assert_eq!(peer.ask(0, write).expect("written").errno, 0);
-        }
-        let copy = CopyRange {
-            offset: 0,
-            to,
-            to_offset: 0,
-            len_bytes: 64 << 20,
+    const LEN: u64 = 64 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (directory.path().join("v"), directory.path().join("s"));
+    let file = std::fs::File::create(&image).expect("made");
+    file.set_len(SLOTS as u64 * LEN + (256 << 20))
+        .expect("sized");
+    let engine = start(&image, true);
+    let mut server = serve(&engine, &socket);
+    let mut peer = Peer::begin(&socket);
+    let from = peer.create("/from");
+    peer.fill(0, &[1; 1 << 20]);
+    for piece in 0..LEN >> 20 {
+        let write = Message::Write {
+            file: from,
+            len: 1 << 20,
+            offset: piece << 20,
+            flags: WriteFlags::empty(),
         };
-        let bytes = copy.encode();
-        let (number, len) = (CopyRange::NUMBER, bytes.len() as u32);
-        for slot in 0..SLOTS {
-            peer.fill(slot, &bytes);
-            peer.submit(slot, Message::FileCall { number, file, len });
-        }
-        // It takes them.
-        std::thread::sleep(Duration::from_millis(50));
-        let begin = Instant::now();
-        end(&mut server);
-        let took = begin.elapsed();
-        drop(server);
-        engine.shutdown(|fs| fs.close_volume()).expect("closed");
-        took
-    };
-    let (all, replaced) = (end_after(Server::stop), end_after(Server::hand_over));
-    println!("stops after {all:?}, is replaced after {replaced:?}");
-    assert!(2 * replaced < all, "{replaced:?} of {all:?}");
+        assert_eq!(peer.ask(0, write).expect("written").errno, 0);
+    }
+    let names: Vec<String> = (0..SLOTS).map(|slot| format!("/to{slot}")).collect();
+    let to: Vec<u64> = names.iter().map(|name| peer.create(name)).collect();
+    for (slot, to) in to.into_iter().enumerate() {
+        peer.submit_copy(slot, from, to, LEN);
+    }
+    server.hand_over();
+    drop(server);
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+    let engine = start(&image, false);
+    let sizes = names.iter().map(|name| {
+        let who = Credentials::process();
+        let stat = engine.run(|fs| fs.stat(At::root(&who, name.as_bytes()), Follow::No));
+        stat.expect("it is there").size_bytes
+    });
+    let done = sizes.filter(|size| *size == LEN).count();
+    assert!(done < SLOTS, "all {done} copies were done first");
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
 }

@@ -466,6 +466,20 @@ impl Peer {
         self.ring(slot);
     }
 
+    /// Asks for a copy from the beginning of a file to that of another one.
+    pub(crate) fn submit_copy(&self, slot: usize, file: u64, to: u64, len_bytes: u64) {
+        let copy = CopyRange {
+            offset: 0,
+            to,
+            to_offset: 0,
+            len_bytes,
+        };
+        let bytes = copy.encode();
+        self.fill(slot, &bytes);
+        let (number, len) = (CopyRange::NUMBER, bytes.len() as u32);
+        self.submit(slot, Message::FileCall { number, file, len });
+    }
+
     /// The server has ended the session.
     pub(crate) fn has_ended(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};

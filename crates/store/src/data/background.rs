@@ -29,11 +29,13 @@ impl Store {
                     break;
                 }
                 let absorb = store.write_back.absorb.borrow().clone();
-                if let Some(absorb) = absorb.filter(|_| store.has_tails()) {
-                    absorb().await;
-                }
-                // What fails stays dirty, and fsync reports it: but nobody may call that.
-                let written = store.write_back_dirty(Busy::Skip).await;
+                let absorbed = match absorb.filter(|_| store.has_tails()) {
+                    Some(absorb) => absorb().await,
+                    None => Ok(()),
+                };
+                // Data that can't be written stays where it is, and fsync reports it: but nobody
+                // may call that.
+                let written = absorbed.and(store.write_back_dirty(Busy::Skip).await);
                 let failed = written.is_err();
                 if std::mem::replace(&mut failing, failed) != failed && store.writable().is_ok() {
                     store.tell_of_write_back(written);

@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// Before each write-back that no caller asked for, `absorb` absorbs all tails.
-    pub fn absorb_with(&self, absorb: impl Fn() -> ColdFuture<'static, ()> + 'static) {
+    pub fn absorb_with(&self, absorb: impl Fn() -> ColdFuture<'static, Result<()>> + 'static) {
         *self.write_back.absorb.borrow_mut() = Some(Rc::new(absorb));
     }
 

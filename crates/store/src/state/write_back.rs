@@ -3,6 +3,7 @@
 use crate::blob::{Ahead, DirtyBlobs};
 use crate::cache::tail::TailMemory;
 use crate::state::ColdFuture;
+use adit_base::Result;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ pub(crate) struct WriteBack {
     pub(crate) absorb: RefCell<Option<Absorb>>,
 }
 
-type Absorb = Rc<dyn Fn() -> ColdFuture<'static, ()>>;
+type Absorb = Rc<dyn Fn() -> ColdFuture<'static, Result<()>>>;
 
 impl WriteBack {
     pub(crate) fn new(ahead: Ahead) -> WriteBack {

@@ -40,27 +40,33 @@ impl Inheritance {
     /// Keeps what a session has open, as long as the connection lives. `EPIPE`: the session has
     /// ended.
     pub(crate) fn of(session: &Session, socket: OwnedFd, uid: u32) -> Result<Inheritance> {
-        let files = session.files().share();
-        let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
-        let files = files.ok_or_else(ended)?;
-        let open: Vec<_> = files.iter().map(|(_, file)| file.open().clone()).collect();
+        let volume = &session.volume;
+        // First: if the session ends now, the next server is to know what it has left.
+        (volume.sessions_file).leave(volume.opening, session.key());
         // Before the tails end: from here on both may have the last one of a file to close.
-        let inheritance = Inheritance {
+        let mut inheritance = Inheritance {
             _guard: fork::close_in_child(socket.as_fd()),
             socket,
             key: Key {
                 number: session.number,
                 secret: (os_random_u64(), os_random_u64()),
+                family: session.family,
             },
             uid,
-            volume: session.volume.clone(),
+            volume: volume.clone(),
             read_only: session.read_only,
-            files,
+            files: Vec::new(),
             is_handed_over: false,
         };
+        let files = session.files().share();
+        let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
+        inheritance.files = files.ok_or_else(ended)?;
+        let files = inheritance.files.iter();
+        let open: Vec<_> = files.map(|(_, file)| file.open().clone()).collect();
         // Two processes append now. A tail that begins behind this finds that.
-        let engine = &session.volume.engine;
-        engine.run(|fs| async move { fs.end_tails_of(&open).await })?;
+        volume
+            .engine
+            .run(|fs| async move { fs.end_tails_of(&open).await })?;
         Ok(inheritance)
     }
 
@@ -80,6 +86,10 @@ impl Inheritance {
 impl Drop for Inheritance {
     /// Nobody has come for them, or the server ends: the next one may be asked for them then.
     fn drop(&mut self) {
+        if !self.is_handed_over {
+            let volume = &self.volume;
+            (volume.sessions_file).end_leaving(volume.opening, self.key.family);
+        }
         let files = self.files.drain(..);
         let last = files.filter_map(|(_, file)| file.into_last()).collect();
         serve::close_files(&self.volume, last, self.is_handed_over);

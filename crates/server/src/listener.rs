@@ -11,7 +11,7 @@ use crate::poller::Poller;
 use crate::resume::may_live;
 use crate::serve;
 use crate::session::{Session, is_privileged};
-use crate::volume::{ServedVolume, find};
+use crate::volume::{ServedVolume, find_for};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed};
@@ -414,7 +414,7 @@ impl Hall {
         }
         let volume = match inherited {
             Some(at) => inheritances[at].volume.clone(),
-            None => find(&self.volumes, &request.volume)?,
+            None => find_for(&self.volumes, request)?,
         };
         let resumed = resumed(&volume, request)?;
         self.check_room(&greeted.peer, inheritances)?;
@@ -480,7 +480,7 @@ impl Hall {
 pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option<Resumed>> {
     let asked = request.resumes();
     asked
-        .map(|opening| volume.resumption.resumed(volume.opening, opening))
+        .map(|claim| volume.resumption.resumed(volume.opening, claim.opening))
         .transpose()
 }
 

@@ -2,7 +2,7 @@
 //! time of grace in which the next one serves nobody else.
 //!
 //! ```text
-//! server A ── SOCKET.sessions: openings, processes, key ──► server B at the same socket
+//! server A ── SOCKET.sessions: openings, sessions, key ──► server B at the same socket
 //! sessions of A connect ─► open everything again, lock it, settle appends ─► EndResuming
 //!                                                   all have, or the grace is over ─► all go on
 //! ```
@@ -12,7 +12,8 @@
 //!    ([`Store::predecessor`](adit_store::Store::predecessor)), and nobody opened it in between.
 //! 2. While the grace of a volume is open, no session changes anything: new ones wait to begin,
 //!    those that go on may only open again, lock and settle.
-//! 3. A token opens only the file, in the way and for the user that it was made for.
+//! 3. A token opens only the file, in the way and for the user that it was made for; and only for a
+//!    session that the last server had, or for one of its family, while the record names it.
 //!
 //! docs/decisions/0029 has the reasons and the cases.
 
@@ -23,10 +24,11 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::{BlobId, FileKind, OpenFlags};
 use adit_store::Predecessor;
-use adit_wire::handshake::{Opening, Resumed};
+use adit_wire::handshake::{Key, Opening, Resumed};
 use adit_wire::socket::own_uid;
 use adit_wire::value::{Value, structs};
 use rustix::fs::{Mode, OFlags, fstat, open};
+use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -36,10 +38,12 @@ use std::time::Duration;
 
 /// Sessions come back although so many servers ended meanwhile, before they could.
 const EARLIER_MAX: usize = 64;
-/// Bound of the file: two numbers for each of some millions of sessions.
+/// Bound of the file, which has some fifty bytes for each of a million sessions.
 const BYTES_MAX: usize = 64 << 20;
+/// So many sessions that nobody waits for any more may still come.
+const LATE_MAX: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"aditnext");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What the next server has to know, in a file beside the socket.
 #[derive(Clone, Default, Debug)]
@@ -55,12 +59,44 @@ struct Record {
 #[derive(Clone, Debug)]
 pub(crate) struct VolumeRecord {
     pub(crate) opening: Opening,
-    /// The processes of its sessions; 0: one that has no number here.
-    processes: Vec<u32>,
-    /// Those of earlier sessions that have not come back.
-    missing: Vec<u32>,
+    /// Its sessions.
+    sessions: Vec<SessionRecord>,
+    /// Those of earlier servers that have not come back.
+    absent: Vec<SessionRecord>,
     /// Openings before it, the last one first.
     earlier: Vec<Earlier>,
+}
+
+/// A session that the next server goes on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct SessionRecord {
+    /// See [`Key`]. Zeroes: it has ended, and processes may come for what it had left to them.
+    secret: (u64, u64),
+    family: u64,
+    /// 0: it has no number here.
+    process: u32,
+    /// The opening in which it was there last.
+    epoch: u64,
+    /// It has left files to other processes, which may not have come for them yet.
+    has_left: bool,
+    /// The grace lasts until it comes.
+    is_awaited: bool,
+}
+
+impl SessionRecord {
+    fn is(&self, key: Key) -> bool {
+        (self.secret, self.family) == (key.secret, key.family)
+    }
+
+    /// What is left of it when it has ended.
+    fn without_process(self) -> SessionRecord {
+        SessionRecord {
+            secret: (0, 0),
+            process: 0,
+            is_awaited: false,
+            ..self
+        }
+    }
 }
 
 /// An opening of which all that was applied is on the volume.
@@ -75,7 +111,8 @@ struct Earlier {
 
 structs! {
     Record { magic, version, key, volumes }
-    VolumeRecord { opening, processes, missing, earlier }
+    VolumeRecord { opening, sessions, absent, earlier }
+    SessionRecord { secret, family, process, epoch, has_left, is_awaited }
     Earlier { opening, applied, is_past }
 }
 
@@ -87,10 +124,20 @@ pub(crate) struct SessionsFile {
     is_ours: bool,
     /// Of the tokens.
     key: HashKey,
-    record: Mutex<Record>,
+    kept: Mutex<Kept>,
     /// The process has died in a simulated world, and writes nothing more.
     #[cfg(feature = "internal")]
     is_cut: AtomicBool,
+}
+
+/// What a server keeps for the next one.
+#[derive(Debug)]
+struct Kept {
+    record: Record,
+    /// How often a family has left files to processes that have not come for them.
+    left: HashMap<u64, usize>,
+    /// No server goes on.
+    is_removed: bool,
 }
 
 impl SessionsFile {
@@ -123,7 +170,11 @@ impl SessionsFile {
             path,
             is_ours,
             key: HashKey([record.key.0, record.key.1]),
-            record: Mutex::new(record),
+            kept: Mutex::new(Kept {
+                record,
+                left: HashMap::new(),
+                is_removed: false,
+            }),
             #[cfg(feature = "internal")]
             is_cut: AtomicBool::new(false),
         };
@@ -135,8 +186,8 @@ impl SessionsFile {
         with_suffix(socket, ".sessions").exists()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next server can go on with sessions of this one.
@@ -146,80 +197,138 @@ impl SessionsFile {
 
     /// The server has this volume from here on.
     pub(crate) fn add(&self, opening: Opening, resumption: &Resumption) {
-        let mut record = self.lock();
+        let mut kept = self.lock();
         let is_another = |of: &VolumeRecord| of.opening.volume_id != opening.volume_id;
-        record.volumes.retain(is_another);
-        record.volumes.push(VolumeRecord {
+        let volumes = &mut kept.record.volumes;
+        volumes.retain(is_another);
+        let mut absent = resumption.late.clone();
+        absent.extend(&resumption.lock().expected);
+        volumes.push(VolumeRecord {
             opening,
-            processes: Vec::new(),
-            missing: resumption.lock().expected.clone(),
+            sessions: Vec::new(),
+            absent,
             earlier: resumption.earlier.clone(),
         });
-        self.write(&record);
+        self.write(&kept);
     }
 
     /// The server has begun, with these openings: it serves no other volume.
     pub(crate) fn forget_others(&self, openings: &[Opening]) {
-        let mut record = self.lock();
-        let before = record.volumes.len();
-        record.volumes.retain(|of| openings.contains(&of.opening));
-        if record.volumes.len() != before {
-            self.write(&record);
+        let mut kept = self.lock();
+        let volumes = &mut kept.record.volumes;
+        let before = volumes.len();
+        volumes.retain(|of| openings.contains(&of.opening));
+        if volumes.len() != before {
+            self.write(&kept);
         }
     }
 
-    fn change(&self, opening: Opening, change: impl FnOnce(&mut VolumeRecord)) {
-        let mut record = self.lock();
+    /// `change` says whether the next server has to know.
+    fn change(&self, opening: Opening, change: impl FnOnce(&mut VolumeRecord, &mut Left) -> bool) {
+        let mut kept = self.lock();
+        let Kept { record, left, .. } = &mut *kept;
         let mut volumes = record.volumes.iter_mut();
-        if let Some(volume) = volumes.find(|volume| volume.opening == opening) {
-            change(volume);
-            self.write(&record);
+        let volume = volumes.find(|volume| volume.opening == opening);
+        if volume.is_some_and(|volume| change(volume, left)) {
+            self.write(&kept);
         }
     }
 
-    /// A process has begun a session, or goes on with one.
-    pub(crate) fn begin(&self, opening: Opening, process: Option<u32>, resumes: bool) {
-        let process = process.unwrap_or(0);
-        self.change(opening, |of| {
-            of.processes.push(process);
-            if resumes {
-                remove_one(&mut of.missing, process);
+    /// A process has begun a session.
+    pub(crate) fn begin(&self, opening: Opening, key: Key, process: Option<u32>) {
+        self.change(opening, |of, _| {
+            of.begin(key, process);
+            true
+        });
+    }
+
+    /// A process goes on with a session of an earlier server, or with what such a session had left
+    /// to it. `EAGAIN` if its last connection has not ended, `ESTALE` if there is none such.
+    pub(crate) fn go_on(&self, opening: Opening, key: Key, process: Option<u32>) -> Result<()> {
+        let mut found = Err(Error::from(Errno::STALE));
+        self.change(opening, |of, _| {
+            found = of.go_on(key, process);
+            found.is_ok()
+        });
+        found
+    }
+
+    /// From here on sessions may change something. `lives` says which processes may still come.
+    pub(crate) fn end_grace(&self, opening: Opening, lives: impl Fn(u32) -> bool) {
+        self.change(opening, |of, _| {
+            of.end_grace(lives);
+            true
+        });
+    }
+
+    /// A session has ended.
+    pub(crate) fn end(&self, opening: Opening, key: Key) {
+        self.change(opening, |of, left| {
+            let ended = of.sessions.iter().position(|session| session.is(key));
+            let ended = ended.map(|at| of.sessions.swap_remove(at));
+            let family = ended.filter(|_| left.contains_key(&key.family));
+            of.absent.extend(family.map(SessionRecord::without_process));
+            ended.is_some()
+        });
+    }
+
+    /// A session has ended that had not everything again: it may try again.
+    pub(crate) fn put_back(&self, opening: Opening, key: Key, is_awaited: bool) {
+        self.change(opening, |of, _| {
+            let ended = of.sessions.iter().position(|session| session.is(key));
+            let ended = ended.map(|at| of.sessions.swap_remove(at));
+            of.absent.extend(ended.map(|session| SessionRecord {
+                is_awaited,
+                ..session
+            }));
+            ended.is_some()
+        });
+    }
+
+    /// A session leaves files to another process.
+    pub(crate) fn leave(&self, opening: Opening, key: Key) {
+        self.change(opening, |of, left| {
+            *left.entry(key.family).or_default() += 1;
+            let session = of.sessions.iter_mut().find(|session| session.is(key));
+            session.is_some_and(|session| !std::mem::replace(&mut session.has_left, true))
+        });
+    }
+
+    /// A process has come for what was left to it, or never will.
+    pub(crate) fn end_leaving(&self, opening: Opening, family: u64) {
+        self.change(opening, |of, left| {
+            let before = of.absent.len();
+            if let Some(count) = left.get_mut(&family) {
+                *count -= 1;
+                if *count == 0 {
+                    left.remove(&family);
+                    let is_other = |of: &SessionRecord| of.secret != (0, 0) || of.family != family;
+                    of.absent.retain(is_other);
+                }
             }
+            of.absent.len() != before
         });
-    }
-
-    /// From here on sessions may change something.
-    pub(crate) fn end_grace(&self, opening: Opening) {
-        self.change(opening, |of| {
-            of.missing.clear();
-            let earlier = of.earlier.iter_mut();
-            earlier.for_each(|earlier| earlier.is_past = true);
-        });
-    }
-
-    /// A process has ended its session.
-    pub(crate) fn end(&self, opening: Opening, process: Option<u32>) {
-        let process = process.unwrap_or(0);
-        self.change(opening, |of| remove_one(&mut of.processes, process));
     }
 
     /// No server goes on with the sessions of this one.
     pub(crate) fn remove(&self) {
+        let mut kept = self.lock();
+        kept.is_removed = true;
         if self.is_ours {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 
     /// A kill, or a device without room, leaves the old record or the new one.
-    fn write(&self, record: &Record) {
-        if !self.is_ours {
+    fn write(&self, kept: &Kept) {
+        if !self.is_ours || kept.is_removed {
             return;
         }
         #[cfg(feature = "internal")]
         if self.is_cut.load(Ordering::Relaxed) {
             return;
         }
-        let mut bytes = record.encode();
+        let mut bytes = kept.record.encode();
         let sum = checksum(&bytes);
         bytes.splice(
             0..0,
@@ -228,7 +337,7 @@ impl SessionsFile {
                 .flat_map(u64::to_le_bytes),
         );
         if let Err(error) = replace(&self.path, &bytes) {
-            tracing::warn!(path = %self.path.display(), %error, "the next server won't know all sessions of this one");
+            tracing::warn!(path = %self.path.display(), %error, "the next server can't go on with all sessions of this one");
         }
     }
 
@@ -245,6 +354,7 @@ impl SessionsFile {
             flags,
             kind,
             uid,
+            family,
         } = *file;
         let (upper, lower) = opening.volume_id;
         let words = [
@@ -253,9 +363,57 @@ impl SessionsFile {
             id.slot,
             u64::from(id.generation) << 32 | u64::from(flags.bits()),
             (kind as u64) << 32 | u64::from(uid),
+            family,
         ];
-        let bytes: [[u8; 8]; 5] = words.map(u64::to_le_bytes);
+        let bytes: [[u8; 8]; 6] = words.map(u64::to_le_bytes);
         name_hash(&self.key, bytes.as_flattened())
+    }
+}
+
+/// See [`Kept::left`].
+type Left = HashMap<u64, usize>;
+
+impl VolumeRecord {
+    fn begin(&mut self, key: Key, process: Option<u32>) {
+        self.sessions.push(SessionRecord {
+            secret: key.secret,
+            family: key.family,
+            process: process.unwrap_or(0),
+            epoch: self.opening.epoch,
+            has_left: false,
+            is_awaited: true,
+        });
+    }
+
+    fn go_on(&mut self, key: Key, process: Option<u32>) -> Result<()> {
+        if self.sessions.iter().any(|session| session.is(key)) {
+            let what = "go on with a session that another connection goes on with";
+            return Err(Error::with(Errno::AGAIN, what));
+        }
+        let mut known = self.absent.iter().chain(&self.sessions);
+        if key.secret == (0, 0) || !known.any(|session| session.family == key.family) {
+            let what = "go on with a session that the last server did not have";
+            return Err(Error::with(Errno::STALE, what));
+        }
+        let absent = self.absent.iter().position(|session| session.is(key));
+        let absent = absent.map(|at| self.absent.swap_remove(at));
+        self.begin(key, process);
+        let session = self.sessions.last_mut().expect("it begins");
+        session.has_left = absent.is_some_and(|absent| absent.has_left);
+        Ok(())
+    }
+
+    fn end_grace(&mut self, lives: impl Fn(u32) -> bool) {
+        for session in &mut self.absent {
+            session.is_awaited = false;
+            if !lives(session.process) {
+                *session = session.without_process();
+            }
+        }
+        self.absent
+            .retain(|session| session.secret != (0, 0) || session.has_left);
+        let earlier = self.earlier.iter_mut();
+        earlier.for_each(|earlier| earlier.is_past = true);
     }
 }
 
@@ -266,6 +424,8 @@ pub(crate) struct Known {
     pub(crate) flags: OpenFlags,
     pub(crate) kind: FileKind,
     pub(crate) uid: u32,
+    /// Of the session.
+    pub(crate) family: u64,
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -320,12 +480,6 @@ fn read(file: &OwnedFd) -> Result<Option<Record>> {
     Ok(parse())
 }
 
-fn remove_one(processes: &mut Vec<u32>, process: u32) {
-    if let Some(at) = processes.iter().position(|other| *other == process) {
-        processes.swap_remove(at);
-    }
-}
-
 /// A call when the grace is over.
 type Reply = Box<dyn FnOnce() + Send>;
 
@@ -333,6 +487,8 @@ type Reply = Box<dyn FnOnce() + Send>;
 pub(crate) struct Resumption {
     /// The openings whose sessions go on, the last one first.
     earlier: Vec<Earlier>,
+    /// Sessions of these that nobody waits for.
+    late: Vec<SessionRecord>,
     /// Whether the grace is open.
     is_open: AtomicBool,
     grace: Mutex<Grace>,
@@ -343,8 +499,8 @@ struct Grace {
     until_ns: Option<u64>,
     /// Operations of sessions under way that may only be done while it is open.
     under_way: u32,
-    /// Processes whose sessions have not come back.
-    expected: Vec<u32>,
+    /// Sessions that have not come back.
+    expected: Vec<SessionRecord>,
     /// Sessions that have, and wait for the others.
     waiting: Vec<Reply>,
 }
@@ -371,9 +527,11 @@ impl Resumption {
             let of_volume = last.iter().find(|last| last.opening == opening);
             of_volume.map(|last| (last, before.applied))
         });
-        let (mut expected, mut earlier) = (Vec::new(), Vec::new());
+        let (mut expected, mut late) = (Vec::new(), Vec::new());
+        let mut earlier = Vec::new();
         if let Some((last, applied)) = known {
-            expected.extend(last.processes.iter().chain(&last.missing));
+            let sessions = last.absent.iter().chain(&last.sessions).copied();
+            (expected, late) = sessions.partition(|session| session.is_awaited);
             earlier.push(Earlier {
                 opening: last.opening,
                 applied,
@@ -382,15 +540,25 @@ impl Resumption {
             earlier.extend(last.earlier.iter().take(EARLIER_MAX - 1));
         }
         if !is_untouched {
-            expected.clear();
             let earlier = earlier.iter_mut();
             earlier.for_each(|earlier| earlier.is_past = true);
         }
-        if planted(Bug::HastyGrace) {
-            expected.clear();
+        if !is_untouched || planted(Bug::HastyGrace) {
+            late.append(&mut expected);
         }
+        // Others can't come any more.
+        let may_come = |session: &SessionRecord| {
+            let mut epochs = earlier.iter().map(|of| of.opening.epoch);
+            epochs.any(|epoch| epoch == session.epoch)
+        };
+        expected.retain(may_come);
+        late.retain(may_come);
+        late.drain(..late.len().saturating_sub(LATE_MAX));
+        late.iter_mut()
+            .for_each(|session| session.is_awaited = false);
         Resumption {
             earlier,
+            late,
             is_open: AtomicBool::new(!expected.is_empty()),
             grace: Mutex::new(Grace {
                 until_ns: None,
@@ -412,9 +580,10 @@ impl Resumption {
     }
 
     /// The processes whose sessions have not come back.
-    #[cfg(feature = "internal")]
+    #[cfg(any(test, feature = "internal"))]
     pub(crate) fn expected(&self) -> Vec<u32> {
-        self.lock().expected.clone()
+        let grace = self.lock();
+        grace.expected.iter().map(|of| of.process).collect()
     }
 
     /// Begins an operation that may only be done while the grace is open, which stays so until
@@ -462,9 +631,9 @@ impl Resumption {
         earlier.any(|earlier| earlier.opening == asked && !earlier.is_past)
     }
 
-    /// A session of this process has everything again.
-    pub(crate) fn has_come_back(&self, process: Option<u32>) {
-        remove_one(&mut self.lock().expected, process.unwrap_or(0));
+    /// The session with this key has everything again.
+    pub(crate) fn has_come_back(&self, key: Key) {
+        self.lock().expected.retain(|session| !session.is(key));
     }
 
     /// Calls `reply` when all have come back, or the grace is over.
@@ -496,7 +665,7 @@ impl Resumption {
             return false;
         }
         let mut grace = self.lock();
-        grace.expected.retain(|process| lives(*process));
+        grace.expected.retain(|session| lives(session.process));
         if !grace.expected.is_empty() && !grace.is_over() || grace.under_way > 0 {
             return false;
         }
@@ -509,7 +678,7 @@ impl Resumption {
         }
         last();
         // First: the server after this one has to know.
-        sessions_file.end_grace(opening);
+        sessions_file.end_grace(opening, lives);
         self.is_open.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut grace.waiting);
         drop(grace);
@@ -548,27 +717,26 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("s");
         let (file, _) = SessionsFile::take(&socket);
-        let mut record = file.lock().clone();
-        file.write(&record);
+        file.write(&file.lock());
         let old = open_own(&with_suffix(&socket, ".sessions")).expect("opened");
         let of = |epoch| VolumeRecord {
             opening: Opening {
                 volume_id: (1, 2),
                 epoch,
             },
-            processes: Vec::new(),
-            missing: Vec::new(),
+            sessions: Vec::new(),
+            absent: Vec::new(),
             earlier: Vec::new(),
         };
-        record.volumes.push(of(3));
-        file.write(&record);
+        file.lock().record.volumes.push(of(3));
+        file.write(&file.lock());
         let kept = read(&old).expect("read").expect("it is whole");
         assert!(kept.volumes.is_empty(), "nobody writes to the old one");
         assert_eq!(SessionsFile::take(&socket).1[0].opening.epoch, 3);
         // There is no room for a new one.
         std::fs::create_dir(with_suffix(&socket, ".sessions.new")).expect("made");
-        record.volumes.push(of(4));
-        file.write(&record);
+        file.lock().record.volumes.push(of(4));
+        file.write(&file.lock());
         assert_eq!(SessionsFile::take(&socket).1.len(), 1);
     }
 
@@ -580,18 +748,138 @@ mod tests {
         let socket = directory.path().join("s");
         let (file, before) = SessionsFile::take(&socket);
         assert!(before.is_empty());
-        let processes: Vec<u32> = (0..100_000).collect();
-        file.lock().volumes.push(VolumeRecord {
+        let session = |process: u32| SessionRecord {
+            secret: (1, process.into()),
+            family: 2,
+            process,
+            epoch: 3,
+            has_left: false,
+            is_awaited: true,
+        };
+        let sessions: Vec<SessionRecord> = (0..100_000).map(session).collect();
+        file.lock().record.volumes.push(VolumeRecord {
             opening: Opening {
                 volume_id: (1, 2),
                 epoch: 3,
             },
-            processes: processes.clone(),
-            missing: Vec::new(),
+            sessions: sessions.clone(),
+            absent: Vec::new(),
             earlier: Vec::new(),
         });
         file.write(&file.lock());
         let (_, left) = SessionsFile::take(&socket);
-        assert_eq!(left[0].processes, processes);
+        assert!(left[0].sessions == sessions);
+    }
+
+    fn opening(epoch: u64) -> Opening {
+        Opening {
+            volume_id: (1, 2),
+            epoch,
+        }
+    }
+
+    fn key(number: u64) -> Key {
+        Key {
+            number,
+            secret: (number, number),
+            family: number,
+        }
+    }
+
+    /// The server of this opening, which comes after that of the opening before.
+    fn next(socket: &Path, epoch: u64) -> (SessionsFile, Resumption) {
+        let (file, last) = SessionsFile::take(socket);
+        let before = Predecessor {
+            epoch: epoch - 1,
+            applied: u64::MAX,
+        };
+        let resumption = Resumption::new((1, 2), Some(before), &last, true);
+        file.add(opening(epoch), &resumption);
+        resumption.begin(Duration::MAX);
+        (file, resumption)
+    }
+
+    /// Processes of other pid namespaces have no number here. One that came back twice ended the
+    /// wait for another one.
+    #[test]
+    fn the_grace_waits_for_sessions_not_for_numbers() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, _) = next(&socket, 1);
+        for number in [1, 2] {
+            file.begin(opening(1), key(number), None);
+        }
+        let (file, resumption) = next(&socket, 2);
+        let come_back = |number| {
+            file.go_on(opening(2), key(number), None)
+                .expect("it goes on");
+            resumption.has_come_back(key(number));
+            file.put_back(opening(2), key(number), true);
+        };
+        let is_over = || resumption.end_if_over(opening(2), &file, |_| true, || {});
+        come_back(1);
+        come_back(1);
+        assert!(!is_over(), "the other one is missing");
+        come_back(2);
+        assert!(is_over());
+    }
+
+    /// The next servers know what may still come, and forget what can't.
+    #[test]
+    fn sessions_are_known_until_their_processes_have_ended() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, _) = next(&socket, 1);
+        for number in 1..=5 {
+            file.begin(opening(1), key(number), Some(number as u32));
+        }
+        let refused = |file: &SessionsFile, epoch, number| {
+            let gone_on = file.go_on(opening(epoch), key(number), None);
+            gone_on.expect_err("refused").errno()
+        };
+        // The third and the fourth leave files; nobody comes for those of the fourth.
+        file.leave(opening(1), key(3));
+        file.leave(opening(1), key(4));
+        file.end_leaving(opening(1), key(4).family);
+        file.end(opening(1), key(5));
+        let (file, resumption) = next(&socket, 2);
+        assert_eq!(refused(&file, 2, 5), Errno::STALE, "it has ended");
+        file.go_on(opening(2), key(1), Some(1)).expect("it goes on");
+        assert_eq!(refused(&file, 2, 1), Errno::AGAIN, "it is there");
+        resumption.has_come_back(key(1));
+        // Of the others, the processes 3 and 4 have ended.
+        resumption.lock().until_ns = Some(0);
+        let lives = |process| process < 3;
+        assert!(resumption.end_if_over(opening(2), &file, lives, || {}));
+        // The next server waits for the first one only; the second one may come.
+        let (file, resumption) = next(&socket, 3);
+        assert_eq!(resumption.expected(), [1]);
+        let heir = |number| Key {
+            secret: (9, 9),
+            ..key(number)
+        };
+        file.go_on(opening(3), key(2), Some(2)).expect("late");
+        file.go_on(opening(3), heir(3), Some(7)).expect("an heir");
+        // It has ended, and so it goes on as an heir, if at all; the fourth's family may have one.
+        file.end(opening(3), heir(3));
+        assert!(file.go_on(opening(3), key(4), Some(4)).is_ok());
+        // A session that nobody has seen for as many openings as sessions come back from.
+        for epoch in 4..4 + EARLIER_MAX as u64 {
+            drop(next(&socket, epoch));
+        }
+        let (file, _) = next(&socket, 4 + EARLIER_MAX as u64);
+        assert!(file.lock().record.volumes[0].absent.is_empty());
+    }
+
+    /// A server that had ended for good left the record behind as soon as its sessions had ended.
+    #[test]
+    fn nothing_is_left_by_a_server_that_has_ended_for_good() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, _) = next(&socket, 1);
+        file.begin(opening(1), key(1), None);
+        file.remove();
+        file.end(opening(1), key(1));
+        assert!(!SessionsFile::is_there(&socket));
     }
 }

@@ -20,7 +20,7 @@ use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
 use adit_store::cache::PublishedFrames;
 use adit_wire::calls::SessionState;
-use adit_wire::handshake::{Key, Request, Resumed};
+use adit_wire::handshake::{Aim, Key, Request, Resumed};
 use adit_wire::memory::{ARENA_BYTES, DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
@@ -64,6 +64,8 @@ pub(crate) struct Session {
     /// Tells sessions of this process apart.
     pub(crate) number: u64,
     secret: (u64, u64),
+    /// See [`Key::family`].
+    pub(crate) family: u64,
     /// For the policy that places it.
     pub(crate) counts: SessionCounts,
     /// Messages that it had done.
@@ -107,18 +109,30 @@ impl Session {
     ) -> Result<Session> {
         let who = credentials(socket.as_fd(), &peer)?;
         let privileged = who.privileged;
-        if request.comes_back {
-            let resumes = request.resumes().is_some();
-            volume
-                .sessions_file
-                .begin(volume.opening, peer.pid, resumes);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let random = || (os_random_u64(), os_random_u64());
+        let (secret, family) = match request.aim {
+            Aim::Resume(claim) => (claim.key.secret, claim.key.family),
+            Aim::Inherit(key) => (random(), key.family),
+            _ => (random(), os_random_u64()),
+        };
+        let key = Key {
+            number,
+            secret,
+            family,
+        };
+        let resumes = request.resumes().is_some();
+        let sessions_file = &volume.sessions_file;
+        match request.comes_back || resumes {
+            true if resumes => sessions_file.go_on(volume.opening, key, peer.pid)?,
+            true => sessions_file.begin(volume.opening, key, peer.pid),
+            false => {}
         }
         let memory = Arc::new(memory);
         let receipt = |slot| {
             let memory = memory.clone();
             Arc::new(SlotReceipt { memory, slot })
         };
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(Session {
             receipts: (0..SLOTS).map(receipt).collect(),
             memory,
@@ -129,13 +143,14 @@ impl Session {
             who: Arc::new(who),
             privileged,
             read_only: request.read_only || inherits_read_only,
-            comes_back: request.comes_back,
+            comes_back: request.comes_back || resumes,
             files: Mutex::new(Files::new(number, os_random_u64() as u32)),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
             lock_waits: AtomicUsize::new(0),
             number,
-            secret: (os_random_u64(), os_random_u64()),
+            secret,
+            family,
             counts: SessionCounts::default(),
             served: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -153,6 +168,7 @@ impl Session {
         Key {
             number: self.number,
             secret: self.secret,
+            family: self.family,
         }
     }
 
@@ -349,7 +365,15 @@ impl Session {
         }
         if ending == Ending::ForGood && self.comes_back {
             let volume = &self.volume;
-            volume.sessions_file.end(volume.opening, self.peer.pid);
+            match self.is_resuming() {
+                // Its process may try again.
+                true => {
+                    let in_grace = volume.resumption.in_grace();
+                    let sessions_file = &volume.sessions_file;
+                    sessions_file.put_back(volume.opening, self.key(), in_grace);
+                }
+                false => volume.sessions_file.end(volume.opening, self.key()),
+            }
         }
         self.memory.end(ending);
         // The other side learns of it, and so does `poll` of whoever watches this end.

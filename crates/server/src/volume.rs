@@ -7,7 +7,7 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
-use adit_wire::handshake::Opening;
+use adit_wire::handshake::{Opening, Request};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -82,7 +82,7 @@ impl ServedVolume {
         if !resumption.in_grace() {
             // A process that has ended may have left memory that its server did not live to write.
             mappings.end_grace(&engine);
-            sessions_file.end_grace(opening);
+            sessions_file.end_grace(opening, |_| true);
         }
         Ok(ServedVolume {
             balance: Arc::downgrade(balance),
@@ -169,8 +169,23 @@ impl Drop for UnderWay {
     }
 }
 
-/// The volume that a session asks for.
-pub(crate) fn find(volumes: &[Arc<ServedVolume>], name: &str) -> Result<Arc<ServedVolume>> {
+/// The volume that a session asks for. One that goes on had it under whatever name.
+pub(crate) fn find_for(
+    volumes: &[Arc<ServedVolume>],
+    request: &Request,
+) -> Result<Arc<ServedVolume>> {
+    let claimed = request.resumes().and_then(|claim| {
+        let is_its = |of: &&Arc<ServedVolume>| of.opening.volume_id == claim.opening.volume_id;
+        volumes.iter().find(is_its)
+    });
+    match claimed {
+        Some(volume) => Ok(volume.clone()),
+        None => find(volumes, &request.volume),
+    }
+}
+
+/// The volume of this name; empty: the only one.
+fn find(volumes: &[Arc<ServedVolume>], name: &str) -> Result<Arc<ServedVolume>> {
     let found = match (volumes, name) {
         ([only], "") => Some(only),
         _ => volumes.iter().find(|volume| volume.name == name),

@@ -5,8 +5,8 @@
 
 use crate::calls::{FILE_CALLS, Form, Opened, Place, VOLUME_CALLS};
 use crate::handshake::{
-    Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Key, MappedFile, Opening, Request, Resumed,
-    VERSION,
+    Aim, Answer, BYTES_MAX, Begun, Claim, Greeting, Hello, Key, MappedFile, Opening, Request,
+    Resumed, VERSION,
 };
 use crate::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use crate::memory::{
@@ -158,7 +158,7 @@ fn structs() -> Rows {
         };
     }
     all!(
-        Hello Request Key MappedFile Opening Resumed Question Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
+        Hello Request Key Claim MappedFile Opening Resumed Question Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
         ListedEntry OpenDescriptor CheckReport
     )
 }

@@ -16,7 +16,7 @@ use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -59,7 +59,7 @@ pub enum Aim {
     /// A session.
     Begin,
     /// One that goes on with a session of a server that has ended.
-    Resume(Opening),
+    Resume(Claim),
     /// To keep what a session has open for a process that its own one starts, as long as the
     /// connection lives.
     Leave(Key),
@@ -74,10 +74,22 @@ pub enum Aim {
 /// Proves that a process may speak for a session, or have what was kept for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
-    /// Of the session.
+    /// Of the session, in this server.
     pub number: u64,
-    /// Random.
+    /// Random. A session that goes on keeps it in the next server.
     pub secret: (u64, u64),
+    /// Random. Sessions have it in common that began with what another one of them had left.
+    pub family: u64,
+}
+
+/// The session with which another one goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// That of its server.
+    pub opening: Opening,
+    /// Its own. A process to which a session had left files, and that had no session yet, has the
+    /// family of that one, and a secret that it makes itself.
+    pub key: Key,
 }
 
 /// An open file of a session, for a connection that speaks for it.
@@ -144,10 +156,10 @@ pub struct Begun {
 }
 
 impl Request {
-    /// The opening that it goes on with.
-    pub fn resumes(&self) -> Option<Opening> {
+    /// The session with which it goes on.
+    pub fn resumes(&self) -> Option<Claim> {
         match self.aim {
-            Aim::Resume(opening) => Some(opening),
+            Aim::Resume(claim) => Some(claim),
             _ => None,
         }
     }
@@ -171,7 +183,8 @@ impl Hello {
 structs! {
     Hello { magic, version }
     Request { hello, volume, read_only, comes_back, aim }
-    Key { number, secret }
+    Key { number, secret, family }
+    Claim { opening, key }
     MappedFile { key, file }
     Opening { volume_id, epoch }
     Resumed { applied, in_grace }
@@ -179,4 +192,4 @@ structs! {
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
 variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking });
-variants!(Aim { 0 = Begin, 1 = Resume(opening), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look });
+variants!(Aim { 0 = Begin, 1 = Resume(claim), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look });

@@ -18,10 +18,11 @@ use super::resume::{Waiting, may_pass};
 use super::tail::Files;
 use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard};
+use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::Opened;
-use adit_wire::handshake::{Aim, Key, Opening};
+use adit_wire::handshake::{Aim, Claim, Key, Opening};
 use adit_wire::value::Value;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -185,7 +186,14 @@ impl Connection {
         let aim = Aim::Inherit(left.key);
         let link = match connect_link(&self.address, self.read_only, comes_back, aim) {
             Err(error) if is_gone(&error) && comes_back => {
-                self.next_link(left.opening, None, &mut held)
+                let claim = Claim {
+                    opening: left.opening,
+                    key: Key {
+                        secret: (os_random_u64(), os_random_u64()),
+                        ..left.key
+                    },
+                };
+                self.next_link(claim, None, &mut held)
             }
             link => link,
         };

@@ -20,7 +20,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
 use adit_fs::{FileKind, FlockOperation, LockMode};
 use adit_wire::calls::*;
-use adit_wire::handshake::{Aim, Opening, Resumed};
+use adit_wire::handshake::{Aim, Claim, Opening, Resumed};
 use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::cell::Cell;
@@ -53,7 +53,13 @@ impl Connection {
         let mut held = self.held();
         let next = match lost.memory.ending() {
             Ending::ForGood => Err(Error::with(Errno::PIPE, "no other server goes on")),
-            _ => self.next_link(lost.opening, Some(lost), &mut held),
+            _ => {
+                let claim = Claim {
+                    opening: lost.opening,
+                    key: lost.key,
+                };
+                self.next_link(claim, Some(lost), &mut held)
+            }
         };
         let resumed = match next {
             Ok(link) => {
@@ -94,11 +100,11 @@ impl Connection {
         Error::with(Errno::PIPE, what)
     }
 
-    /// A session of the server after that of this opening, which has all that the last one had;
+    /// A session of the next server, which has all that the claimed one had. `lost`: its link;
     /// None: that was another process's.
     pub(super) fn next_link(
         &self,
-        opening: Opening,
+        mut claim: Claim,
         lost: Option<&Link>,
         held: &mut Held,
     ) -> Result<Link> {
@@ -106,11 +112,10 @@ impl Connection {
             return Err(Error::with(Errno::PIPE, "no other server is waited for"));
         }
         let mut wait = Waiting::for_a_server(self.reconnect);
-        let mut from = opening;
         loop {
-            let aim = Aim::Resume(from);
+            let aim = Aim::Resume(claim);
             let error = match connect_link(&self.address, self.read_only, true, aim) {
-                Ok(link) => match self.have_again(&link, lost, held, &mut from) {
+                Ok(link) => match self.have_again(&link, lost, held, &mut claim.opening) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.
                     Err(Failure::Lost(_)) => Error::with(Errno::PIPE, "the next server has ended"),

@@ -7,7 +7,7 @@ use crate::connection::{connected, handshake};
 use crate::{MkfsOptions, OpenOptions};
 use adit_base::random::Prng;
 use adit_wire::calls::{Blobs, Check, DeleteBlob, SyncAll, Unlink, VolumeCall};
-use adit_wire::handshake::{Aim, Answer, Greeting, Hello, Key, Opening, Request, VERSION};
+use adit_wire::handshake::{Aim, Answer, Claim, Greeting, Hello, Key, Opening, Request, VERSION};
 use adit_wire::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use adit_wire::socket::*;
 use adit_wire::value::Value;
@@ -254,10 +254,14 @@ fn an_owner_gives_nothing_but_looks_and_a_server_none() {
         volume_id: (1, 2),
         epoch: 3,
     };
-    let key = Key { number, secret };
+    let key = Key {
+        number,
+        secret,
+        family: 1,
+    };
     let aims = [
         Aim::Begin,
-        Aim::Resume(opening),
+        Aim::Resume(Claim { opening, key }),
         Aim::Leave(key),
         Aim::Inherit(key),
     ];

@@ -33,12 +33,12 @@ pub(super) fn may_be(message: &Message) -> bool {
 
 /// With what the session opens a file again in the next server.
 pub(super) fn token(session: &Session, id: BlobId, flags: OpenFlags, kind: FileKind) -> u64 {
-    let uid = session.peer.uid;
     let known = Known {
         id,
         flags,
         kind,
-        uid,
+        uid: session.peer.uid,
+        family: session.family,
     };
     let volume = &session.volume;
     volume.sessions_file.token(volume.opening, &known)
@@ -114,7 +114,7 @@ pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
     let volume = session.volume.clone();
     // Otherwise it counts among those whose locks are free.
     if !session.is_late() {
-        volume.resumption.has_come_back(session.peer.pid);
+        volume.resumption.has_come_back(session.key());
     }
     let reply = move || {
         session.end_resuming();

@@ -49,6 +49,11 @@ pub(crate) fn keys(rig: &Rig) {
         Key {
             number: 0,
             secret: (0, 0),
+            ..key
+        },
+        Key {
+            family: key.family ^ 1,
+            ..key
         },
     ];
     let stale = |aim| {

@@ -71,6 +71,7 @@ fn files_that_are_left_to_another_process() {
 fn a_session_goes_on_with_its_own_files_alone() {
     let _alone = alone();
     resuming::with_a_last_server();
+    resuming::with_what_others_had();
 }
 
 #[test]

@@ -9,12 +9,19 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server};
 use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::*;
-use adit_wire::handshake::Opening;
+use adit_wire::handshake::{Aim, Begun, Claim, Key, Opening};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+fn claim(begun: &Begun) -> Claim {
+    Claim {
+        opening: begun.opening,
+        key: begun.key,
+    }
+}
 
 /// There is no session to go on with.
 pub(crate) fn without_a_last_server(rig: &Rig) {
@@ -25,7 +32,11 @@ pub(crate) fn without_a_last_server(rig: &Rig) {
         ..begun.opening
     };
     for (opening, errno) in [(begun.opening, Errno::PIPE), (other, Errno::STALE)] {
-        let refused = Peer::resume(&rig.socket(), Some(opening));
+        let claim = Claim {
+            opening,
+            ..claim(&begun)
+        };
+        let refused = Peer::resume(&rig.socket(), Some(claim));
         assert_eq!(refused.map(drop).expect_err("refused").errno(), errno);
     }
     let file = peer.create("/resuming");
@@ -132,7 +143,7 @@ pub(crate) fn with_a_last_server() {
         let socket = socket.clone();
         move || Peer::resume(&socket, None).map(|(_, begun)| begun)
     });
-    let (mut next, second) = Peer::resume(&socket, Some(begun.opening)).expect("it goes on");
+    let (mut next, second) = Peer::resume(&socket, Some(claim(&begun))).expect("it goes on");
     let resumed = second.resumed.expect("it goes on");
     assert!(resumed.in_grace && resumed.applied == u64::MAX);
     let again = |opened: &Opened| Reopen {
@@ -210,7 +221,7 @@ pub(crate) fn with_a_last_server() {
     let late = impatient.join().expect("no panic").expect("a session");
     assert!(late.resumed.is_none() && begin.elapsed() < LIMIT);
     // Beyond the grace it may come back; its appends can't be settled.
-    let (mut next, third) = Peer::resume(&socket, Some(begun.opening)).expect("it goes on");
+    let (mut next, third) = Peer::resume(&socket, Some(claim(&begun))).expect("it goes on");
     assert!(!third.resumed.expect("it goes on").in_grace);
     assert_eq!(next.volume_call(0, again(&written)), Ok(()));
     assert_eq!(next.call(0, written.file, settle(0, 10)), Err(libc::EPERM));
@@ -218,6 +229,115 @@ pub(crate) fn with_a_last_server() {
     assert_eq!(next.volume_call(0, EndResuming {}), Err(libc::EPERM));
     assert_eq!(next.ask(2, size).expect("a reply").value, 10);
     drop((next, server));
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+}
+
+/// A token opened its file for each session of its user, as long as there was a server at the
+/// socket: also when that user might not open it any more, and all processes that had had it open
+/// had ended.
+pub(crate) fn with_what_others_had() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (directory.path().join("v"), directory.path().join("s"));
+    let file = std::fs::File::create(&image).expect("made");
+    file.set_len(64 << 20).expect("sized");
+    let engine = start(&image, true);
+    let mut server = serve(&engine, &socket);
+    let open = |peer: &mut Peer| {
+        let open = Open {
+            place: Place::root(b"/f"),
+            flags: OpenFlags::CREATE | OpenFlags::READ_WRITE,
+            mode: 0o600,
+        };
+        peer.volume_call(0, open).expect("opened")
+    };
+    let mut peers: Vec<_> = (0..4)
+        .map(|_| Peer::resume(&socket, None).expect("a session"))
+        .collect();
+    let opened: Vec<Opened> = peers.iter_mut().map(|(peer, _)| open(peer)).collect();
+    let claims: Vec<Claim> = peers.iter().map(|(_, begun)| claim(begun)).collect();
+    // The first one stays. The others end; the third and the fourth have left files to a process
+    // that has not come for them, and the process of the fourth ends as well.
+    let (kept, left) = leave(&socket, claims[2].key).expect("kept");
+    let (dropped, left_by_last) = leave(&socket, claims[3].key).expect("kept");
+    peers.truncate(1);
+    for claim in &claims[1..] {
+        until("the session has ended", || {
+            leave(&socket, claim.key).is_err()
+        });
+    }
+    drop(dropped);
+    until("nothing is left of it", || {
+        let heir = Peer::ask_with(&socket, Aim::Inherit(left_by_last));
+        let heir = heir.map(|(_, begun)| begun.key);
+        until("its heir has ended", || {
+            (heir.as_ref()).map_or(true, |key| leave(&socket, *key).is_err())
+        });
+        heir.is_err()
+    });
+    server.hand_over();
+    drop(server);
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+    drop(engine);
+
+    let engine = start(&image, false);
+    let server = serve(&engine, &socket);
+    let refused = |claim: Claim| {
+        let refused = Peer::resume(&socket, Some(claim)).map(drop);
+        refused.expect_err("refused").errno()
+    };
+    let heir_of = |claim: Claim, family| Claim {
+        key: Key {
+            secret: (7, 7),
+            family,
+            ..claim.key
+        },
+        ..claim
+    };
+    for gone in [claims[1], claims[3]] {
+        assert_eq!(refused(gone), Errno::STALE);
+    }
+    assert_eq!(
+        refused(heir_of(claims[1], claims[1].key.family)),
+        Errno::STALE
+    );
+    assert_eq!(
+        refused(heir_of(claims[3], left_by_last.family)),
+        Errno::STALE
+    );
+    assert_eq!(refused(heir_of(claims[0], 1)), Errno::STALE);
+    let reopen = |opened: &Opened| Reopen {
+        file: opened.file,
+        id: opened.id,
+        flags: opened.flags,
+        kind: opened.kind,
+        token: opened.token,
+    };
+    let of_third = heir_of(claims[2], left.family);
+    let (mut heir, begun) = Peer::resume(&socket, Some(of_third)).expect("it goes on");
+    assert_eq!((begun.key.secret, begun.key.family), ((7, 7), left.family));
+    assert_eq!(refused(of_third), Errno::AGAIN, "it goes on already");
+    assert_eq!(heir.volume_call(0, reopen(&opened[0])), Err(libc::EACCES));
+    assert_eq!(heir.volume_call(0, reopen(&opened[2])), Ok(()));
+    let (mut first, _) = Peer::resume(&socket, Some(claims[0])).expect("it goes on");
+    for (number, opened) in opened.iter().enumerate() {
+        let expected = if number == 0 {
+            Ok(())
+        } else {
+            Err(libc::EACCES)
+        };
+        assert_eq!(first.volume_call(0, reopen(opened)), expected);
+    }
+    // One that ends before it has everything again may try again.
+    drop(first);
+    let mut first = None;
+    until("its connection has ended", || {
+        first = Peer::resume(&socket, Some(claims[0])).ok();
+        first.is_some()
+    });
+    let (mut first, _) = first.expect("it goes on");
+    assert_eq!(first.volume_call(0, reopen(&opened[0])), Ok(()));
+    assert_eq!(first.volume_call(0, EndResuming {}), Ok(()));
+    drop((kept, server));
     engine.shutdown(|fs| fs.close_volume()).expect("closed");
 }
 

@@ -8,7 +8,7 @@ use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::*;
-use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Begun, Greeting, Hello, Opening, Request};
+use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Begun, Claim, Greeting, Hello, Request};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
 use adit_wire::slot::Reply;
@@ -399,11 +399,8 @@ impl Peer {
         Peer::resume(path, None).map(|(peer, _)| peer)
     }
 
-    /// A session that goes on with one of that opening, if there is one.
-    pub(crate) fn resume(
-        path: &Path,
-        resumes: Option<Opening>,
-    ) -> adit_base::Result<(Peer, Begun)> {
+    /// A session that goes on with that one, if it names one.
+    pub(crate) fn resume(path: &Path, resumes: Option<Claim>) -> adit_base::Result<(Peer, Begun)> {
         Peer::ask_with(path, resumes.map_or(Aim::Begin, Aim::Resume))
     }
 

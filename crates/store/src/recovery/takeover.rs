@@ -50,7 +50,6 @@ pub enum Takeover {
 /// taken over completely: of what it applied in its epoch exactly that up to a number is here (see
 /// [`crate::Receipt`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Predecessor {
     /// The epoch in which it had the volume.
     pub epoch: u64,

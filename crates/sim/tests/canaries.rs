@@ -6,7 +6,7 @@ use adit_sim::plan::{Plan, Trouble};
 use adit_sim::run::{Manner, run};
 use adit_sim::shrink::shrink;
 
-/// None took more than 566 when this was written.
+/// From their first seeds on, none took more than 55 when this was written; from 0 on, 566.
 const SEEDS_MAX: u64 = 1500;
 
 fn found(bugs: &[Bug]) {
@@ -15,11 +15,18 @@ fn found(bugs: &[Bug]) {
             planted: Some(bug),
             ..Manner::default()
         };
+        // The search begins shortly before the seed that found it last.
         let from = match bug {
+            Bug::SkippedFlush => 50,
+            Bug::ZeroedOverwritten => 60,
+            Bug::OneSuperblock | Bug::HorizonPassesHole => 40,
+            Bug::UnnotedDirectWrite => 100,
+            Bug::RecoveryReadsTooFar => 170,
+            Bug::ForgottenUnsettled => 200,
             // This one the simulator found by itself, there.
-            Bug::ReserveAtTakeover => 5000,
+            Bug::ReserveAtTakeover => 5010,
             // It is rare: the ring must be full while both superblocks are on their way.
-            Bug::UnflushedTail => 1500,
+            Bug::UnflushedTail => 1740,
             _ => 0,
         };
         let plan = |seed| {

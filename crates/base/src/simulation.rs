@@ -84,6 +84,7 @@ labels! {
         BelievedAppend = "an append counts as done though its tail had ended before",
         UnsyncedCreate = "a file that is made and synced in one message isn't synced",
         UnabsorbedSync = "a sync doesn't write what was appended in memory",
+        ForgottenHeir = "the next server knows no process that has not come for what was left to it",
         ForgottenReturn =
             "a session that has everything again and no reply to that asks as if it had not been back",
     }
@@ -96,7 +97,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 24] = [
+    pub const OF_SESSIONS: [Bug; 25] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -121,6 +122,7 @@ impl Bug {
         Bug::BelievedAppend,
         Bug::UnsyncedCreate,
         Bug::UnabsorbedSync,
+        Bug::ForgottenHeir,
     ];
 }
 

@@ -485,7 +485,7 @@ pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option
 }
 
 #[cold]
-fn no_inheritance(what: &str) -> Error {
+pub(crate) fn no_inheritance(what: &str) -> Error {
     let what = format!("inherit {what} of another process: the key is none of this server's");
     Error::with(Errno::STALE, what)
 }

@@ -397,6 +397,9 @@ impl VolumeRecord {
         }
         let absent = self.absent.iter().position(|session| session.is(key));
         let absent = absent.map(|at| self.absent.swap_remove(at));
+        if absent.is_none() && planted(Bug::ForgottenHeir) {
+            return Err(Errno::STALE.into());
+        }
         self.begin(key, process);
         let session = self.sessions.last_mut().expect("it begins");
         session.has_left = absent.is_some_and(|absent| absent.has_left);

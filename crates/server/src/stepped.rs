@@ -6,7 +6,8 @@
 //! [`Server`]: crate::Server
 
 use crate::balance::Balance;
-use crate::listener::resumed;
+use crate::inheritance::Inheritance;
+use crate::listener::{no_inheritance, resumed};
 use crate::mappings::memory_for;
 use crate::poller::Polled;
 use crate::resume::SessionsFile;
@@ -21,6 +22,7 @@ use adit_reactor::Engine;
 use adit_wire::handshake::{Aim, Answer, Begun as Beginning, Request};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::Peer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -32,6 +34,7 @@ pub struct SteppedServer {
     volume: Arc<ServedVolume>,
     _balance: Arc<Balance>,
     polled: Vec<Polled>,
+    inheritances: Vec<Inheritance>,
     begun: Begun,
     cutter: Cutter,
 }
@@ -82,6 +85,7 @@ impl SteppedServer {
             volume: Arc::new(volume),
             _balance: balance,
             polled: Vec::new(),
+            inheritances: Vec::new(),
             begun: Begun::new(),
             cutter: cutter.clone(),
         })
@@ -101,11 +105,31 @@ impl SteppedServer {
                 Err(error) => (Answer::Refused(error), Vec::new()),
             };
         }
+        if let Aim::Leave(key) = request.aim {
+            let mut sessions = self.polled.iter().map(|of| &of.session);
+            let session = sessions.find(|session| session.key() == key);
+            let left = session.ok_or_else(|| no_inheritance("a session"));
+            let left = left.and_then(|session| Inheritance::of(session, socket, peer.uid));
+            let answer = left.map(|left| {
+                let key = left.key();
+                self.inheritances.push(left);
+                Answer::Left(key)
+            });
+            return (answer.unwrap_or_else(Answer::Refused), Vec::new());
+        }
         let begin = || {
+            let mut inherited = None;
+            if let Aim::Inherit(key) = request.aim {
+                let found = self.inheritances.iter().position(|of| of.key() == key);
+                inherited = Some(found.ok_or_else(|| no_inheritance("files"))?);
+            }
             let resumed = resumed(&self.volume, request)?;
             let (memory, descriptor) = SessionMemory::create()?;
             let volume = self.volume.clone();
             let session = Session::new(socket, peer, memory, volume, request, resumed, false)?;
+            if let Some(at) = inherited {
+                self.inheritances.swap_remove(at).hand_to(&session);
+            }
             let session = Arc::new(session);
             self.cutter.lock().memories.push(session.memory.clone());
             let published = session.published();
@@ -167,6 +191,10 @@ impl SteppedServer {
             polled.end(&mut self.begun);
         }
         self.polled.retain(|polled| !polled.session.has_ended());
+        self.inheritances.retain(|left| {
+            let mut ended = [PollFd::new(&left.socket, PollFlags::IN)];
+            poll(&mut ended, Some(&Timespec::default())) == Ok(0)
+        });
     }
 
     /// The version words of the cache that sessions read.
@@ -218,6 +246,9 @@ impl SteppedServer {
         for polled in &self.polled {
             serve::hand_over(&polled.session, &mut self.begun);
         }
+        let inheritances = self.inheritances.iter_mut();
+        inheritances.for_each(|left| left.is_handed_over = true);
+        self.inheritances.clear();
         self.volume.resumption.give_up();
         self.volume.mappings.give_up(&self.volume.engine);
         while self.volume.under_way() > 0 || !self.begun.is_empty() {

@@ -107,6 +107,8 @@ pub(super) struct Judge {
     pub(super) operations: u64,
     /// Stores to mapped memory.
     pub(super) stores: u64,
+    /// Programs that were executed.
+    pub(super) programs: u64,
 }
 
 /// A record: whose, which, and a sum of both.

@@ -12,8 +12,10 @@
 //!
 //! Invariant: one seed is one history.
 //!
+//! Programs that clients execute begin sessions with what was left to them, as forked processes do.
+//!
 //! Not here: threads at the same time, sleeping servers, other users,
-//! forked processes, several pollers or volumes (docs/testing.md).
+//! several pollers or volumes (docs/testing.md).
 
 mod fiber;
 mod judge;
@@ -27,14 +29,14 @@ use crate::oracle::Crash;
 use crate::plan::Ground;
 use crate::run::check;
 use adit::simulated::ask_by;
-use adit::{Errno, Error, Volume, VolumeOptions};
+use adit::{Errno, Error, Volume};
 use adit_base::PAGE_BYTES;
 use adit_base::random::Prng;
 use adit_base::simulation::{self, Bug, World};
 use adit_block::FaultConfig;
 use adit_fs::{At, Credentials, Fs, OpenFlags};
 use adit_server::{Cutter, SteppedServer};
-use adit_wire::handshake::{Answer, Request};
+use adit_wire::handshake::{Aim, Answer, Request};
 use adit_wire::socket::Peer;
 use fiber::Fiber;
 use judge::{BOARD_PAGES, Board, Judge};
@@ -82,6 +84,8 @@ pub struct Figures {
     pub resumed: u64,
     /// Stores to mapped memory.
     pub stores: u64,
+    /// Programs that were executed.
+    pub programs: u64,
     /// Steps.
     pub steps: u64,
 }
@@ -99,6 +103,7 @@ impl std::ops::AddAssign for Figures {
         self.cuts += other.cuts;
         self.resumed += other.resumed;
         self.stores += other.stores;
+        self.programs += other.programs;
         self.steps += other.steps;
     }
 }
@@ -126,6 +131,8 @@ type Asking = Vec<Arc<Question>>;
 /// What a thread asks for, and the answer.
 struct Question {
     request: Request,
+    /// The process.
+    process: u32,
     answer: Mutex<Option<Asked>>,
 }
 
@@ -150,6 +157,11 @@ impl Client {
         self.shared.number
     }
 
+    /// Is it this process, or has it executed it?
+    fn is(&self, process: u32) -> bool {
+        process % worker::PROGRAMS == self.number()
+    }
+
     /// Does it work, or wait?
     fn lives(&self) -> bool {
         !self.is_dead && !self.fibers.is_empty()
@@ -170,6 +182,8 @@ struct Simulation {
     judge: Arc<Mutex<Judge>>,
     clients: Vec<Client>,
     workers: u32,
+    /// Clients execute programs.
+    executes: bool,
     /// A server is there, or what the last one has left.
     place: Place,
     figures: Figures,
@@ -218,6 +232,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
         judge: Arc::default(),
         clients: Vec::new(),
         workers: 0,
+        executes: seed % 3 == 2,
         place: Place::Left(Box::new(Remains {
             crash: Crash::Closed,
             image,
@@ -233,6 +248,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     let lived = simulation.live();
     simulation.figures.operations = lock(&simulation.judge).operations;
     simulation.figures.stores = lock(&simulation.judge).stores;
+    simulation.figures.programs = lock(&simulation.judge).programs;
     let history = lock(&simulation.judge).history.join("\n");
     // What is left of the servers first: nothing that dead clients still do is believed.
     simulation.end();
@@ -359,6 +375,7 @@ impl Simulation {
             volume: Mutex::default(),
             is_dead: false.into(),
             stops: false.into(),
+            executes: self.executes,
         });
         let asking = Arc::new(Mutex::new(Asking::default()));
         let workers = 1 + self.random.below(2);
@@ -558,7 +575,10 @@ impl Simulation {
             return;
         };
         let in_grace = served.server.in_grace();
-        let may = |request: &Request| !in_grace || request.resumes().is_some();
+        let may = |request: &Request| {
+            let leaves = matches!(request.aim, Aim::Leave(_));
+            !in_grace || leaves || request.resumes().is_some()
+        };
         let asks = |client: &Client| {
             !client.is_dead && lock(&client.asking).iter().any(|of| may(&of.request))
         };
@@ -579,7 +599,8 @@ impl Simulation {
         let (ours, theirs) = pair.expect("a pair of sockets");
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
-        let pid = Some(client.number());
+        let pid = Some(question.process);
+        let our_end = ours.try_clone();
         let (answer, descriptors) =
             served
                 .server
@@ -589,15 +610,22 @@ impl Simulation {
             Answer::Begun(begun) => format!("begins, resumed {:?}", begun.resumed),
             Answer::Refused(error) => format!("is refused: {error}"),
             Answer::Mapped => "gets the memory of its mappings".to_owned(),
-            Answer::Left(_) | Answer::Looking => unreachable!("nobody asks for that"),
+            Answer::Left(_) => "leaves files to a program".to_owned(),
+            Answer::Looking => unreachable!("nobody asks for that"),
         };
         if let Answer::Begun(begun) = &answer {
             self.figures.resumed += u64::from(begun.resumed.is_some());
-            if begun.resumed.is_some_and(|resumed| !resumed.in_grace) {
+            // A program has nothing locked.
+            let is_client = question.process == number;
+            if is_client && begun.resumed.is_some_and(|resumed| !resumed.in_grace) {
                 lock(&self.judge).begins_late(number);
             }
         }
-        client.sockets.extend(theirs.try_clone());
+        // That of files that are left ends with the only copy of its other end.
+        client.sockets.extend(match &answer {
+            Answer::Left(_) => our_end,
+            _ => theirs.try_clone(),
+        });
         *lock(&question.answer) = Some((theirs, answer, descriptors));
         self.say(format!("a session of client {number} {said}"));
     }
@@ -623,17 +651,14 @@ impl Simulation {
             self.world.pass(GRACE.as_nanos() as u64);
         }
         let clients = &self.clients;
-        let lives = |process: u32| {
-            clients
-                .iter()
-                .any(|of| of.number() == process && of.lives())
-        };
+        let lives = |process: u32| clients.iter().any(|of| of.is(process) && of.lives());
         let Some(missing) = served.server.end_grace(lives) else {
             return;
         };
         let missing: Vec<u32> = missing.into_iter().filter(|of| lives(*of)).collect();
         self.say(format!("the grace has ended without {missing:?}"));
-        for client in missing {
+        let clients = missing.into_iter().filter(|of| *of < worker::PROGRAMS);
+        for client in clients {
             let is_new = lock(&self.judge).is_late(client);
             self.figures.late += u64::from(is_new);
         }
@@ -775,6 +800,7 @@ impl Simulation {
 fn ask(shared: &Shared, asking: &Mutex<Asking>, request: Request) -> adit::Result<Asked> {
     let question = Arc::new(Question {
         request,
+        process: worker::process(shared),
         answer: Mutex::default(),
     });
     lock(asking).push(question.clone());
@@ -791,9 +817,7 @@ fn ask(shared: &Shared, asking: &Mutex<Asking>, request: Request) -> adit::Resul
 
 /// Begins the session, and sees to it that it goes on with the next server.
 fn watch(shared: &Shared) {
-    let mut options = VolumeOptions::default();
-    options.reconnect(Duration::from_secs(3600));
-    match Volume::open_with("unix:simulated", &options) {
+    match Volume::open_with("unix:simulated", &worker::session_options()) {
         Ok(volume) => *lock(&shared.volume) = Some(Arc::new(volume)),
         Err(error) => {
             shared.tell(|judge| judge.violated(format!("opening a session: {error}")));

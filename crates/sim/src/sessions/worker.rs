@@ -8,16 +8,21 @@ mod boards;
 use super::judge::{Board, Judge, Names, RANGE_BYTES, record};
 use super::lock;
 use adit::{
-    Errno, Error, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Result, Volume,
+    Errno, Error, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Result,
+    Volume, VolumeOptions,
 };
 use adit_base::random::Prng;
 use adit_base::simulation;
 use boards::Boards;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Open files of its own that a worker keeps.
 const KEPT_MAX: usize = 3;
+/// More than there are clients: processes that these execute have greater numbers.
+pub(super) const PROGRAMS: u32 = 100;
 /// Names that workers race for.
 const RACES: u64 = 6;
 
@@ -33,6 +38,8 @@ pub(super) struct Shared {
     pub(super) is_dead: AtomicBool,
     /// It shall end.
     pub(super) stops: AtomicBool,
+    /// It executes programs.
+    pub(super) executes: bool,
 }
 
 impl Shared {
@@ -103,6 +110,26 @@ pub(super) fn work(shared: &Shared, number: u32, seed: u64) {
     if let Err((what, error)) = worked {
         shared.tell(|judge| judge.failed(number, &what, &error));
     }
+}
+
+thread_local! {
+    /// How many programs this thread has executed, and whether one of them runs.
+    static EXECUTED: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+}
+
+/// The process that this thread of a client runs as.
+pub(super) fn process(shared: &Shared) -> u32 {
+    match EXECUTED.get() {
+        (executed, true) => executed * PROGRAMS + shared.number,
+        _ => shared.number,
+    }
+}
+
+/// Of a client's sessions.
+pub(super) fn session_options() -> VolumeOptions {
+    let mut options = VolumeOptions::default();
+    options.reconnect(Duration::from_secs(3600));
+    options
 }
 
 /// Which call, and how it failed.
@@ -197,7 +224,8 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> std::result::Result<(), Failed> {
-        match self.random.below(33) {
+        let executes = u64::from(self.shared.executes);
+        match self.random.below(33 + 4 * executes) {
             0..4 => self.append(),
             4..6 => self.create(),
             6 => self.rename(),
@@ -217,7 +245,8 @@ impl Worker<'_> {
             27 => self.load(),
             28 => self.sync_board(),
             29..32 => self.extend(),
-            _ => self.sync(),
+            32 => self.sync(),
+            _ => self.execute(),
         }
     }
 
@@ -407,6 +436,50 @@ impl Worker<'_> {
             let what = format!("{path} has {seen} bytes, and not {}", content.len());
             self.tell(|judge| judge.violated(what));
         }
+        Ok(())
+    }
+
+    /// Executes a program that has the files of its own which are open; waits for it.
+    fn execute(&mut self) -> std::result::Result<(), Failed> {
+        let number = self.number;
+        if self.kept.is_empty() {
+            return self.create();
+        }
+        let files: Vec<&File> = self.kept.iter().map(|kept| &kept.file).collect();
+        let (socket, words) = of("leave files", self.volume.leave(&files))?;
+        if self.random.chance(1, 6) {
+            self.tell(|judge| judge.say(format!("worker {number}: executes nothing")));
+            return Ok(());
+        }
+        for _ in 0..self.random.below(40) {
+            simulation::pause();
+        }
+        EXECUTED.set((EXECUTED.get().0 + 1, true));
+        let program = Volume::of_program("unix:simulated", &session_options(), (socket, &words));
+        let (program, files) = of("begin a program", program)?;
+        self.tell(|judge| judge.programs += 1);
+        let mut all = std::mem::take(&mut self.kept);
+        for (kept, file) in all.iter_mut().zip(&files) {
+            for _ in 0..self.random.below(3) {
+                let added = vec![self.fresh() as u8 | 1; 1 + self.random.index(3000)];
+                let append = |_: &Volume| file.append(&added);
+                self.add("a program appends", (kept.number, &added), false, append)?;
+                kept.content.extend(added);
+            }
+            if self.random.chance(1, 2) {
+                let mut found = vec![0; kept.content.len() + 10];
+                let read = of("a program reads", file.read_at(&mut found, 0))?;
+                if found[..read] != kept.content {
+                    let (name, len) = (&kept.name, kept.content.len());
+                    let what = format!("a program reads {read} bytes of {name:?}, not these {len}");
+                    self.tell(|judge| judge.violated(what));
+                }
+            }
+        }
+        self.kept = all;
+        drop((files, program));
+        EXECUTED.set((EXECUTED.get().0, false));
+        self.tell(|judge| judge.say(format!("worker {number}: a program has ended")));
         Ok(())
     }
 

@@ -44,8 +44,8 @@ use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Su
 
 /// No wait in the kernel lasts longer; see the file header.
 const WAIT_MAX: Duration = Duration::from_millis(10);
-/// A queue that is dropped waits so long for its requests, then leaves their memory to them, and the
-/// image's lock.
+/// A queue that is dropped waits so long for its requests, then leaves their memory to them, and
+/// the image's lock.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How often submitting is tried while the kernel is short of memory.
 const SUBMIT_TRIES: usize = 100;
@@ -355,8 +355,8 @@ mod tests {
     use super::super::{FileDevice, FileEngine, FileOptions};
     use super::*;
 
-    /// A device hangs, its volume is dropped, and the device wakes up: a write of the former opening
-    /// came over those of the next one, since the lock had ended with the wait.
+    /// A device hangs, its volume is dropped, and the device wakes up: a write of the former
+    /// opening came over those of the next one, since the lock had ended with the wait.
     #[test]
     fn an_image_stays_locked_while_a_request_that_was_given_up_may_still_write_to_it() {
         let folder = tempfile::tempdir().expect("a folder");

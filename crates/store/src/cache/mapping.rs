@@ -528,9 +528,9 @@ pub(super) fn mapping_bytes(frames: u32) -> u64 {
     Layout::of(frames).len_bytes as u64
 }
 
-/// How many frames a new mapping has where so many bytes are free: so few that the smallest one fits
-/// beside it, if that is possible at all. The next opening needs that to take over from this process,
-/// should it be killed when all of its frames are in use.
+/// How many frames a new mapping has where so many bytes are free: so few that the smallest one
+/// fits beside it, if that is possible at all. The next opening needs that to take over from this
+/// process, should it be killed when all of its frames are in use.
 pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u32> {
     let next_bytes = mapping_bytes(options.frames_min);
     let mut frames = options.frames_max;
@@ -548,8 +548,8 @@ pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u
 pub(crate) fn impossible(error: Error, directory: &Path) -> Error {
     error.context(format_args!(
         "make writes survive the death of this process (make room in {}; or, if no killed process \
-         left data of the volume there, name another directory on a tmpfs; or ask for less: survive = \
-         prefer or off)",
+         left data of the volume there, name another directory on a tmpfs; or ask for less: \
+         survive = prefer or off)",
         directory.display()
     ))
 }
@@ -593,7 +593,8 @@ pub(super) fn publish(file: &OwnedFd, path: &Path) -> Result<()> {
     rustix::fs::linkat(cwd, own, cwd, path, AtFlags::SYMLINK_FOLLOW).map_err(say)
 }
 
-/// Removes a mapping's file. Somebody else may have: systemd removes a user's when that user logs out.
+/// Removes a mapping's file. Somebody else may have: systemd removes a user's when that user logs
+/// out.
 pub(crate) fn delete_file(path: &Path) -> Result<()> {
     match rustix::fs::unlink(path).map_err(from_rustix) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -732,8 +732,8 @@ fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
     assert!(backed, "a signal took memory away");
 }
 
-/// A process whose cache filled a container's `/dev/shm` was killed: there was no room for the cache of
-/// the next opening, and so none.
+/// A process whose cache filled a container's `/dev/shm` was killed: there was no room for the
+/// cache of the next opening, and so none.
 #[test]
 fn a_cache_leaves_room_for_the_one_that_takes_over_from_it() {
     let options = CacheOptions {

@@ -144,9 +144,9 @@ fn a_takeover_that_a_failing_device_stops_is_made_by_the_next_opening() {
     }
 }
 
-/// The image lies in a full file system, and a service starts again and again. (Each start left a copy
-/// of what it couldn't write in shared memory, until that was full, too: then there was no opening
-/// even with room for the image.)
+/// The image lies in a full file system, and a service starts again and again. (Each start left a
+/// copy of what it couldn't write in shared memory, until that was full, too: then there was no
+/// opening even with room for the image.)
 #[test]
 fn a_takeover_that_fails_again_and_again_leaves_what_it_found_and_no_copies() {
     for data_checksums in [false, true] {

@@ -39,7 +39,7 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::Opened;
-use super::transfer::{Parts, advance, parts, scatter};
+use super::transfer::{Parts, advance, of_device, parts, scatter};
 use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Submission};
 
 /// No wait in the kernel lasts longer; see the file header.
@@ -175,7 +175,7 @@ impl UringQueue {
             0.. => answer as usize,
             _ => match Errno::from_raw(-answer) {
                 Errno::INTR | Errno::AGAIN | Errno::CANCELED => 0,
-                errno => return Err(errno),
+                errno => return Err(of_device(errno)),
             },
         };
         if moved as u64 != slot.request.len_bytes() {

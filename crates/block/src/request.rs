@@ -197,7 +197,7 @@ fn one(buffer: Buffer) -> Buffers {
 pub struct Completion {
     /// The request, with its buffers.
     pub request: Request,
-    /// How it ended.
+    /// How it ended. A failure of the device is EIO: other numbers say something else of a file.
     pub result: Result<(), Errno>,
 }
 

@@ -6,6 +6,8 @@
 //! descriptor away from children. A block device is claimed from the kernel (O_EXCL) as well, which
 //! also keeps mounts away. The kernel finishes an io_uring's requests a little *after* the death of
 //! their process and keeps its files until then, so an opener waits for the lock of a dead process.
+//! It waits for udev's as well: udev takes a shared one while it looks at a disk, and it looks
+//! whenever somebody who could write to the disk has closed it, so also after an opening of ours.
 
 use std::fs::File;
 use std::io;
@@ -21,6 +23,8 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(30);
 /// The same in a container, where a holder without a number may also live outside.
 const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(5);
+/// udev is through with a disk within this time, however many events it has to handle.
+const UDEV_MAX: Duration = Duration::from_secs(30);
 /// A claim without a holder is mostly a mount's.
 const UNKNOWN_CLAIM_MAX: Duration = Duration::from_secs(2);
 
@@ -72,12 +76,13 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
     }
 }
 
-/// Is the holder dead, so that it is worth another look? A millisecond passes then, unless it has
-/// been long enough. In a container a dead holder has no number any more.
+/// Is the holder dead, or udev, so that it is worth another look? A millisecond passes then, unless
+/// it has been long enough. In a container a dead holder has no number any more.
 fn lets_go(holder: Option<u32>, unknown_max: Duration, begin: Instant) -> bool {
     let max = match holder {
         None => unknown_max,
         Some(pid) if is_dead(pid) => DEAD_HOLDER_MAX,
+        Some(pid) if is_udev(pid) => UDEV_MAX,
         Some(_) => return false,
     };
     let waits = begin.elapsed() < max;
@@ -143,10 +148,19 @@ fn holder_pid(file: &File) -> Option<u32> {
 
 /// "adit (pid 123)".
 fn named(pid: u32) -> String {
-    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+    match name_of(pid) {
         Ok(name) => format!("{} (pid {pid})", name.trim()),
         Err(_) => format!("pid {pid}"),
     }
+}
+
+fn name_of(pid: u32) -> io::Result<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+}
+
+/// Is it one of udev's processes: "systemd-udevd", "(udev-worker)", "udevd"?
+fn is_udev(pid: u32) -> bool {
+    name_of(pid).is_ok_and(|name| name.contains("udev"))
 }
 
 /// Has the process ended, possibly with an exit status that its parent has not read yet?

@@ -299,7 +299,8 @@ impl Opened {
 }
 
 impl Drop for Opened {
-    /// The lock ends here, also if a request that was given up still refers to the file.
+    /// The lock ends here, also if something else of the kernel's still refers to the file. A queue
+    /// that gave requests up keeps this from being dropped.
     fn drop(&mut self) {
         if fork::generation() == self.generation {
             let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);

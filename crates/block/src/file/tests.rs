@@ -66,6 +66,35 @@ fn a_second_opener_is_told_who_has_it() {
     assert_eq!(readers[0].execute(write).result, Err(Errno::ROFS));
 }
 
+/// A disk that was just closed could not be opened again: "in use by (udev-worker)".
+#[test]
+fn an_opener_waits_while_udev_looks_at_the_device() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    drop(FileDevice::create(&path, 1 << 20, &options(FileEngine::Sync)).expect("create"));
+    // A process is called as its program, or a link to that.
+    let program = folder.path().join("(udev-worker)");
+    std::os::unix::fs::symlink("/usr/bin/flock", &program).expect("a link");
+    let mut udev = std::process::Command::new(program)
+        .arg("--shared")
+        .arg(&path)
+        .arg("cat")
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("flock of util-linux");
+    while lock_holder(&path) != Some(udev.id()) {
+        std::thread::yield_now();
+    }
+    let input = udev.stdin.take();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(input);
+    });
+    FileDevice::open(&path, &options(FileEngine::Sync)).expect("opened, after a while");
+    ends.join().expect("no panic");
+    udev.wait().expect("our child");
+}
+
 #[test]
 fn create_refuses_to_overwrite() {
     let folder = folder();

@@ -2,7 +2,7 @@
 //! that a ring did only in part.
 //!
 //! Short transfers are continued, EINTR is retried, memory that O_DIRECT refuses is bounced through
-//! an aligned copy.
+//! an aligned copy. What goes wrong beneath is EIO ([`of_device`]).
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -53,6 +53,18 @@ pub(super) fn advance(parts: &mut Parts, mut bytes: usize) {
         }
         bytes -= first.iov_len;
         parts.remove(0);
+    }
+}
+
+/// The error of a transfer, by that of the system call. The kernel has numbers for failures of
+/// devices that say something else of a file: a bad sector is ENODATA ("there is no such
+/// attribute"), an image that its server has lost ESTALE ("it was deleted").
+pub(super) fn of_device(errno: Errno) -> Errno {
+    match errno {
+        // Of the file system beneath, of this process, or of the request.
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::ROFS | Errno::NOMEM => errno,
+        Errno::BADF | Errno::PERM | Errno::ACCESS | Errno::INVAL => errno,
+        _ => Errno::IO,
     }
 }
 
@@ -142,7 +154,7 @@ impl Opened {
                     offset_bytes += bytes as u64;
                 }
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(of_device(errno)),
             }
         }
         if durable && flags == 0 {
@@ -156,7 +168,8 @@ impl Opened {
         if !self.facts.volatile_cache || self.read_only {
             return Ok(());
         }
-        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file)).map_err(from_rustix)
+        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
+            .map_err(|errno| of_device(from_rustix(errno)))
     }
 
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
@@ -294,6 +307,29 @@ mod tests {
         assert_eq!(parts[0].iov_base as usize, whole.as_mut_ptr() as usize + 6);
         advance(&mut parts, 4);
         assert!(parts.is_empty());
+    }
+
+    /// A scrub stopped at a bad sector, and attributes in one were none: `ENODATA`.
+    #[test]
+    fn a_failing_device_is_eio_and_says_nothing_of_files() {
+        for of_disk in [
+            libc::ENODATA,
+            libc::EILSEQ,
+            libc::EREMOTEIO,
+            libc::ETIMEDOUT,
+            libc::ENODEV,
+            libc::ENXIO,
+            libc::EBUSY,
+            libc::EAGAIN,
+            libc::ESTALE,
+            libc::ENOTCONN,
+            libc::EIO,
+        ] {
+            assert_eq!(of_device(Errno::from_raw(of_disk)), Errno::IO);
+        }
+        for other in [libc::ENOSPC, libc::EDQUOT, libc::EROFS, libc::ENOMEM] {
+            assert_eq!(of_device(Errno::from_raw(other)).raw(), other);
+        }
     }
 
     #[test]

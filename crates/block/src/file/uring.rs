@@ -39,12 +39,13 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::Opened;
-use super::transfer::{Parts, advance, parts, scatter};
+use super::transfer::{Parts, advance, of_device, parts, scatter};
 use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Submission};
 
 /// No wait in the kernel lasts longer; see the file header.
 const WAIT_MAX: Duration = Duration::from_millis(10);
-/// A queue that is dropped waits so long for its requests, then leaves their memory to them.
+/// A queue that is dropped waits so long for its requests, then leaves their memory to them, and
+/// the image's lock.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How often submitting is tried while the kernel is short of memory.
 const SUBMIT_TRIES: usize = 100;
@@ -74,6 +75,8 @@ pub(super) struct UringQueue {
     /// Requests in flight by `user_data`. Never moves: the kernel reads `parts` from it.
     slots: ManuallyDrop<Box<[Option<InFlight>]>>,
     free: Vec<u32>,
+    /// [`DRAIN_MAX`], but for tests.
+    drain_max: Duration,
 }
 
 struct InFlight {
@@ -116,6 +119,7 @@ impl UringQueue {
             opened,
             slots: ManuallyDrop::new((0..depth).map(|_| None).collect()),
             free: (0..depth).rev().collect(),
+            drain_max: DRAIN_MAX,
         })
     }
 
@@ -171,7 +175,7 @@ impl UringQueue {
             0.. => answer as usize,
             _ => match Errno::from_raw(-answer) {
                 Errno::INTR | Errno::AGAIN | Errno::CANCELED => 0,
-                errno => return Err(errno),
+                errno => return Err(of_device(errno)),
             },
         };
         if moved as u64 != slot.request.len_bytes() {
@@ -257,9 +261,9 @@ impl Queue for UringQueue {
 }
 
 impl Drop for UringQueue {
-    /// Waits for the requests in flight: the kernel still writes to their memory.
+    /// Waits for the requests in flight: the kernel still writes to their memory, or to the device.
     fn drop(&mut self) {
-        let limit = Instant::now() + DRAIN_MAX;
+        let limit = Instant::now() + self.drain_max;
         let mut done = Vec::new();
         while self.in_flight() > 0
             && fork::generation() == self.ring.generation
@@ -272,6 +276,10 @@ impl Drop for UringQueue {
         if self.in_flight() == 0 {
             // SAFETY: dropped here only, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.slots) };
+        } else {
+            // Nobody else may open the image before the last of them is over: it could still write
+            // over what that opener writes.
+            std::mem::forget(self.opened.clone());
         }
     }
 }
@@ -339,5 +347,46 @@ impl Doorbell for Ring {
         // SAFETY: EXT_ARG takes the getevents argument that SubmitArgs is; nothing is submitted.
         // Any error (ETIME, EINTR) ends the wait.
         let _ = unsafe { self.uring.submitter().enter(0, 1, flags, Some(&arguments)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FileDevice, FileEngine, FileOptions};
+    use super::*;
+
+    /// A device hangs, its volume is dropped, and the device wakes up: a write of the former
+    /// opening came over those of the next one, since the lock had ended with the wait.
+    #[test]
+    fn an_image_stays_locked_while_a_request_that_was_given_up_may_still_write_to_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.adit");
+        let options = FileOptions {
+            engine: FileEngine::Sync,
+            ..FileOptions::default()
+        };
+        for hangs in [false, true] {
+            let device = match hangs {
+                false => FileDevice::create(&path, 1 << 20, &options),
+                true => FileDevice::open(&path, &options),
+            };
+            let device = device.expect("the image");
+            let Ok(mut queue) = UringQueue::open(device.opened.clone(), 2) else {
+                return adit_skip::skip("this kernel has no io_uring");
+            };
+            if hangs {
+                queue.drain_max = Duration::ZERO;
+                queue.free.pop(); // a request without an end
+            }
+            drop((queue, device));
+            let again = FileDevice::open(&path, &options).map(drop);
+            assert_eq!(
+                again.map_err(|error| error.errno()),
+                match hangs {
+                    false => Ok(()),
+                    true => Err(Errno::BUSY),
+                }
+            );
+        }
     }
 }

@@ -33,6 +33,7 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Frames whose memory is taken and given back together.
@@ -121,6 +122,8 @@ pub(super) struct Mapping {
     /// Of the frames, for readers in other processes.
     versions: Option<VersionWords>,
     huge_pages: HugePages,
+    /// Others have all that it holds.
+    superfluous: AtomicBool,
     /// Fork generation of its creation.
     generation: u32,
     #[cfg(loom)]
@@ -264,6 +267,7 @@ impl Mapping {
             file: None,
             versions: None,
             huge_pages: HugePages::new(layout.frames.div_ceil(CHUNK_FRAMES)),
+            superfluous: AtomicBool::new(false),
             generation: adit_base::fork::generation(),
             #[cfg(loom)]
             model: Model {
@@ -463,14 +467,22 @@ impl Mapping {
             self.header().end();
         }
         match &self.placement {
-            CachePlacement::Shared(path) if self.is_ours() => rustix::fs::unlink(path)
-                .map_err(|e| Error::with(from_rustix(e), format!("delete {}", path.display()))),
+            CachePlacement::Shared(path) if self.is_ours() => delete_file(path),
             _ => Ok(()),
         }
     }
 
+    /// Whether other mappings have all that it holds, so that it goes with its owner.
+    pub(super) fn set_superfluous(&self, superfluous: bool) {
+        self.superfluous.store(superfluous, Ordering::Relaxed);
+    }
+
     /// The owner changes nothing in it any more: it may be salvaged, even if this process lives on.
     pub(super) fn give_up(&self) {
+        if self.superfluous.load(Ordering::Relaxed) {
+            // One that stays is salvaged with the others: the same bytes twice.
+            let _ = self.delete();
+        }
         if let (Some(file), true) = (&self.file, self.is_ours()) {
             self.header().end();
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
@@ -489,20 +501,15 @@ fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
         0 => u64::MAX,
         _ => free.f_bavail.saturating_mul(free.f_frsize),
     };
-    let fits = |frames: u32| Layout::of(frames).len_bytes as u64 <= free_bytes;
-    let mut frames = options.frames_max;
-    while !fits(frames) {
-        if frames <= options.frames_min {
-            let what = format!(
-                "keep a cache of {} MiB in {}, which has room for {} MiB",
-                Layout::of(options.frames_min).len_bytes >> 20,
-                directory.display(),
-                free_bytes >> 20
-            );
-            return Err(Error::with(Errno::NOSPC, what));
-        }
-        frames = (frames - frames / 8).max(options.frames_min);
-    }
+    let Some(frames) = frames_within(free_bytes, options) else {
+        let what = format!(
+            "keep a cache of {} MiB in {}, which has room for {} MiB",
+            mapping_bytes(options.frames_min) >> 20,
+            directory.display(),
+            free_bytes >> 20
+        );
+        return Err(Error::with(Errno::NOSPC, what));
+    };
     if frames < options.frames_max {
         tracing::warn!(
             volume = name.address,
@@ -516,11 +523,33 @@ fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
     Ok(frames)
 }
 
-/// Names the ways out.
+/// Bytes of a mapping with so many frames.
+pub(super) fn mapping_bytes(frames: u32) -> u64 {
+    Layout::of(frames).len_bytes as u64
+}
+
+/// How many frames a new mapping has where so many bytes are free: so few that the smallest one
+/// fits beside it, if that is possible at all. The next opening needs that to take over from this
+/// process, should it be killed when all of its frames are in use.
+pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u32> {
+    let next_bytes = mapping_bytes(options.frames_min);
+    let mut frames = options.frames_max;
+    while mapping_bytes(frames).saturating_add(next_bytes) > free_bytes {
+        if frames <= options.frames_min {
+            return (mapping_bytes(frames) <= free_bytes).then_some(frames);
+        }
+        frames = (frames - frames / 8).max(options.frames_min);
+    }
+    Some(frames)
+}
+
+/// Names the ways out. A takeover doesn't search another directory, so that is none for a volume of
+/// which unsaved data is left.
 pub(crate) fn impossible(error: Error, directory: &Path) -> Error {
     error.context(format_args!(
-        "make writes survive the death of this process (make room in {}, name another directory on a \
-         tmpfs, or ask for less: survive = prefer or off)",
+        "make writes survive the death of this process (make room in {}; or, if no killed process \
+         left data of the volume there, name another directory on a tmpfs; or ask for less: \
+         survive = prefer or off)",
         directory.display()
     ))
 }
@@ -562,6 +591,15 @@ pub(super) fn publish(file: &OwnedFd, path: &Path) -> Result<()> {
     let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     let cwd = rustix::fs::CWD;
     rustix::fs::linkat(cwd, own, cwd, path, AtFlags::SYMLINK_FOLLOW).map_err(say)
+}
+
+/// Removes a mapping's file. Somebody else may have: systemd removes a user's when that user logs
+/// out.
+pub(crate) fn delete_file(path: &Path) -> Result<()> {
+    match rustix::fs::unlink(path).map_err(from_rustix) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(Error::with(errno, format!("delete {}", path.display()))),
+    }
 }
 
 impl Drop for Mapping {

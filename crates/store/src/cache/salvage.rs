@@ -321,8 +321,7 @@ impl Abandoned {
 
     /// Nothing in it is needed any more.
     pub fn delete(self) -> Result<()> {
-        rustix::fs::unlink(&self.path)
-            .map_err(|e| Error::with(from_rustix(e), format!("delete {}", self.path.display())))
+        super::delete_file(&self.path)
     }
 
     /// The frames that count, one for a page.

@@ -1,5 +1,6 @@
 //! What a cache promises to one thread at a time; `stress.rs` has the rest.
 
+use super::mapping::{frames_within, mapping_bytes};
 use super::*;
 use adit_base::PAGE_BYTES;
 use std::path::Path;
@@ -729,4 +730,27 @@ fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
         backed
     });
     assert!(backed, "a signal took memory away");
+}
+
+/// A process whose cache filled a container's `/dev/shm` was killed: there was no room for the
+/// cache of the next opening, and so none.
+#[test]
+fn a_cache_leaves_room_for_the_one_that_takes_over_from_it() {
+    let options = CacheOptions {
+        frames_min: 2048,
+        ..CacheOptions::new(65536)
+    };
+    let least = mapping_bytes(options.frames_min);
+    for free_bytes in (0..400).map(|mib| mib << 20) {
+        let Some(frames) = frames_within(free_bytes, &options) else {
+            assert!(free_bytes < least);
+            continue;
+        };
+        let left = free_bytes - mapping_bytes(frames);
+        assert!(left >= least || frames == options.frames_min && free_bytes < 2 * least);
+        assert_eq!(
+            frames == options.frames_max,
+            free_bytes >= mapping_bytes(options.frames_max) + least
+        );
+    }
 }

@@ -406,4 +406,13 @@ impl Store {
         });
         wait.await;
     }
+
+    /// As [`Store::throttle`], for a takeover, which nobody syncs: an error ends it, instead of
+    /// another attempt to write all of it back before each page.
+    pub(crate) async fn throttle_or_fail(&self, blob: &Blob) -> Result<()> {
+        match self.is_crowded(blob) {
+            true => self.write_back_dirty(Busy::Wait).await,
+            false => Ok(()),
+        }
+    }
 }

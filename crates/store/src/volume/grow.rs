@@ -26,7 +26,7 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of a volume at most; with more, group numbers would not be 32 bits long.
-const VOLUME_PAGES_MAX: u64 = 1 << 45;
+pub(super) const VOLUME_PAGES_MAX: u64 = 1 << 45;
 
 impl Store {
     /// Makes the volume `volume_bytes` large (rounded down to a page), durably. A file that is too

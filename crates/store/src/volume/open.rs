@@ -6,6 +6,7 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
+use super::grow::VOLUME_PAGES_MAX;
 use crate::blob::{Ahead, BlobTable};
 use crate::cache::{
     Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
@@ -116,6 +117,10 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
             "the device has only {}",
             format_size(device.size_bytes)
         ));
+    }
+    if volume_pages > VOLUME_PAGES_MAX {
+        let what = "mkfs: a volume has at most 128 PiB";
+        return Err(Error::with(Errno::FBIG, what));
     }
     let journal_pages = match options.journal_bytes {
         Some(bytes) => bytes / PAGE,

@@ -1,20 +1,23 @@
 //! Writing again what a killed process had accepted.
 
-use crate::cache::Abandoned;
 use crate::cache::tail::TailMemory;
+use crate::cache::{Abandoned, delete_file};
 use crate::format::BlobId;
 use crate::format::STATE_TAKING_OVER;
 use crate::recovery::Resolution;
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use adit_base::{Errno, PAGE_BYTES, Result};
 
 impl Store {
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
     /// With `keep`, their mappings stay.
     pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
-        self.reservations
-            .set_taking_over(!resolution.take.is_empty());
+        let takes = !resolution.take.is_empty();
+        self.reservations.set_taking_over(takes);
+        // If this fails, the next opening needs what the dead left, and not a copy of it. Each
+        // failure would leave another one.
+        self.frames.set_superfluous(takes);
         for dead in &resolution.take {
             if !keep {
                 dead.end()?;
@@ -34,6 +37,7 @@ impl Store {
             }
         }
         self.reservations.set_taking_over(false);
+        self.frames.set_superfluous(false);
         if self.superblock.borrow().state & STATE_TAKING_OVER != 0 && !self.read_only.get() {
             self.hold_superblock().await?;
             self.superblock.borrow_mut().state = 0;
@@ -49,9 +53,7 @@ impl Store {
         // counts.
         for dead in resolution.take.iter() {
             TailMemory::remove_left(dead.path());
-            rustix::fs::unlink(dead.path())
-                .map_err(from_rustix)
-                .map_err(|errno| Error::with(errno, format!("delete {}", dead.path().display())))?;
+            delete_file(dead.path())?;
         }
         resolution.delete_discarded()
     }
@@ -71,6 +73,7 @@ impl Store {
                 Err(error) => return Err(error),
             };
             dead.read(data.frame, &mut page)?;
+            self.throttle_or_fail(&blob).await?;
             let end = (data.end_bytes as usize).min(PAGE_BYTES);
             let offset = data.page.saturating_mul(PAGE_BYTES as u64);
             self.write(&blob, offset, &page[..end]).await?;

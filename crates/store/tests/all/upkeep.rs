@@ -532,3 +532,23 @@ fn a_write_of_many_pieces_gives_way_like_one_of_few() {
     assert!(meets(&[IoSlice::new(&page); PAGES]), "small pieces");
     drop_dead(engine);
 }
+
+/// Larger ones were made, and then could not be opened, or had fewer pages than they said.
+#[test]
+fn a_volume_is_not_made_larger_than_it_can_be() {
+    let make = |device: Arc<FaultDevice>, volume_bytes| {
+        let options = MkfsOptions {
+            volume_bytes,
+            ..MkfsOptions::default()
+        };
+        let engine = Engine::<()>::start(device, rig::engine_options(), |reactor| async move {
+            adit_store::mkfs(&reactor, &options).await
+        });
+        engine.map(|engine| engine.shutdown(|()| async { Ok(()) }).unwrap())
+    };
+    let device = rig::device(1 << 58);
+    assert_eq!(make(device.clone(), None).unwrap_err().errno(), Errno::FBIG);
+    assert_eq!(device.requests(), 0);
+    make(device.clone(), Some(1 << 57)).unwrap();
+    close(open(&device));
+}

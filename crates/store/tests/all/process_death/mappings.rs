@@ -134,6 +134,20 @@ fn a_mapping_beside_a_closed_volume_is_not_used() {
     }
 }
 
+/// systemd removes shared memory of a user who logs out, also of programs that go on. (Closing the
+/// volume failed, though it was closed.)
+#[test]
+fn a_volume_is_closed_though_its_mapping_was_removed() {
+    let device = formatted(VOLUME_BYTES);
+    let mappings = Mappings::of(&device);
+    let engine = open_with(device.clone(), &options()).unwrap();
+    let id = engine.run(create).unwrap();
+    rewrite(&engine, id, 1);
+    mappings.delete();
+    close(engine);
+    assert_eq!(version(&device, id, "closed"), 1);
+}
+
 /// A copy of a volume on the same machine has its id, and its next opening the same epoch. Each of
 /// the two opened in turn, both killed: the second was refused its mapping's name, and its next
 /// opening took the first one's mapping for its own, wrote that one's data and metadata over what

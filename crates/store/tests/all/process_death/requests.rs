@@ -144,6 +144,57 @@ fn a_takeover_that_a_failing_device_stops_is_made_by_the_next_opening() {
     }
 }
 
+/// The image lies in a full file system, and a service starts again and again. (Each start left a
+/// copy of what it couldn't write in shared memory, until that was full, too: then there was no
+/// opening even with room for the image.)
+#[test]
+fn a_takeover_that_fails_again_and_again_leaves_what_it_found_and_no_copies() {
+    for data_checksums in [false, true] {
+        let device = formatted_with(VOLUME_BYTES, data_checksums);
+        let mappings = Mappings::of(&device);
+        let engine = open_alone(device.clone(), &options()).unwrap();
+        // More than a third of the cache, beyond which writers wait for write-back.
+        let len = 5 << 20;
+        let written = engine.run(|store| async {
+            let id = create(store).await?;
+            let blob = store.blob(id).await?;
+            store.sync(&blob, SyncKind::All).await?;
+            store.checkpoint().await?;
+            Ok(id)
+        });
+        let id = written.unwrap();
+        let full = FaultRule::new(FaultOn::Write, FaultEffect::Error(Errno::NOSPC))
+            .within((2 + RING_PAGES + 1) * PAGE..VOLUME_BYTES);
+        device.inject(full.clone());
+        let written = engine.run(|store| async move {
+            let blob = store.blob(id).await?;
+            store.write(&blob, 0, &pattern(len, 1)).await
+        });
+        written.unwrap();
+        let left = Moment::of(&device, &mappings);
+        drop_dead(engine);
+        device.clear_faults();
+        let device = left.restore(&device, &mappings);
+        device.inject(full);
+        let found = mappings.only();
+        for opening in 1..4 {
+            let before = device.faults();
+            let error = open_with(device.clone(), &options()).map(drop).unwrap_err();
+            assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+            assert_eq!(mappings.only(), found, "opening {opening}");
+            // Not for each page once more.
+            let failed = device.faults() - before;
+            assert!(failed < 200, "{failed} writes failed");
+        }
+        device.clear_faults();
+        let engine = open_with(device, &options()).unwrap();
+        assert!(content(&engine, id).unwrap() == pattern(len, 1));
+        assert_clean(&engine);
+        close(engine);
+        assert!(mappings.paths().is_empty());
+    }
+}
+
 fn journal_live_pages(engine: &Arc<Engine<Store>>) -> u64 {
     let info = engine.run(|store| async { store.info().await }).unwrap();
     info.journal_live_bytes / PAGE

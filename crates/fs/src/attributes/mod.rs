@@ -4,7 +4,7 @@ mod shared;
 mod xattrs;
 
 use crate::inode::resolve;
-use crate::inode::slot::{PERMISSIONS, stat_of, touch_changed};
+use crate::inode::slot::{PERMISSIONS, stat_of};
 use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::Fs;
@@ -74,7 +74,7 @@ impl Change {
                 set_time(modified, now, &mut slot.mtime, &mut slot.mtime_ns);
             }
         }
-        touch_changed(slot, now);
+        slot.touch_changed(now);
         Ok(())
     }
 }

@@ -9,10 +9,11 @@ mod scrub;
 
 use crate::inode::resolve;
 use crate::inode::slot::kind_of;
+use crate::inode::symlink;
 use crate::names;
-use crate::types::FileKind;
+use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
-use adit_base::Result;
+use adit_base::{Errno, Result};
 use adit_store::BlobId;
 use std::collections::HashMap;
 
@@ -86,6 +87,15 @@ impl Walk {
     }
 }
 
+/// A path, or a mark in the place of one that is longer than callers' are: directories may lie in
+/// each other without end, and each that is still to be visited has its path in memory.
+fn shown(path: &str) -> &str {
+    match path.len() > PATH_BYTES_MAX {
+        true => "…/",
+        false => path,
+    }
+}
+
 impl Fs {
     /// Checks the names of a volume on which nothing else happens meanwhile.
     pub async fn check_names(&self) -> Result<CheckReport> {
@@ -138,7 +148,7 @@ impl Fs {
                 }
             };
             for (key, name, target) in &entries {
-                let child = format!("{path}{}", String::from_utf8_lossy(name));
+                let child = format!("{}{}", shown(path), String::from_utf8_lossy(name));
                 let name = names::Name::new(&self.base.hash_key, name);
                 if !name.owns(*key) {
                     walk.problem(format!("{child}: is filed under another hash"));
@@ -204,6 +214,10 @@ impl Fs {
             };
             if kind_of(&slot).ok() != Some(seen.kind) {
                 walk.problem(format!("inode {} is not what its name says", seen.id.slot));
+            } else if seen.kind == FileKind::Symlink
+                && let Err(error) = self.store.view(|view| symlink::target(view, seen.id)).await
+            {
+                walk.problem(error.to_string());
             }
             let links = match seen.kind {
                 _ if seen.orphan => 0,
@@ -222,7 +236,7 @@ impl Fs {
         }
         let mut unnamed = Vec::new();
         let orphan_directory = self.orphans().directory;
-        self.store
+        let visited = (self.store)
             .for_each_blob(&mut |id, slot| {
                 if slot.kind == FileKind::Blob as u8 {
                     walk.report.blobs += 1;
@@ -231,7 +245,14 @@ impl Fs {
                 }
                 Ok(())
             })
-            .await?;
+            .await;
+        match visited {
+            // Of a damaged map the store tells the place.
+            Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                walk.problem(format!("the inodes can't be listed: {error}"));
+            }
+            visited => visited?,
+        }
         for slot in unnamed {
             walk.problem(format!("inode {slot} has no name and is no orphan"));
         }

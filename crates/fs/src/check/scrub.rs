@@ -2,7 +2,7 @@
 
 use crate::inode::resolve;
 use crate::names;
-use crate::types::FileKind;
+use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
 use adit_base::Result;
 use adit_store::{ScrubPlace, ScrubReport};
@@ -13,7 +13,8 @@ use std::path::PathBuf;
 
 impl Fs {
     /// As [`adit_store::Store::scrub`], and a path for each file that lost something, by slot
-    /// address; where there is none, it is unlinked, or its directory can't be read.
+    /// address; where there is none, it is unlinked, its path is longer than callers' are, or a
+    /// directory on it can't be read.
     pub async fn scrub(
         &self,
         from: ScrubPlace,
@@ -26,7 +27,8 @@ impl Fs {
         Ok((report, paths))
     }
 
-    /// A path of each of these inodes, as far as directories can be read.
+    /// A path of each of these inodes, as far as directories can be read and callers can follow
+    /// paths: those that are longer would need memory without bound.
     async fn paths_of(&self, mut wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
         let mut paths = HashMap::new();
         let mut directories = vec![(self.base.root, b"/".to_vec())];
@@ -52,6 +54,9 @@ impl Fs {
                 from = next;
                 for (name, target) in entries {
                     let mut child = [&path[..], &name].concat();
+                    if child.len() > PATH_BYTES_MAX {
+                        continue;
+                    }
                     if target.kind == FileKind::Directory as u8 {
                         child.push(b'/');
                         directories.push((target.id(), child));

@@ -102,23 +102,9 @@ pub fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
     })
 }
 
-/// Sets the time of a change of attributes: later than before, even within a tick of the clock, so
-/// that each change of an inode's names changes its slot (fsync relies on that).
-pub(crate) fn touch_changed(slot: &mut Slot, now: Timestamp) {
-    let before = (slot.ctime, slot.ctime_ns);
-    (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
-    if slot.ctime == before.0 && slot.ctime_ns <= before.1 {
-        slot.ctime_ns = before.1 + 1;
-        if slot.ctime_ns == 1_000_000_000 {
-            (slot.ctime, slot.ctime_ns) = (slot.ctime + 1, 0);
-        }
-    }
-    debug_assert_ne!((slot.ctime, slot.ctime_ns), before, "the slot changes");
-}
-
 /// Sets the times of a change of content: one time for both.
 pub(crate) fn touch_modified(slot: &mut Slot, now: Timestamp) {
-    touch_changed(slot, now);
+    slot.touch_changed(now);
     (slot.mtime, slot.mtime_ns) = (slot.ctime, slot.ctime_ns);
 }
 
@@ -148,7 +134,7 @@ pub(crate) async fn drop_set_ids(store: &Store, caller: &Credentials, blob: &Blo
         .transact(|transaction| {
             let mut slot = transaction.slot(blob.id)?;
             slot.mode &= !caller.dropped_by_write(&slot);
-            touch_changed(&mut slot, now);
+            slot.touch_changed(now);
             transaction.put(blob.id, slot)
         })
         .await

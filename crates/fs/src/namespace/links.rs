@@ -3,7 +3,7 @@
 use super::New;
 use super::edit::{edit, edit_directory};
 use crate::inode::resolve::{self, Intent, existing, name_or};
-use crate::inode::slot::{expect_kind, touch_changed};
+use crate::inode::slot::expect_kind;
 use crate::inode::symlink::target;
 use crate::names::{self, Target};
 use crate::types::*;
@@ -45,7 +45,7 @@ impl Fs {
                         LINKS_MAX.. => return Err(Errno::MLINK.into()),
                         _ => slot.links += 1,
                     }
-                    touch_changed(slot, now);
+                    slot.touch_changed(now);
                     Ok(())
                 })?;
                 edit_directory(transaction, place.parent, now, |transaction, directory| {

@@ -3,7 +3,7 @@
 use super::edit::{check_remove, edit, edit_directory};
 use super::unlink::Dropped;
 use crate::inode::resolve::{self, Intent, Place, name_or};
-use crate::inode::slot::{add_subdirectory, expect_kind, remove_subdirectory, touch_changed};
+use crate::inode::slot::{add_subdirectory, expect_kind, remove_subdirectory};
 use crate::names::{self, Name, Target};
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
@@ -317,7 +317,7 @@ fn arrive(
     let moved = inode.1 == FileKind::Directory && old_parent != new_parent;
     edit(transaction, inode.0, |_, slot| {
         expect_kind(slot, inode.1)?;
-        touch_changed(slot, now);
+        slot.touch_changed(now);
         if moved {
             slot.parent = new_parent.slot;
         }

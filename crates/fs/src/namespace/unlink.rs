@@ -2,7 +2,7 @@
 
 use super::edit::{check_remove, edit_directory};
 use crate::inode::resolve::{self, Intent, Last, name_or};
-use crate::inode::slot::{expect_kind, remove_subdirectory, touch_changed};
+use crate::inode::slot::{expect_kind, remove_subdirectory};
 use crate::names;
 use crate::types::*;
 use crate::volume::Fs;
@@ -34,7 +34,7 @@ impl Fs {
     ) -> Result<Dropped, Stop> {
         let mut slot = transaction.slot(id)?;
         expect_kind(&slot, kind)?;
-        touch_changed(&mut slot, now);
+        slot.touch_changed(now);
         if kind != FileKind::Directory && slot.links > 1 {
             slot.links -= 1;
             transaction.put(id, slot)?;

@@ -230,8 +230,7 @@ impl Repair {
         }
     }
 
-    /// The entries of all directories. A directory without links and names was removed: its entries
-    /// do not count.
+    /// The entries of all directories.
     async fn read_entries(&mut self) -> Result<()> {
         let mut directories: Vec<u64> = self
             .inodes
@@ -247,15 +246,6 @@ impl Repair {
                 false => self.entries.extend(entries),
             }
         }
-        let named: HashSet<u64> = self.entries.iter().map(|entry| entry.target.slot).collect();
-        let (inodes, root) = (&self.inodes, self.root.slot);
-        self.entries.retain(|entry| {
-            entry.directory == root
-                || named.contains(&entry.directory)
-                || inodes
-                    .get(&entry.directory)
-                    .is_some_and(|inode| inode.links > 0)
-        });
         Ok(())
     }
 
@@ -364,6 +354,7 @@ impl Repair {
     /// The entries of the orphan directory that may be deleted.
     fn list_orphans(&mut self) {
         let listed = std::mem::take(&mut self.listed);
+        let with_entries: HashSet<u64> = self.entries.iter().map(|entry| entry.directory).collect();
         for entry in listed {
             let Some(inode) = self.inodes.get(&entry.target.slot).copied() else {
                 continue; // left behind, see `orphans.rs`
@@ -371,7 +362,9 @@ impl Repair {
             if inode.generation != entry.target.generation {
                 continue;
             }
-            if inode.names == 0 && inode.links == 0 && inode.kind == entry.target.kind {
+            // Only an empty directory is removed.
+            let empty = !with_entries.contains(&entry.target.slot);
+            if inode.names == 0 && inode.links == 0 && inode.kind == entry.target.kind && empty {
                 self.report.orphans += 1;
                 self.listed.push(entry);
                 continue;

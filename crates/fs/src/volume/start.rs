@@ -105,12 +105,23 @@ impl Fs {
     }
 
     /// Deletes the orphans that nobody has open. From here on no other one can be reopened. A
-    /// read-only volume keeps them.
+    /// read-only volume keeps them, and so does one whose orphan directory is damaged.
     pub async fn delete_orphans(&self) -> Result<()> {
         self.keeps_orphans.set(false);
         if self.store.is_read_only() {
             return Ok(());
         }
+        match self.delete_listed_orphans().await {
+            Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
+                let volume = self.store.reactor().name();
+                tracing::warn!(%volume, %error, "files without a name were not deleted and keep their space: run `adit check`");
+                Ok(())
+            }
+            deleted => deleted,
+        }
+    }
+
+    async fn delete_listed_orphans(&self) -> Result<()> {
         let orphans = self.orphans();
         let mut left = ORPHANS_AT_OPENING;
         let mut from = 0;

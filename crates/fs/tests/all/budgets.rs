@@ -194,6 +194,77 @@ fn a_second_rename_within_a_tick_is_made_durable_by_an_fsync() {
     }
 }
 
+/// A second attribute within a tick of the clock left the slot as it was, so an fsync took the
+/// attribute for durable, and a power cut took it away.
+#[test]
+fn a_second_attribute_within_a_tick_is_made_durable_by_an_fsync() {
+    const FILES: u32 = 100;
+    let (device, volume) = volume();
+    for number in 0..FILES {
+        volume.touch(&format!("/{number}")).unwrap();
+    }
+    volume.close_volume();
+    // Now no file is in memory.
+    let volume = Volume::open_on(device.clone(), 32 << 20);
+    for number in 0..FILES {
+        let path = format!("/{number}");
+        let set = |value: &[u8]| {
+            let (name, mode) = (b"user.a", XattrMode::Any);
+            volume.run(|fs| fs.xattr_set(at(&path), Follow::No, name, value, mode))
+        };
+        set(b"first").unwrap();
+        volume.sync().unwrap();
+        let counts = cost(&device, || {
+            set(b"other").unwrap();
+            let file = volume.open(&path, RO).unwrap();
+            volume.fsync(&file).unwrap();
+            volume.close(&file).unwrap();
+        });
+        assert_eq!(counts.fua_writes, 1, "file {number}: {counts:?}");
+    }
+}
+
+/// A second atomic write within a tick changes pages of data and not the slot. The place of the
+/// transaction was only in memory, which the file left when others came, and an fsync took the write
+/// for durable.
+#[test]
+fn an_atomic_write_to_a_file_that_left_memory_is_made_durable_by_an_fsync() {
+    const OTHERS: u32 = 2500;
+    let (device, volume) = volume();
+    for number in 0..OTHERS {
+        volume.touch(&format!("/{number}")).unwrap();
+    }
+    volume.put("/file", &[0; 8192]).unwrap();
+    volume.close_volume();
+    // Nothing is committed by itself.
+    let how = adit_store::StoreOptions {
+        writeback_interval: std::time::Duration::from_secs(1 << 20),
+        ..options(32 << 20)
+    };
+    let volume = Volume::try_open_as(device.clone(), &how, false).unwrap();
+    for round in 0..20 {
+        let file = volume.open("/file", RW).unwrap();
+        let write = |durable, byte| {
+            let ranges: [(u64, &[u8]); 1] = [(0, &[byte; 4096])];
+            volume.run(|fs| fs.write_atomic(&file, &ranges, durable))
+        };
+        write(true, round).unwrap();
+        write(false, round + 100).unwrap();
+        volume.close(&file).unwrap();
+        drop(file);
+        for number in 0..OTHERS {
+            let other = volume.open(&format!("/{number}"), RO).unwrap();
+            volume.close(&other).unwrap();
+        }
+        let counts = cost(&device, || {
+            let file = volume.open("/file", RO).unwrap();
+            volume.fsync(&file).unwrap();
+            volume.close(&file).unwrap();
+        });
+        assert_eq!(counts.fua_writes, 1, "round {round}: {counts:?}");
+    }
+}
+
 /// Eight appends and their fdatasyncs, which all find the journal idle or its first write on the
 /// way: one of them commits alone, since it doesn't know of the others, and all others share one
 /// commit behind it.

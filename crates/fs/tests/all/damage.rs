@@ -89,6 +89,36 @@ fn an_entry_without_a_name_is_reported() {
     assert_eq!(volume.entries("/d", 4096), Err(Errno::UCLEAN));
 }
 
+/// A path has no end where directories lie in each other, and each entry's was kept in memory: a
+/// user's directories could exhaust it.
+#[test]
+fn a_problem_is_told_with_the_end_of_a_path_that_is_longer_than_paths_are() {
+    let volume = Volume::fresh();
+    let name = "d".repeat(255);
+    let mut above = id_of(&volume, "/");
+    for _ in 0..40 {
+        let made = volume.run(|fs| fs.mkdir(At::inside(&SELF, above, name.as_bytes()), 0o755));
+        let stat = made.unwrap();
+        above = BlobId {
+            slot: stat.inode,
+            generation: stat.generation,
+        };
+    }
+    let last = At::inside(&SELF, above, b"file");
+    volume
+        .run(|fs| fs.mknod(last, FileKind::File, 0o644, 0))
+        .unwrap();
+    assert_eq!(volume.check(), [""; 0]);
+    damage(&volume, above, |leaf, places| leaf[places[0] + KIND] = 100);
+    let problems = volume.run(|fs| fs.check_names()).unwrap().problems;
+    let told = problems
+        .iter()
+        .find(|what| what.contains("of unknown kind"));
+    let told = told.expect("the entry is a problem");
+    assert!(told.contains("d/file: "), "{told}");
+    assert!(told.len() < 5000, "{} bytes", told.len());
+}
+
 /// The cookie of the last entry is where the next call goes on. One that was lower than those
 /// before it sent the reader back, for ever.
 #[test]

@@ -137,12 +137,47 @@ fn a_damaged_page_of_a_directory_costs_its_names_only() {
     the_rest_works(&volume);
 }
 
+/// Deleting what nobody has open any more needs the orphan directory, opening does not: a damaged
+/// page of it refused the whole volume.
+#[test]
+fn a_damaged_page_of_the_orphan_directory_costs_no_opening() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: VOLUME_BYTES,
+        ..FaultConfig::default()
+    });
+    let volume = Volume::format(device.clone(), CACHE_BYTES);
+    for directory in ["/d", "/e"] {
+        volume.mkdir(directory).unwrap();
+        for number in 0..10 {
+            let path = format!("{directory}/{number}");
+            volume.put(&path, b"content").unwrap();
+        }
+    }
+    let orphan = volume.open("/d/0", RO).unwrap();
+    volume.unlink("/d/0").unwrap();
+    volume.sync().unwrap();
+    volume.run(|fs| fs.store().checkpoint()).unwrap();
+    let state = volume.run(|fs| fs.store().state()).unwrap();
+    let sample = Sample {
+        image: device.image(),
+        victim: orphan.blob_id().slot,
+        directory: state.orphans,
+    };
+    let volume = sample.open(sample.find(PageKind::NameLeaf, sample.directory), 200);
+    the_rest_works(&volume);
+    assert_eq!(volume.get("/d/1").unwrap(), b"content");
+    assert_ne!(volume.check(), [""; 0]);
+    volume.close_volume();
+}
+
 /// The first allocation looked at the damaged map, and every one failed, although other groups had
 /// room.
 #[test]
 fn a_damaged_map_of_a_group_costs_the_space_of_that_group_only() {
     let sample = sample();
     let volume = sample.open(sample.find(PageKind::GroupMap, 0), 200);
+    // The check says so, and goes on.
+    assert_ne!(volume.check(), [""; 0]);
     assert_eq!(volume.get("/d/victim").unwrap().len(), 78 * PAGE_BYTES + 5);
     the_rest_works(&volume);
     for number in 0..10 {

@@ -40,7 +40,8 @@ impl BlobTable {
         }
     }
 
-    pub(crate) fn insert(&self, blob: Rc<Blob>) {
+    /// Adds a blob. Others that nobody uses and that are not `needed` leave.
+    pub(crate) fn insert(&self, blob: Rc<Blob>, needed: impl Fn(&Blob) -> bool) {
         let mut blobs = self.blobs.borrow_mut();
         let mut queue = self.queue.borrow_mut();
         let looks = if queue.len() < BLOBS_KEPT { 0 } else { LOOKS };
@@ -48,7 +49,7 @@ impl BlobTable {
             let Some(id) = queue.pop_front() else { break };
             match blobs.get(&id.slot) {
                 Some(blob) if blob.id != id => {}
-                Some(blob) if blob.is_used() => queue.push_back(id),
+                Some(blob) if blob.is_used() || needed(blob) => queue.push_back(id),
                 _ => drop(blobs.remove(&id.slot)),
             }
         }

@@ -59,7 +59,11 @@ impl Store {
         // It may have been in memory before, and what was written then may not be flushed.
         let home_sequence = self.barriers.written();
         let blob = Rc::new(Blob::new(id, slot, &self.frames, point, home_sequence));
-        self.blobs.insert(blob.clone());
+        self.blobs.insert(blob.clone(), |other| {
+            // Only in memory is it known that data changed and the slot didn't, within a tick.
+            let point = other.point.get();
+            point.0 > self.journal.ring.horizon() && self.slot_point(other.id.slot) < point
+        });
         blob
     }
 

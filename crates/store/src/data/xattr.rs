@@ -312,6 +312,6 @@ fn put_changed(
     mut slot: Slot,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
+    slot.touch_changed(now);
     txn.put(id, slot)
 }

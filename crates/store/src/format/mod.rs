@@ -15,6 +15,7 @@ pub use superblock::foreign_signature;
 
 use adit_base::breakdown::{self, Layer};
 use adit_base::checksum::crc32c;
+use adit_base::clock::Timestamp;
 use adit_base::{PAGE_BYTES, SECTOR_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -440,6 +441,21 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// Sets the time of a change of attributes: later than before, even within a tick of the clock,
+    /// so that each change of an inode's names or attributes changes its slot (fsync relies on
+    /// that).
+    pub fn touch_changed(&mut self, now: Timestamp) {
+        let before = (self.ctime, self.ctime_ns);
+        (self.ctime, self.ctime_ns) = (now.seconds, now.nanoseconds);
+        if self.ctime == before.0 && self.ctime_ns <= before.1 {
+            (self.ctime, self.ctime_ns) = match before.1 {
+                ..999_999_999 => (before.0, before.1 + 1),
+                _ => (before.0 + 1, 0),
+            };
+        }
+        debug_assert_ne!((self.ctime, self.ctime_ns), before, "the slot changes");
+    }
+
     /// Counts pages that the blob at `slot_address` got or, below 0, lost. A damaged slot may lose
     /// more than it had.
     pub(crate) fn count_pages(&mut self, slot_address: u64, added: i64) {

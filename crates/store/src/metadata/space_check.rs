@@ -50,6 +50,18 @@ impl UsedPages {
         self.groups.keys().max().map_or(0, |group| group + 1)
     }
 
+    /// The page behind the last one that is marked.
+    pub(crate) fn end(&self) -> u64 {
+        let Some((group, words)) = self.groups.iter().max_by_key(|(group, _)| **group) else {
+            return 0;
+        };
+        let last = words.iter().rposition(|word| *word != 0);
+        let pages = last.map_or(0, |last| {
+            (last as u64 + 1) * 64 - u64::from(words[last].leading_zeros())
+        });
+        self.geometry.map_page(*group) + pages
+    }
+
     /// Group and offset in it of a run of pages that can be allocated.
     fn place(&self, run: Run) -> Option<(u32, usize)> {
         let place = self.geometry.position(run.page);

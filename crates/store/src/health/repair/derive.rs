@@ -198,6 +198,12 @@ pub(super) async fn state(
             after.blobs,
             "the number of files is told wrong",
         );
+        say(
+            "pages",
+            before.volume_pages,
+            after.volume_pages,
+            "what lies in the others can't be read",
+        );
         let (was, is) = (before.groups_initialized, after.groups_initialized);
         say(
             "groups in use",

@@ -93,10 +93,13 @@ pub(crate) async fn repair(
     medium.forget_checksums(redone.iter().copied()).await?;
     let state = state_page(&mut medium).await?;
     let (mut blobs, mut initialized, mut roots) = (0, 0, Vec::new());
+    // The volume as the state page knows it: smaller than the superblock promises if a growth was
+    // interrupted, or if this state page is older than the growth.
+    let mut stated = None;
     if let Some(page) = &state {
         let state = view::<StatePage>(page);
         let layout = layout.with_pages(state.volume_pages);
-        medium.geometry = geometry(&layout, superblock.cluster_pages);
+        stated = Some(geometry(&layout, superblock.cluster_pages));
         (blobs, initialized) = (state.blobs, state.groups_initialized);
         roots = vec![
             (state.root, state.root_generation),
@@ -128,6 +131,23 @@ pub(crate) async fn repair(
             }
         }
         if found_slot_pages(&medium, &survey, &mut slot_pages).await? {
+            continue;
+        }
+        // A map may be older than its group: what it calls slots may be part of a blob by now.
+        let mistaken: Vec<u64> = (survey.unproven)
+            .intersection(&survey.contested)
+            .copied()
+            .collect();
+        if !mistaken.is_empty() {
+            slot_pages.retain(|page| !mistaken.contains(page));
+            continue;
+        }
+        if let Some(smaller) = stated.take()
+            && smaller.volume_pages < medium.geometry.volume_pages
+            && survey.used.end() <= smaller.volume_pages
+        {
+            medium.geometry = smaller;
+            maps.truncate(smaller.groups() as usize);
             continue;
         }
         while maps.len() < survey.used.groups_end() as usize {

@@ -99,6 +99,8 @@ pub(super) struct Survey {
     pub(super) used: UsedPages,
     /// Slot pages, and the blobs in them.
     pub(super) slot_pages: BTreeMap<u64, u8>,
+    /// Of the slot pages, those in which no slot verifies.
+    pub(super) unproven: BTreeSet<u64>,
     /// Generations of the blobs.
     pub(super) live: HashMap<u64, u32>,
     pub(super) generation_max: u32,
@@ -118,6 +120,7 @@ impl Survey {
         Survey {
             used: UsedPages::new(geometry),
             slot_pages: BTreeMap::new(),
+            unproven: BTreeSet::new(),
             live: HashMap::new(),
             generation_max: 0,
             contested: BTreeSet::new(),
@@ -221,6 +224,9 @@ async fn slot_page(
         }
     }
     survey.slot_pages.insert(page, live);
+    if live == 0 {
+        survey.unproven.insert(page);
+    }
     names.bound_dangling(&survey.live);
     Ok(())
 }

@@ -236,7 +236,8 @@ pub(super) fn extents(
         kept.push(extent);
     }
     patient.leaves.push(Leaf {
-        page,
+        // A leaf with an entry that was dropped can't stay as it is.
+        page: page.filter(|_| kept.len() == raw.len()),
         content: LeafContent::Extents(kept),
     });
     pages

@@ -201,12 +201,15 @@ fn mount(
         allow_other,
         ..MountOptions::default()
     };
-    let mut mounted = Vec::new();
-    for (name, directory) in mounts {
-        let volume = volumes.iter().find(|(other, _)| other == name);
-        let (_, volume) = volume.expect("only names of volumes");
-        mounted.push(ServedMount::attach(volume, directory, &options)?);
-    }
+    let volume = |wanted: &str| {
+        let found = volumes.iter().find(|(name, _)| name == wanted);
+        &found.expect("only names of volumes").1
+    };
+    let wanted = mounts
+        .iter()
+        .map(|(name, directory)| (volume(name), *directory));
+    let wanted: Vec<(&Volume, &Path)> = wanted.collect();
+    let mut mounted = ServedMount::attach(&wanted, &options)?;
     if !mounted.is_empty() {
         // They may go on before anybody else changes anything.
         server.wait_for_last_sessions();

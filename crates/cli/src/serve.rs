@@ -7,12 +7,14 @@
 //! (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
-use crate::{log, output};
+use crate::log;
 use adit::log::Filter;
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
 use adit_fuse::{MountOptions, ServedMount};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -38,6 +40,16 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
             return Err(Error::with(Errno::INVAL, what));
         }
         names.push(name);
+    }
+    let cannot_be_said = |name: &&String| name.is_empty() || name.contains(',');
+    if names.len() > 1
+        && let Some(name) = names.iter().find(cannot_be_said)
+    {
+        let what = format!(
+            "serve a volume as {name:?} beside others: a client says its name after a comma, so give \
+             it another one, NAME=VOLUME"
+        );
+        return Err(Error::with(Errno::INVAL, what));
     }
     let mounts = mounts(&arguments.mount, &names)?;
     let mut serve = ServeOptions::new();
@@ -107,10 +119,12 @@ fn pass_on(volumes: Vec<(String, Volume)>, socket: &Path, why: Error) -> Error {
     why
 }
 
+/// Past the buffer of standard output: what that could not write it would try again at the end, and
+/// fail.
 fn say_serving(names: &[String], socket: &Path) -> std::io::Result<()> {
-    let mut out = output::stdout();
-    writeln!(out, "serving {} at {}", names.join(", "), socket.display())?;
-    out.flush()
+    let line = format!("serving {} at {}\n", names.join(", "), socket.display());
+    let out = std::io::stdout().as_fd().try_clone_to_owned()?;
+    File::from(out).write_all(line.as_bytes())
 }
 
 /// Sets the priority of `--nice`, or without it the highest that the system allows.
@@ -201,12 +215,15 @@ fn mount(
         allow_other,
         ..MountOptions::default()
     };
-    let mut mounted = Vec::new();
-    for (name, directory) in mounts {
-        let volume = volumes.iter().find(|(other, _)| other == name);
-        let (_, volume) = volume.expect("only names of volumes");
-        mounted.push(ServedMount::attach(volume, directory, &options)?);
-    }
+    let volume = |wanted: &str| {
+        let found = volumes.iter().find(|(name, _)| name == wanted);
+        &found.expect("only names of volumes").1
+    };
+    let wanted = mounts
+        .iter()
+        .map(|(name, directory)| (volume(name), *directory));
+    let wanted: Vec<(&Volume, &Path)> = wanted.collect();
+    let mut mounted = ServedMount::attach(&wanted, &options)?;
     if !mounted.is_empty() {
         // They may go on before anybody else changes anything.
         server.wait_for_last_sessions();

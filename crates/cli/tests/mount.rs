@@ -491,6 +491,44 @@ fn attributes_that_decide_nothing_are_said_to_be_unsupported_until_there_is_one(
     mount.unmount();
 }
 
+/// Listings have attributes. One inode that could not be read made its whole directory unreadable.
+#[test]
+fn a_damaged_inode_hides_no_other_name_in_its_directory() {
+    if !is_possible() {
+        return adit_skip::skip(NO_MOUNT);
+    }
+    const FILES: usize = 40;
+    const OWNER: u32 = 0x1234_5678;
+    let mut mount = Mount::new();
+    let tree = mount.root().join("tree");
+    fs::create_dir(&tree).expect("made");
+    for number in 0..FILES {
+        fs::write(tree.join(number.to_string()), b"content").expect("written");
+    }
+    let damaged = tree.join("20");
+    std::os::unix::fs::chown(&damaged, Some(OWNER), None).expect("changed hands");
+    mount.unmount();
+    assert!(mount.is_clean());
+    let mut image = fs::read(mount.image()).expect("read");
+    let owner = OWNER.to_le_bytes();
+    let begins = |at: &usize| image[*at..].starts_with(&owner);
+    let places: Vec<usize> = (0..image.len()).step_by(4).filter(begins).collect();
+    assert!(!places.is_empty(), "the owner is in the image");
+    places.into_iter().for_each(|at| image[at] ^= 1);
+    fs::write(mount.image(), image).expect("written");
+    mount.start();
+    let listed = fs::read_dir(&tree).expect("opened");
+    let listed: Result<Vec<_>, _> = listed.collect();
+    let listed = listed.expect("a listing without an error");
+    assert_eq!(listed.len(), FILES);
+    for entry in listed {
+        let error = fs::symlink_metadata(entry.path()).err();
+        let wanted = (entry.path() == damaged).then_some(libc::EUCLEAN);
+        assert_eq!(error.and_then(|error| error.raw_os_error()), wanted);
+    }
+    mount.unmount();
+}
+
 /// The kernel asked for `security.capability` before each write, which doubled the trips: now it
 /// leaves it to the mount to take set-ID bits away.
 #[test]

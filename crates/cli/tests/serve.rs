@@ -2,10 +2,11 @@
 
 mod support;
 
+use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
-use support::servers::Served;
+use support::servers::{Served, until};
 use support::{Place, noise};
 
 /// A server of `v.adit` at the socket `s`; told to end, it must do so well.
@@ -318,6 +319,37 @@ fn a_server_whose_sessions_do_nothing_takes_no_processor() {
     assert_eq!(session.read("/a").expect("read"), b"content");
     session.close().expect("closed");
     serving.end();
+}
+
+/// It failed at its end with what it had not been able to say at its begin.
+#[test]
+fn a_server_that_cannot_say_that_it_serves_ends_well() {
+    let place = Place::with_volume();
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = place.command(&["serve", "v.adit", "--socket", "s"]);
+    command.stdout(full.expect("opened")).stderr(Stdio::piped());
+    let child = command.spawn().expect("it runs");
+    let server = Served { child };
+    let address = format!("unix:{}", place.path("s").display());
+    until("a session begins", || adit::Volume::open(&address).is_ok());
+    server.signal(Signal::TERM);
+    let (status, errors) = server.end();
+    assert!(status.success(), "{errors}");
+    assert!(errors.contains("standard output can't be told"), "{errors}");
+}
+
+#[test]
+fn options_with_which_nobody_could_be_served_are_refused() {
+    let place = Place::with_volume();
+    let serve = ["serve", "v.adit", "--socket", "s"];
+    for (more, wanted) in [
+        (["--sessions-max", "0"], "at least one"),
+        (["a,b=w.adit", "-v"], "after a comma"),
+        (["=w.adit", "-v"], "after a comma"),
+    ] {
+        let errors = place.fails(1, &[&serve[..], &more].concat());
+        assert!(errors.contains(wanted), "{errors}");
+    }
 }
 
 /// The nice values of a process's threads.

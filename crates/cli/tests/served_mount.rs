@@ -710,6 +710,17 @@ fn a_server_that_cannot_mount_does_not_start_and_says_why() {
             "the server has several volumes, so say which: NAME=m",
         ),
         (&two, &["v.adit=m", "--mount", "w.adit=full"], "not empty"),
+        // The second one asked the first mount, which nobody served yet.
+        (
+            &two,
+            &["v.adit=m", "--mount", "w.adit=full/../m/."],
+            "another volume is to be mounted there",
+        ),
+        (
+            &two,
+            &["v.adit=m", "--mount", "w.adit=m/below"],
+            "no such directory to mount on",
+        ),
     ];
     for (words, more, wanted) in refused {
         let errors = place.fails(1, &[words, *more].concat());

@@ -90,8 +90,7 @@ fn serve(
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let serving = Serving::start(shared.clone(), connection)?;
-    // Answered by the threads.
-    let ready = place.answers().and_then(|()| ready());
+    let ready = ready();
     if ready.is_err() {
         place.detach()?;
     }

@@ -3,7 +3,7 @@
 use crate::kernel::Body;
 use crate::mounted::Mounted;
 use adit::{Errno, Result};
-use adit_fs::{At, Credentials, DirEntry, Follow, OpenFile};
+use adit_fs::{At, Credentials, DirEntry, Follow, OpenFile, Stat};
 use std::time::Duration;
 
 /// Names read from a directory at once, in bytes.
@@ -46,7 +46,7 @@ impl Mounted {
     }
 
     /// Puts entries and the attributes of their inodes, which count as looked up by the kernel, and
-    /// stay true so long.
+    /// stay true so long; of an inode that can't be read, the entry alone.
     pub(crate) fn list_with_attributes(
         &self,
         caller: &Credentials,
@@ -59,20 +59,26 @@ impl Mounted {
         self.each_entry(directory, from, |entry| {
             let at = At::inside(caller, directory.blob_id(), &entry.name);
             let stat = match self.run(|fs| fs.stat(at, Follow::No)) {
-                Ok(stat) => stat,
+                Ok(stat) => Some(stat),
                 // It was removed while the directory was read.
                 Err(error) if error.errno() == Errno::NOENT => return Ok(true),
-                Err(error) => return Err(error),
+                // One that can't be read hides none of the others: who asks for it hears why.
+                Err(_) => None,
             };
             let before = body.bytes().len();
-            let node = self.number(stat.inode);
-            body.entry(node, &stat, valid);
-            let fits = body.directory_entry(limit, node, entry.cookie, stat.kind, &entry.name);
-            match fits {
-                false => body.truncate(before),
+            match &stat {
+                Some(stat) => body.entry(self.number(stat.inode), stat, valid),
+                // Number 0: the kernel does not know it, and asks.
+                None => body.entry(0, &Stat::default(), Duration::ZERO),
+            }
+            let (inode, kind) = stat.map_or((entry.inode, entry.kind), |it| (it.inode, it.kind));
+            let node = self.number(inode);
+            let fits = body.directory_entry(limit, node, entry.cookie, kind, &entry.name);
+            match stat {
+                _ if !fits => body.truncate(before),
                 // The kernel does not count these two as looked up.
-                true if matches!(&*entry.name, b"." | b"..") => {}
-                true => _ = self.remember(&stat),
+                Some(stat) if !matches!(&*entry.name, b"." | b"..") => _ = self.remember(&stat),
+                _ => {}
             }
             Ok(fits)
         })

@@ -207,10 +207,9 @@ impl Place {
         }
     }
 
-    /// Waits until the mount answers.
-    pub(crate) fn answers(&self) -> Result<()> {
-        rustix::fs::statfs(&self.path).map_err(from_rustix)?;
-        Ok(())
+    /// Is it the same directory?
+    pub(crate) fn is_at_that_of(&self, other: &Place) -> bool {
+        self.path == other.path
     }
 }
 

@@ -26,36 +26,39 @@ pub struct ServedMount {
 }
 
 impl ServedMount {
-    /// Mounts a volume on an empty directory; requests wait until it is [served](Self::serve). A
-    /// mount of the same volume that a killed process left there is removed first. It keeps a
-    /// handle on the volume until it ends.
+    /// Mounts volumes, each on an empty directory of its own; requests wait until a mount is
+    /// [served](Self::serve). A mount of the same volume that a killed process left there is removed
+    /// first. A mount keeps a handle on its volume until it ends.
     ///
-    /// `ENOTDIR`, `ENOENT` and `ENOTEMPTY` for the directory, `ENODEV` and `EPERM` where this process
-    /// can't mount.
-    pub fn attach(
-        volume: &Volume,
-        directory: &Path,
-        options: &MountOptions,
-    ) -> Result<ServedMount> {
-        let naming = |error: Error| error.context(format_args!("mount on {}", directory.display()));
-        let place = Place::find(
-            &std::path::absolute(directory)?,
-            source_of(volume.address()),
-        )
-        .and_then(|place| place.is_empty().map(|()| place))
-        .map_err(naming)?;
-        let shared = Arc::new(Shared::new(volume.clone(), Changes::ByOthersToo)?);
-        let connection = place.attach(options).map_err(naming)?;
-        Ok(ServedMount {
-            shared,
-            place,
-            connection: Some(connection),
-            ending: Arc::default(),
-        })
+    /// `ENOTDIR`, `ENOENT` and `ENOTEMPTY` for a directory, `EINVAL` for the same one twice, `ENODEV`
+    /// and `EPERM` where this process can't mount.
+    pub fn attach(mounts: &[(&Volume, &Path)], options: &MountOptions) -> Result<Vec<ServedMount>> {
+        // All directories are looked at before there is a mount: one that nobody serves yet would
+        // never answer.
+        let mut places: Vec<Place> = Vec::new();
+        for (volume, directory) in mounts {
+            let place = find(volume, directory).map_err(|error| on(directory, error))?;
+            if places.iter().any(|other| other.is_at_that_of(&place)) {
+                let error = Error::with(Errno::INVAL, "another volume is to be mounted there, too");
+                return Err(on(directory, error));
+            }
+            places.push(place);
+        }
+        let attach = |((volume, directory), place): (&(&Volume, &Path), Place)| {
+            let shared = Arc::new(Shared::new((*volume).clone(), Changes::ByOthersToo)?);
+            let connection = place.attach(options);
+            Ok(ServedMount {
+                shared,
+                place,
+                connection: Some(connection.map_err(|error| on(directory, error))?),
+                ending: Arc::default(),
+            })
+        };
+        mounts.iter().zip(places).map(attach).collect()
     }
 
-    /// Answers requests from now on, and returns when the mount answers. If somebody unmounts it,
-    /// that is a warning in the log.
+    /// Answers requests from now on, those that wait as well. If somebody unmounts it, that is a
+    /// warning in the log.
     pub fn serve(&mut self) -> Result<()> {
         let connection = self.connection.take().ok_or(Errno::ALREADY)?;
         let naming = |error: Error| error.context(format_args!("mount on {}", self.place));
@@ -78,7 +81,7 @@ impl ServedMount {
                     tracing::warn!(%volume, %place, %error, "the mount did not end well");
                 }
             })?;
-        self.place.answers().map_err(naming)
+        Ok(())
     }
 
     /// Unmounts. Requests under way get their replies; a program that has a file open there, or works
@@ -96,5 +99,101 @@ impl Drop for ServedMount {
         if let Err(error) = self.shared.finish() {
             tracing::warn!(place = %self.place, %error, "the mount did not end well");
         }
+    }
+}
+
+/// The empty directory to mount on.
+fn find(volume: &Volume, directory: &Path) -> Result<Place> {
+    let directory = std::path::absolute(directory)?;
+    let place = Place::find(&directory, source_of(volume.address()))?;
+    place.is_empty()?;
+    Ok(place)
+}
+
+fn on(directory: &Path, error: Error) -> Error {
+    error.context(format_args!("mount on {}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit::{Survive, VolumeOptions};
+    use rustix::mount::{UnmountFlags, unmount};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
+
+    /// Nothing takes so long, however busy the machine is.
+    const LIMIT: Duration = Duration::from_secs(60);
+    /// Names the directory for the process below.
+    const DIRECTORY: &str = "ADIT_TEST_DIRECTORY";
+
+    /// A process of the test below: it begins to serve a mount while its worker is busy for ever.
+    #[test]
+    #[ignore = "not a test of its own"]
+    fn the_process_that_mounts() {
+        let directory = std::env::var_os(DIRECTORY).expect("the test below says it");
+        let mut options = VolumeOptions::new();
+        options.survive(Survive::Off);
+        let volume = Volume::open_with("mem:64M", &options).expect("opened");
+        let mounts = [(&volume, Path::new(&directory))];
+        let mut mounts = ServedMount::attach(&mounts, &MountOptions::default()).expect("mounted");
+        let (begun, begins) = mpsc::channel();
+        let busy = volume.clone();
+        std::thread::spawn(move || {
+            busy.run(|_| async move {
+                begun.send(()).expect("it waits for that");
+                std::thread::sleep(Duration::MAX);
+                Ok(())
+            })
+        });
+        begins.recv().expect("it has begun");
+        for mount in &mut mounts {
+            mount.serve().expect("served");
+        }
+        println!("\nserved");
+        std::thread::sleep(Duration::MAX);
+    }
+
+    /// It had asked its own mount for something, and waited for its own answer: the kernel closes a
+    /// connection after all threads have ended, and ends no thread that waits for a reply on it.
+    #[test]
+    fn a_process_that_is_killed_while_it_mounts_ends() {
+        if !(rustix::process::geteuid().is_root() && Path::new(crate::place::DEVICE).exists()) {
+            return adit_skip::skip("mounting takes root and /dev/fuse");
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut process = Command::new(std::env::current_exe().expect("known"))
+            .args(["--exact", "served::tests::the_process_that_mounts"])
+            .args(["--ignored", "--nocapture"])
+            .env(DIRECTORY, directory.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let output = BufReader::new(process.stdout.take().expect("piped"));
+        let (said, says) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = output.lines().map_while(std::result::Result::ok);
+            lines.for_each(|line| _ = said.send(line));
+        });
+        let begin = Instant::now();
+        let is_served = std::iter::from_fn(|| {
+            let left = LIMIT.checked_sub(begin.elapsed())?;
+            says.recv_timeout(left).ok()
+        })
+        .any(|line| line == "served");
+        process.kill().expect("killed");
+        let begin = Instant::now();
+        let mut has_ended = || process.try_wait().expect("a child").is_some();
+        while !has_ended() && begin.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let has_ended = has_ended();
+        // This aborts the connection as well.
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
+        unmount(directory.path(), flags).expect("it was mounted");
+        assert!(has_ended, "it waits for itself");
+        assert!(is_served, "a mount waits for the worker");
     }
 }

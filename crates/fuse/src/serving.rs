@@ -1,4 +1,7 @@
 //! The threads that serve a mount.
+//!
+//! Invariant: no thread of this process asks the mount for anything. A process that is killed while
+//! it waits for its own answer keeps the connection open, and so waits until somebody aborts that.
 
 use crate::filesystem::{Filesystem, features};
 use crate::kernel::Connection;
@@ -15,7 +18,8 @@ const THREADS: usize = 8;
 pub(crate) struct Serving(Vec<JoinHandle<Result<()>>>);
 
 impl Serving {
-    /// Agrees with the kernel on how it speaks to this process, and answers its requests.
+    /// Agrees with the kernel on how it speaks to this process, and answers its requests. From then
+    /// on the mount answers.
     pub(crate) fn start(shared: Arc<Shared>, device: OwnedFd) -> Result<Serving> {
         let connection = Connection::agree(device, features(shared.changes))?;
         let filesystem = Arc::new(Filesystem::new(shared, Arc::new(connection)));

@@ -18,10 +18,10 @@ use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{Peer, refuse_descriptors, send_message, send_message_with, unconnected};
 use rustix::event::Timespec;
-use rustix::fs::{FlockOperation, Mode, OFlags, chmod, flock};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, chmod, fchmod, flock, fstat, open};
 use rustix::net::{Shutdown, SocketAddrUnix, SocketFlags, bind, connect, listen, shutdown};
 use std::fs::Metadata;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -121,13 +121,12 @@ impl Listener {
     }
 
     fn bind_unnamed(path: &Path, mode: u32) -> Result<Listener> {
-        let (fd, _alone) = bind_alone(path)?;
+        let (fd, _alone) = bind_alone(path, mode)?;
         if let Err(error) = refuse_descriptors(fd.as_fd()) {
             tracing::debug!(%error, "sessions can send descriptors, which are closed");
         }
         // Nobody can connect before `listen`.
-        chmod(path, Mode::from_raw_mode(mode)).map_err(from_rustix)?;
-        let made = identity(&std::fs::symlink_metadata(path)?);
+        let made = set_mode(path, mode)?;
         let listener = Listener {
             _guard: fork::close_in_child(fd.as_fd()),
             fd,
@@ -167,7 +166,7 @@ pub(crate) struct Reserved {
 
 impl Reserved {
     pub(crate) fn new(path: &Path) -> Result<Reserved> {
-        let (fd, alone) = bind_alone(path)?;
+        let (fd, alone) = bind_alone(path, 0o600)?;
         Ok(Reserved {
             _fd: fd,
             path: path.to_owned(),
@@ -184,10 +183,12 @@ impl Drop for Reserved {
 }
 
 /// Binds a socket, and keeps other servers from its directory: one that is bound and doesn't listen
-/// looks like a dead one.
-fn bind_alone(path: &Path) -> Result<(OwnedFd, Option<OwnedFd>)> {
+/// looks like a dead one. It has these permission bits, but for those that the process masks.
+fn bind_alone(path: &Path, mode: u32) -> Result<(OwnedFd, Option<OwnedFd>)> {
     let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
     let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+    // Where the kernel takes no bits of a socket, `set_mode` gives them to its name.
+    let _ = fchmod(&fd, Mode::from_raw_mode(mode));
     let alone = lock_directory(path);
     match bind(&fd, &address) {
         Err(rustix::io::Errno::ADDRINUSE) => {
@@ -197,6 +198,25 @@ fn bind_alone(path: &Path) -> Result<(OwnedFd, Option<OwnedFd>)> {
         bound => bound.map_err(from_rustix)?,
     }
     Ok((fd, alone))
+}
+
+/// Gives the socket that was just bound its permission bits, and returns its identity. The owner of
+/// the directory may have put something else in its place, such as a link to a file of this user's:
+/// that is left alone.
+fn set_mode(path: &Path, mode: u32) -> Result<(u64, u64)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let name = open(path, flags, Mode::empty()).map_err(from_rustix)?;
+    let found = fstat(&name).map_err(from_rustix)?;
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    if !is_socket || found.st_nlink != 1 {
+        let what = "the socket has been replaced by something else";
+        return Err(Error::with(Errno::PERM, what));
+    }
+    if found.st_mode & 0o777 != mode {
+        let name = format!("/proc/self/fd/{}", name.as_raw_fd());
+        chmod(name, Mode::from_raw_mode(mode)).map_err(from_rustix)?;
+    }
+    Ok((found.st_dev, found.st_ino))
 }
 
 /// Removes a socket's name, unless another server has replaced it.
@@ -214,7 +234,7 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
         _ => Path::new("."),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let directory = open(directory, flags, Mode::empty()).ok()?;
     let begin = Instant::now();
     loop {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -494,5 +514,46 @@ fn say_refused(peer: &Peer, error: &Error) {
     if let Some(omitted) = notices::REFUSALS.next() {
         let (pid, uid) = (peer.pid, peer.uid);
         tracing::warn!(?pid, uid, omitted, %error, "a connection is refused");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("there").permissions().mode() & 0o777
+    }
+
+    /// In a directory of another user its owner may replace the socket at any time. The mode went to
+    /// whatever a link there led to.
+    #[test]
+    fn a_mode_goes_to_the_socket_and_to_nothing_in_its_place() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let (file, other) = (
+            directory.path().join("file"),
+            directory.path().join("other"),
+        );
+        fs::write(&file, b"a secret").expect("written");
+        let before = mode(&file);
+        symlink(&file, &path).expect("made");
+        let refused = |path: &Path| set_mode(path, 0o606).expect_err("refused").errno();
+        assert_eq!(refused(&path), Errno::PERM);
+        assert_eq!(refused(&file), Errno::PERM);
+        assert_eq!(mode(&file), before);
+        fs::remove_file(&path).expect("it was there");
+        let (_socket, _) = bind_alone(&path, 0o602).expect("bound");
+        assert_eq!(mode(&path) & !0o602, 0, "no more than was asked for");
+        let made = set_mode(&path, 0o606).expect("set");
+        assert_eq!(
+            (mode(&path), made),
+            (0o606, identity(&fs::metadata(&path).expect("there")))
+        );
+        // It may be a socket that others use.
+        fs::hard_link(&path, &other).expect("made");
+        assert_eq!(refused(&other), Errno::PERM);
     }
 }

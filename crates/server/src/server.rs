@@ -65,6 +65,9 @@ impl ServeOptions {
             );
             return Err(Error::with(Errno::INVAL, what));
         }
+        if self.sessions_max == 0 {
+            return Err(Error::with(Errno::INVAL, "serve no session: at least one"));
+        }
         check_cpus(&self.cpus)
     }
 }

@@ -89,7 +89,8 @@ impl Connection {
             body.u32s(&[(agreed >> 32) as u32]);
             body.put(&[0; 28]);
             debug_assert_eq!(body.bytes().len(), 64, "as long as in Linux");
-            connection.reply(request.unique, Ok(body.bytes()));
+            let replied = connection.send(request.unique, Ok(body.bytes()));
+            replied.map_err(|error| error.context("agree with the kernel on its requests"))?;
             // A newer kernel asks again.
             if major == MAJOR {
                 return Ok(connection);
@@ -118,6 +119,12 @@ impl Connection {
 
     /// Answers a request. The kernel takes no reply to one whose mount is gone.
     pub(crate) fn reply(&self, unique: u64, result: std::result::Result<&[u8], Errno>) {
+        if let Err(error) = self.send(unique, result) {
+            tracing::debug!(unique, %error, "the kernel takes no reply");
+        }
+    }
+
+    fn send(&self, unique: u64, result: std::result::Result<&[u8], Errno>) -> Result<()> {
         let (body, error) = match result {
             Ok(body) => (body, 0),
             Err(errno) => (&[][..], -errno.raw()),
@@ -128,8 +135,6 @@ impl Connection {
         header[8..].copy_from_slice(&unique.to_ne_bytes());
         let pieces = [IoSlice::new(&header), IoSlice::new(body)];
         let sent = rustix::io::retry_on_intr(|| rustix::io::writev(&self.0, &pieces));
-        if let Err(error) = sent {
-            tracing::debug!(unique, %error, "the kernel takes no reply");
-        }
+        sent.map(drop).map_err(|errno| from_rustix(errno).into())
     }
 }

@@ -2,7 +2,6 @@
 #include "messages.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <new>
@@ -10,7 +9,7 @@
 
 namespace adit_rocksdb {
 
-Messages& messages = *new Messages;
+Messages* messages = new Messages;
 
 void Messages::Begin() {
   std::call_once(began_, [this] { adit_set_log(Take, this, ADIT_LOG_WARNING); });
@@ -26,7 +25,6 @@ void Messages::SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_vo
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     thread_ = std::thread([this] { HandOn(); });
-    process_ = getpid();
   } catch (const std::system_error&) {
     // Standard error has to do.
   }
@@ -79,7 +77,6 @@ void Messages::Write(const Log& log, const Message& message) {
 }
 
 void Messages::Drain() {
-  if (process_ != getpid()) return;
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return ended_ || (waiting_.empty() && !busy_); });
 }
@@ -87,13 +84,12 @@ void Messages::Drain() {
 void Messages::LetGo() { std::lock_guard<std::mutex> guard(writing_); }
 
 void Messages::End() {
-  if (process_ != getpid()) return;
   {
     std::lock_guard<std::mutex> guard(mutex_);
     ended_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace adit_rocksdb

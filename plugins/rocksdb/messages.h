@@ -11,8 +11,6 @@
 // others are on standard error only.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -35,8 +33,7 @@ class Messages {
   void Drain();
   // Returns when no logger is kept.
   void LetGo();
-  // Hands on what waits; nothing in a forked child, which has no such thread. Messages after this
-  // are on standard error only.
+  // Hands on what waits. Messages after this are on standard error only.
   void End();
 
  private:
@@ -62,14 +59,14 @@ class Messages {
   Log log_;
   std::deque<Message> waiting_;
   std::thread thread_;
-  pid_t process_ = 0;  // that has the thread
-  bool busy_ = false;   // a message is being written
+  bool busy_ = false;  // a message is being written
   bool ended_ = false;
 
   std::mutex writing_;  // held while a logger is kept
 };
 
-// Never destroyed: any thread may have a message until the process is gone.
-extern Messages& messages;
+// Never destroyed: any thread may have a message until the process is gone. A forked child gets
+// others: see volumes.cc.
+extern Messages* messages;
 
 }  // namespace adit_rocksdb

@@ -295,6 +295,21 @@ void PiecesOfAnySizeLieInTheirOrder(Env* env) {
   OK(env->RemoveFile("/pieces"));
 }
 
+// LevelDB writes a value in one piece, of any size. A server refused appends of more than 64 MiB: no
+// table could be made of such a value, which was in the log, and the database couldn't be opened any
+// more.
+void APieceMayHaveAnySize(Env* env) {
+  const std::string large = std::string(70 << 20, 'l') + "end";
+  const auto file = Writable(env, "/large");
+  OK(file->Append("head"));
+  OK(file->Append(large));
+  OK(file->Append("tail"));
+  OK(file->Sync());
+  OK(file->Close());
+  HOLDS(Contents(env, "/large") == "head" + large + "tail");
+  OK(env->RemoveFile("/large"));
+}
+
 void ReadsEndAtTheEndOfTheFile(Env* env) {
   const std::string data = Bytes(20000, 7);
   OK(WriteStringToFile(env, data, "/r"));
@@ -729,6 +744,7 @@ int main(int argc, char** argv) {
     const auto env = Open(volume);
     WritableFilesShowWhatWasFlushed(env.get());
     PiecesOfAnySizeLieInTheirOrder(env.get());
+    APieceMayHaveAnySize(env.get());
     ReadsEndAtTheEndOfTheFile(env.get());
     NamesBehave(env.get());
     ErrorsAreWhatLevelDBTellsApart(env.get());

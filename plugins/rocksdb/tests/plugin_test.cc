@@ -103,6 +103,21 @@ void WritableFilesAppendTruncateAndKnowTheirSize(FileSystem* fs) {
   OK(fs->DeleteFile("/made-by-reopen", kIO, nullptr));
 }
 
+// RocksDB writes a value in one piece, of any size. A server refused appends of more than 64 MiB: no
+// table could be made of such a value, which was in the log, and the DB couldn't be opened any more.
+void APieceMayHaveAnySize(FileSystem* fs) {
+  const std::string large = std::string(70 << 20, 'l') + "end";
+  std::unique_ptr<FSWritableFile> file;
+  OK(fs->NewWritableFile("/large", kFile, &file, nullptr));
+  OK(file->Append("head", kIO, nullptr));
+  OK(file->Append(large, kIO, nullptr));
+  OK(file->Append("tail", kIO, nullptr));
+  OK(file->Sync(kIO, nullptr));
+  OK(file->Close(kIO, nullptr));
+  HOLDS(Contents(fs, "/large") == "head" + large + "tail");
+  OK(fs->DeleteFile("/large", kIO, nullptr));
+}
+
 void PreallocationIsNotSeenInSizesAndGivenBackAtClose(FileSystem* fs) {
   for (const bool keep_size : {true, false}) {
     FileOptions options;
@@ -613,6 +628,7 @@ int main(int argc, char** argv) {
     std::shared_ptr<FileSystem> second;
     OK(FileSystem::CreateFromString(ConfigOptions(), uri, &second));  // the same volume, opened once
     WritableFilesAppendTruncateAndKnowTheirSize(fs.get());
+    APieceMayHaveAnySize(fs.get());
     PreallocationIsNotSeenInSizesAndGivenBackAtClose(fs.get());
     ReusedLogsAreOverwrittenFromTheStart(fs.get());
     ReadsEndAtTheEndOfTheFile(fs.get());

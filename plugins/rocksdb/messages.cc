@@ -12,7 +12,8 @@ namespace adit_rocksdb {
 Messages* messages = new Messages;
 
 void Messages::Begin() {
-  std::call_once(began_, [this] { adit_set_log(Take, this, ADIT_LOG_WARNING); });
+  static std::once_flag began;  // for forked children, too
+  std::call_once(began, [] { adit_set_log(Take, nullptr, ADIT_LOG_WARNING); });
 }
 
 void Messages::SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_volume* volume) {
@@ -31,18 +32,17 @@ void Messages::SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_vo
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void Messages::Take(void* self, int level, const char* text) {
+void Messages::Take(void*, int level, const char* text) {
   fprintf(stderr, "adit: %s: %s\n", level == ADIT_LOG_ERROR ? "error" : "warning", text);
-  auto& messages = *static_cast<Messages*>(self);
-  std::lock_guard<std::mutex> guard(messages.mutex_);
-  if (!messages.thread_.joinable() || messages.ended_) return;
-  if (messages.waiting_.size() == kWaitingMax) return;
+  std::lock_guard<std::mutex> guard(messages->mutex_);
+  if (!messages->thread_.joinable() || messages->ended_) return;
+  if (messages->waiting_.size() == kWaitingMax) return;
   try {
-    messages.waiting_.push_back({level, text});
+    messages->waiting_.push_back({level, text});
   } catch (const std::bad_alloc&) {
     return;
   }
-  messages.changed_.notify_all();
+  messages->changed_.notify_all();
 }
 
 void Messages::HandOn() {

@@ -26,7 +26,7 @@ namespace adit_rocksdb {
 class Messages {
  public:
   // Messages come from now on; nothing if they do.
-  void Begin();
+  static void Begin();
   // The logger's file is in that volume.
   void SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_volume* volume);
   // Returns when what waits is in the log: for a DB that closes its logger next.
@@ -49,11 +49,10 @@ class Messages {
     adit_volume* volume = nullptr;
   };
 
-  static void Take(void* self, int level, const char* text);
+  static void Take(void*, int level, const char* text);
   void HandOn();
   void Write(const Log& log, const Message& message);
 
-  std::once_flag began_;
   std::mutex mutex_;  // guards what is below
   std::condition_variable changed_;
   Log log_;

@@ -69,7 +69,7 @@ std::string Canonical(const std::string& address) {
 std::shared_ptr<Volume> Registry::Open(const std::string& address, const adit_open_options* given,
                                        std::string* error) {
   const std::string canonical = Canonical(address);
-  messages->Begin();
+  Messages::Begin();
   adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
   if (given == nullptr && adit_options_from_environment(&options) < 0) {
     *error = adit_error_message();

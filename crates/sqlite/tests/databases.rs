@@ -313,7 +313,7 @@ fn a_database_is_not_opened_through_a_symbolic_link() {
     for suffix in ["", "-journal"] {
         let content = stage.volume.read(format!("/app.db{suffix}"));
         let killed = format!("/killed.db{suffix}");
-        let written = stage.volume.write(killed, &content.expect("it is there"));
+        let written = stage.volume.write(killed, content.expect("it is there"));
         written.expect("copied");
     }
     drop(writer);

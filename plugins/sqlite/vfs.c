@@ -101,9 +101,9 @@ static int stat_database(const struct file *file, adit_stat *result)
 /* A journal or log has the permissions and the owner of its database, as with SQLite's unix VFS:
  * otherwise others could read in it what they can't in the database, or a database that root has
  * used would be its owner's no more.
- * No symbolic links: a journal lies beside the name by which its database was opened, so who comes by
- * a link would miss the journal of a killed writer, and take a torn database for a whole one; and who
- * can make names beside a database would choose what its journal overwrites. */
+ * No symbolic links: a journal lies beside the name by which its database was opened. A connection
+ * behind a link would miss the journal of a killed writer, and read a torn database; and a user who can
+ * make names beside a database would choose the file that its journal overwrites. */
 static int open_handle(struct file *file, int *flags)
 {
     const int is_journal = *flags & (SQLITE_OPEN_WAL | SQLITE_OPEN_MAIN_JOURNAL) && *flags & SQLITE_OPEN_CREATE;
@@ -130,7 +130,7 @@ static int open_handle(struct file *file, int *flags)
     if (result < 0) {
         file_failed(file, result, SQLITE_CANTOPEN);
         if (result == -ELOOP)
-            tell(SQLITE_CANTOPEN, "a database is opened by its own name, not by a symbolic link: its journal is beside it");
+            tell(SQLITE_CANTOPEN, "a database and its journal are opened by their own names, not by symbolic links");
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
     if (is_journal && adit_fstat(file->handle, &own) == 0 && (own.uid != database.uid || own.gid != database.gid))
@@ -203,9 +203,11 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
             volume_release(file->volume);
         sqlite3_free(file->path);
         memset(file, 0, sizeof(*file)); /* without methods: SQLite doesn't close it */
-        /* A temporary file that can't be in the volume (nobody, or not this user, can make one in its root) is where
-         * other VFSs have theirs. */
-        return name == NULL && code == SQLITE_CANTOPEN ? other(vfs)->xOpen(other(vfs), name, base, given, flags_out) : code;
+        /* A temporary file for which the volume has no place (it is read-only, or the user has no rights in its root)
+         * is the other VFS's. */
+        if (name == NULL && code == SQLITE_CANTOPEN)
+            code = other(vfs)->xOpen(other(vfs), name, base, given, flags_out);
+        return code;
     }
     file->base.pMethods = &adit_io_methods;
     if (flags_out != NULL)
@@ -246,9 +248,9 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *name, int and_sync)
     return code;
 }
 
-/* The name of a super-journal says at which address its volume was then. If it lies in the volume at hand, which is at
- * another address now, nothing that is at the old one may answer in its place: it isn't there, and SQLite would take a
- * transaction for committed of which perhaps one database has its part. */
+/* The name of a super-journal contains the address that its volume had then. If it lies in the volume at hand, which
+ * has another address now, a volume at the old one can't answer for it: there is none there, and SQLite would take the
+ * transaction for committed, of which perhaps one database has its part. */
 static int check_super_journal(const char *address, const char *path)
 {
     const size_t len = strlen(path), suffix = strlen("-mjXXXXXX9XX");

@@ -147,7 +147,7 @@ struct volume *volume_acquire(const char *address, int *code)
     return volume;
 }
 
-/* That this thread used, if it is still there. */
+/* The volume that this thread used last, if it is still open. */
 static struct volume *find_last_used(void)
 {
     struct volume *volume = volumes;
@@ -198,8 +198,8 @@ void volume_release(struct volume *volume)
     leave();
 }
 
-/* Connections that are never closed keep their volume open until the process ends. What a commit left to be written
- * back later is made durable then, since nobody will write it back. (A server does.) */
+/* Connections that are never closed keep their volume open until the process ends. Their commits without a sync are
+ * made durable then, since nobody writes them back later. (A server does.) */
 __attribute__((destructor)) static void sync_at_exit(void)
 {
     const struct volume *volume;

@@ -163,8 +163,8 @@ fn commits_and_exits() {
     std::process::exit(0); // without closing anything
 }
 
-/// What was committed without a sync was gone with a process that ended by itself, and didn't close
-/// its connections: at once without surviving memory, else with the boot.
+/// Commits without a sync were gone with a process that ended by itself, and didn't close its
+/// connections: at once without surviving memory, else with the boot.
 #[test]
 fn a_process_that_exits_without_closing_leaves_its_commits() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");

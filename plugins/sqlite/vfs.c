@@ -215,7 +215,8 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     return SQLITE_OK;
 }
 
-/* The fsync of a directory makes all its names durable. */
+/* The fsync of a directory makes all its names durable. A user who may change it need not be allowed to read it: then
+ * everything is synced. */
 static int sync_directory(struct volume *volume, const char *path)
 {
     const char *end = strrchr(path, '/');
@@ -223,6 +224,8 @@ static int sync_directory(struct volume *volume, const char *path)
     int result = -ENOMEM;
     if (directory != NULL)
         result = adit_fsync_path(volume->handle, directory);
+    if (result == -EACCES)
+        result = adit_syncfs(volume->handle);
     sqlite3_free(directory);
     return result;
 }

@@ -295,6 +295,29 @@ fn large_sorts_work_where_no_file_can_be_made() {
     stage.end();
 }
 
+/// The deletion of a journal is made durable by the folder, which the user may change, and not read:
+/// each commit was "disk I/O error", and had happened all the same.
+#[test]
+fn a_commit_needs_no_right_to_read_its_folder() {
+    let stage = Stage::new("drop box", "64M");
+    stage.volume.create_dir("/box").expect("made");
+    stage.volume.set_mode("/box", 0o733).expect("set");
+    let user = stage
+        .volume
+        .on_behalf_of(adit::Credentials::user(65_534, 65_534, &[]));
+    let lent = adit_sqlite::lend("drop box of a user", &user).expect("a name of its own");
+    let connection = connect("drop box of a user", "/box/app.db", Mode::Delete);
+    let connection = connection.expect("the user may make files there");
+    connection
+        .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+        .expect("committed");
+    assert_eq!(ask::<i64>(&connection, "SELECT count(*) FROM t"), 1);
+    drop(connection);
+    lent.take_back().expect("nothing is open");
+    drop(user);
+    stage.end();
+}
+
 /// A journal lies beside the name by which its database was opened: a reader behind a symbolic link
 /// didn't find that of a killed writer, and took a torn database for a whole one.
 #[test]

@@ -130,18 +130,21 @@ bool RandomAccessFile::Copy() const {
 
 WritableFile::~WritableFile() { Close(); }
 
-Status WritableFile::WriteOut(const Slice& data) {
+Status WritableFile::WriteOut(Slice data) {
   assert(buffered_bytes_ <= kBufferBytes);
-  iovec pieces[2];
-  int count = 0;
-  if (buffered_bytes_ > 0) pieces[count++] = {buffer_, buffered_bytes_};
-  if (!data.empty()) pieces[count++] = {const_cast<char*>(data.data()), data.size()};
-  if (count == 0) return failed_;
-  const int64_t written = adit_appendv(file_, pieces, count, 0, nullptr);
-  if (__builtin_expect(written < 0, 0)) return failed_ = Failure(written, path_);
-  assert(static_cast<size_t>(written) == buffered_bytes_ + data.size());
-  buffered_bytes_ = 0;
-  return Status::OK();
+  while (buffered_bytes_ > 0 || !data.empty()) {
+    const size_t len = std::min(data.size(), kAppendedBytesMax);
+    iovec pieces[2];
+    int count = 0;
+    if (buffered_bytes_ > 0) pieces[count++] = {buffer_, buffered_bytes_};
+    if (len > 0) pieces[count++] = {const_cast<char*>(data.data()), len};
+    const int64_t written = adit_appendv(file_, pieces, count, 0, nullptr);
+    if (__builtin_expect(written < 0, 0)) return failed_ = Failure(written, path_);
+    assert(static_cast<size_t>(written) == buffered_bytes_ + len);
+    buffered_bytes_ = 0;
+    data.remove_prefix(len);
+  }
+  return failed_;
 }
 
 Status WritableFile::Append(const Slice& data) {

@@ -107,8 +107,11 @@ class WritableFile final : public leveldb::WritableFile {
   // A copy of this much costs more than a second call.
   static constexpr size_t kCopiedBytesMax = 16 << 10;
 
+  // A server refuses appends of more than 64 MiB, which a value may have.
+  static constexpr size_t kAppendedBytesMax = 32 << 20;
+
   // Writes the buffer, and the data behind it, at the end of the file.
-  leveldb::Status WriteOut(const leveldb::Slice& data);
+  leveldb::Status WriteOut(leveldb::Slice data);
 
   adit_file* file_;  // null when closed
   const std::string path_;

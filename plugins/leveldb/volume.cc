@@ -1,6 +1,8 @@
 // One open volume: see volume.h.
 #include "volume.h"
 
+#include <pthread.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <map>
@@ -20,7 +22,11 @@ struct OpenVolumes {
   std::mutex mutex;
   std::map<adit_volume*, std::string> addresses;
 };
-OpenVolumes& open_volumes = *new OpenVolumes;
+OpenVolumes* open_volumes = new OpenVolumes;
+
+// A forked child has none of its parent's volumes. Another thread of the parent may have held the
+// mutex.
+void Forget() { open_volumes = new OpenVolumes; }
 
 void Complain(const char* doing, const std::string& address) {
   fprintf(stderr, "adit: error: %s %s: %s\n", doing, address.c_str(), adit_error_message());
@@ -28,12 +34,11 @@ void Complain(const char* doing, const std::string& address) {
 
 // Constructed when the library is loaded, and destroyed at exit after the program's own statics.
 const struct AtExit {
+  AtExit() { pthread_atfork(nullptr, nullptr, Forget); }
   ~AtExit() {
-    std::lock_guard<std::mutex> guard(open_volumes.mutex);
-    for (const auto& [handle, address] : open_volumes.addresses) {
-      const int synced = adit_syncfs(handle);
-      // A forked child has no volume: that is its parent's.
-      if (synced < 0 && synced != -EBADF) Complain("syncing at exit:", address);
+    std::lock_guard<std::mutex> guard(open_volumes->mutex);
+    for (const auto& [handle, address] : open_volumes->addresses) {
+      if (adit_syncfs(handle) < 0) Complain("syncing at exit:", address);
     }
   }
 } at_exit;
@@ -72,24 +77,24 @@ Status Volume::Open(const std::string& address, const adit::LevelDbEnvOptions& o
   if (options.cache_bytes != 0) open_options.cache_bytes = options.cache_bytes;
   if (options.read_only) open_options.flags |= ADIT_VOLUME_READ_ONLY;
   // Held, so that a volume that is open at exit is in the map then.
-  std::lock_guard<std::mutex> guard(open_volumes.mutex);
+  std::lock_guard<std::mutex> guard(open_volumes->mutex);
   adit_volume* handle = nullptr;
   const int opened = adit_open_volume(address.c_str(), &open_options, &handle);
   if (opened < 0) return Failure(opened, address, Advice(-opened, address));
-  open_volumes.addresses[handle] = address;
+  open_volumes->addresses[handle] = address;
   result->reset(new Volume(handle, address));
   return Status::OK();
 }
 
 Volume::~Volume() {
-  std::lock_guard<std::mutex> guard(open_volumes.mutex);
+  std::lock_guard<std::mutex> guard(open_volumes->mutex);
   const int closed = adit_close_volume(handle_);
   if (closed < 0) Complain("closing", address_);
   if (closed == -EBUSY) {
     if (adit_syncfs(handle_) < 0) Complain("syncing", address_);
     return;
   }
-  open_volumes.addresses.erase(handle_);
+  open_volumes->addresses.erase(handle_);
 }
 
 }  // namespace adit_leveldb

@@ -309,7 +309,7 @@ IOStatus AditFileSystem::LockFile(const std::string& path, const IOOptions&,
 }
 
 IOStatus AditFileSystem::UnlockFile(rocksdb::FileLock* lock, const IOOptions&, IODebugContext*) {
-  messages.Drain();  // a DB that closes does this before it closes its LOG
+  messages->Drain();  // a DB that closes does this before it closes its LOG
   std::unique_ptr<Lock> held(static_cast<Lock*>(lock));
   return ToStatus(adit_close(held->file), "LOCK");
 }
@@ -317,7 +317,7 @@ IOStatus AditFileSystem::UnlockFile(rocksdb::FileLock* lock, const IOOptions&, I
 IOStatus AditFileSystem::NewLogger(const std::string& path, const IOOptions& options,
                                    std::shared_ptr<rocksdb::Logger>* result, IODebugContext* debug) {
   IOStatus status = FileSystem::NewLogger(path, options, result, debug);
-  if (status.ok()) messages.SetLogger(*result, volume());
+  if (status.ok()) messages->SetLogger(*result, volume());
   return status;
 }
 

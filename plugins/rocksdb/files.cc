@@ -9,6 +9,14 @@
 
 namespace adit_rocksdb {
 
+namespace {
+
+// A server refuses appends of more than 64 MiB, which a value may have. Writes by offset have no
+// such bound.
+constexpr size_t kAppendedBytesMax = 32 << 20;
+
+}  // namespace
+
 // --------------------------------------------------------------------------------------- all files
 
 IOStatus Handle::Read(uint64_t offset, size_t len, Slice* result, char* scratch) const {
@@ -144,7 +152,7 @@ WritableFile::~WritableFile() { Close(IOOptions(), nullptr).PermitUncheckedError
 
 IOStatus WritableFile::Append(const Slice& data, const IOOptions&, IODebugContext*) {
   // Preallocation without keep_size, or reuse of an old log, puts the end elsewhere.
-  if (ends_there_) {
+  if (ends_there_ && data.size() <= kAppendedBytesMax) {
     uint64_t at = 0;
     const int64_t appended = adit_append(handle_.get(), data.data(), data.size(), &at);
     if (__builtin_expect(appended < 0, 0)) return Failure(appended, handle_.path());

@@ -2,7 +2,6 @@
 #include "messages.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <new>
@@ -10,10 +9,11 @@
 
 namespace adit_rocksdb {
 
-Messages& messages = *new Messages;
+Messages* messages = new Messages;
 
 void Messages::Begin() {
-  std::call_once(began_, [this] { adit_set_log(Take, this, ADIT_LOG_WARNING); });
+  static std::once_flag began;  // for forked children, too
+  std::call_once(began, [] { adit_set_log(Take, nullptr, ADIT_LOG_WARNING); });
 }
 
 void Messages::SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_volume* volume) {
@@ -26,25 +26,23 @@ void Messages::SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_vo
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     thread_ = std::thread([this] { HandOn(); });
-    process_ = getpid();
   } catch (const std::system_error&) {
     // Standard error has to do.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void Messages::Take(void* self, int level, const char* text) {
+void Messages::Take(void*, int level, const char* text) {
   fprintf(stderr, "adit: %s: %s\n", level == ADIT_LOG_ERROR ? "error" : "warning", text);
-  auto& messages = *static_cast<Messages*>(self);
-  std::lock_guard<std::mutex> guard(messages.mutex_);
-  if (!messages.thread_.joinable() || messages.ended_) return;
-  if (messages.waiting_.size() == kWaitingMax) return;
+  std::lock_guard<std::mutex> guard(messages->mutex_);
+  if (!messages->thread_.joinable() || messages->ended_) return;
+  if (messages->waiting_.size() == kWaitingMax) return;
   try {
-    messages.waiting_.push_back({level, text});
+    messages->waiting_.push_back({level, text});
   } catch (const std::bad_alloc&) {
     return;
   }
-  messages.changed_.notify_all();
+  messages->changed_.notify_all();
 }
 
 void Messages::HandOn() {
@@ -79,7 +77,6 @@ void Messages::Write(const Log& log, const Message& message) {
 }
 
 void Messages::Drain() {
-  if (process_ != getpid()) return;
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return ended_ || (waiting_.empty() && !busy_); });
 }
@@ -87,13 +84,12 @@ void Messages::Drain() {
 void Messages::LetGo() { std::lock_guard<std::mutex> guard(writing_); }
 
 void Messages::End() {
-  if (process_ != getpid()) return;
   {
     std::lock_guard<std::mutex> guard(mutex_);
     ended_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace adit_rocksdb

@@ -11,8 +11,6 @@
 // others are on standard error only.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -28,15 +26,14 @@ namespace adit_rocksdb {
 class Messages {
  public:
   // Messages come from now on; nothing if they do.
-  void Begin();
+  static void Begin();
   // The logger's file is in that volume.
   void SetLogger(const std::shared_ptr<rocksdb::Logger>& logger, adit_volume* volume);
   // Returns when what waits is in the log: for a DB that closes its logger next.
   void Drain();
   // Returns when no logger is kept.
   void LetGo();
-  // Hands on what waits; nothing in a forked child, which has no such thread. Messages after this
-  // are on standard error only.
+  // Hands on what waits. Messages after this are on standard error only.
   void End();
 
  private:
@@ -52,24 +49,23 @@ class Messages {
     adit_volume* volume = nullptr;
   };
 
-  static void Take(void* self, int level, const char* text);
+  static void Take(void*, int level, const char* text);
   void HandOn();
   void Write(const Log& log, const Message& message);
 
-  std::once_flag began_;
   std::mutex mutex_;  // guards what is below
   std::condition_variable changed_;
   Log log_;
   std::deque<Message> waiting_;
   std::thread thread_;
-  pid_t process_ = 0;  // that has the thread
-  bool busy_ = false;   // a message is being written
+  bool busy_ = false;  // a message is being written
   bool ended_ = false;
 
   std::mutex writing_;  // held while a logger is kept
 };
 
-// Never destroyed: any thread may have a message until the process is gone.
-extern Messages& messages;
+// Never destroyed: any thread may have a message until the process is gone. A forked child gets
+// others: see volumes.cc.
+extern Messages* messages;
 
 }  // namespace adit_rocksdb

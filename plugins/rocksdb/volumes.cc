@@ -1,6 +1,8 @@
 // The volumes that this process has open: see volumes.h.
 #include "volumes.h"
 
+#include <pthread.h>
+
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -39,14 +41,22 @@ class Registry {
 
 // Never destroyed: statics of others may hold the last reference to a volume for longer than ours
 // live.
-Registry& registry = *new Registry;
+Registry* registry = new Registry;
+
+// A forked child has none of its parent's volumes, and opens anew what it needs. Another thread of
+// the parent may have held any of the mutexes.
+void Forget() {
+  registry = new Registry;
+  messages = new Messages;
+}
 
 // Constructed when the library is loaded, and destroyed at exit after the program's own statics,
 // which may hold the last reference to a file system (db_bench's do).
 const struct AtExit {
+  AtExit() { pthread_atfork(nullptr, nullptr, Forget); }
   ~AtExit() {
-    messages.End();
-    registry.SyncAll();
+    messages->End();
+    registry->SyncAll();
   }
 } at_exit;
 
@@ -59,7 +69,7 @@ std::string Canonical(const std::string& address) {
 std::shared_ptr<Volume> Registry::Open(const std::string& address, const adit_open_options* given,
                                        std::string* error) {
   const std::string canonical = Canonical(address);
-  messages.Begin();
+  Messages::Begin();
   adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
   if (given == nullptr && adit_options_from_environment(&options) < 0) {
     *error = adit_error_message();
@@ -89,7 +99,7 @@ std::shared_ptr<Volume> Registry::Open(const std::string& address, const adit_op
 
 // What the owner of a handle does at its end.
 int Registry::Close(const Volume* owner) {
-  messages.LetGo();  // of a LOG, which is a file of the volume
+  messages->LetGo();  // of a LOG, which is a file of the volume
   std::lock_guard<std::mutex> guard(mutex_);
   const auto found = volumes_.find(owner->address());
   if (found == volumes_.end() || found->second.owner != owner) return 0;
@@ -122,7 +132,7 @@ Volume::Volume(adit_volume* handle, std::string address)
 }
 
 Volume::~Volume() {
-  const int result = registry.Close(this);
+  const int result = registry->Close(this);
   if (result < 0) {
     fprintf(stderr, "adit: closing %s: %s\n", address_.c_str(), adit_error_message());
   }
@@ -130,7 +140,7 @@ Volume::~Volume() {
 
 std::shared_ptr<Volume> OpenVolume(const std::string& address, const adit_open_options* options,
                                    std::string* error) {
-  return registry.Open(address, options, error);
+  return registry->Open(address, options, error);
 }
 
 }  // namespace adit_rocksdb

@@ -100,7 +100,10 @@ static int stat_database(const struct file *file, adit_stat *result)
 
 /* A journal or log has the permissions and the owner of its database, as with SQLite's unix VFS:
  * otherwise others could read in it what they can't in the database, or a database that root has
- * used would be its owner's no more. */
+ * used would be its owner's no more.
+ * No symbolic links: a journal lies beside the name by which its database was opened. A connection
+ * behind a link would miss the journal of a killed writer, and read a torn database; and a user who can
+ * make names beside a database would choose the file that its journal overwrites. */
 static int open_handle(struct file *file, int *flags)
 {
     const int is_journal = *flags & (SQLITE_OPEN_WAL | SQLITE_OPEN_MAIN_JOURNAL) && *flags & SQLITE_OPEN_CREATE;
@@ -114,17 +117,20 @@ static int open_handle(struct file *file, int *flags)
             return file_failed(file, result, SQLITE_IOERR_FSTAT);
         mode = database.mode & 0777;
     }
+    wanted |= ADIT_O_NOFOLLOW;
     if (*flags & SQLITE_OPEN_CREATE)
         wanted |= ADIT_O_CREAT;
     if (*flags & SQLITE_OPEN_EXCLUSIVE)
         wanted |= ADIT_O_EXCL;
     result = adit_open(file->volume->handle, file->path, wanted, mode, &file->handle);
     if ((result == -EROFS || result == -EACCES) && (wanted & ADIT_O_RDWR) && !(wanted & ADIT_O_EXCL)) {
-        result = adit_open(file->volume->handle, file->path, ADIT_O_RDONLY, 0, &file->handle);
+        result = adit_open(file->volume->handle, file->path, ADIT_O_RDONLY | ADIT_O_NOFOLLOW, 0, &file->handle);
         *flags = (*flags & ~(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) | SQLITE_OPEN_READONLY;
     }
     if (result < 0) {
         file_failed(file, result, SQLITE_CANTOPEN);
+        if (result == -ELOOP)
+            tell(SQLITE_CANTOPEN, "a database and its journal are opened by their own names, not by symbolic links");
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;
     }
     if (is_journal && adit_fstat(file->handle, &own) == 0 && (own.uid != database.uid || own.gid != database.gid))
@@ -165,12 +171,17 @@ static int open_named(struct file *file, const char *name, int *flags)
     return file->path != NULL ? open_handle(file, flags) : SQLITE_NOMEM;
 }
 
+static sqlite3_vfs *other(sqlite3_vfs *vfs)
+{
+    return vfs->pAppData;
+}
+
 static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int flags, int *flags_out)
 {
     struct file *file = (struct file *)base;
     adit_stat stat = ADIT_STAT_INIT;
+    const int given = flags;
     int code;
-    (void)vfs;
     memset(file, 0, sizeof(*file));
     file->forks = forks();
     code = open_named(file, name, &flags);
@@ -192,6 +203,10 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
             volume_release(file->volume);
         sqlite3_free(file->path);
         memset(file, 0, sizeof(*file)); /* without methods: SQLite doesn't close it */
+        /* A temporary file for which the volume has no place (it is read-only, or the user has no rights in its root)
+         * is the other VFS's. */
+        if (name == NULL && code == SQLITE_CANTOPEN)
+            code = other(vfs)->xOpen(other(vfs), name, base, given, flags_out);
         return code;
     }
     file->base.pMethods = &adit_io_methods;
@@ -200,7 +215,8 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     return SQLITE_OK;
 }
 
-/* The fsync of a directory makes all its names durable. */
+/* The fsync of a directory makes all its names durable. A user who may change it need not be allowed to read it: then
+ * everything is synced. */
 static int sync_directory(struct volume *volume, const char *path)
 {
     const char *end = strrchr(path, '/');
@@ -208,6 +224,8 @@ static int sync_directory(struct volume *volume, const char *path)
     int result = -ENOMEM;
     if (directory != NULL)
         result = adit_fsync_path(volume->handle, directory);
+    if (result == -EACCES)
+        result = adit_syncfs(volume->handle);
     sqlite3_free(directory);
     return result;
 }
@@ -233,13 +251,38 @@ static int vfs_delete(sqlite3_vfs *vfs, const char *name, int and_sync)
     return code;
 }
 
+/* The name of a super-journal contains the address that its volume had then. If it lies in the volume at hand, which
+ * has another address now, a volume at the old one can't answer for it: there is none there, and SQLite would take the
+ * transaction for committed, of which perhaps one database has its part. */
+static int check_super_journal(const char *address, const char *path)
+{
+    const size_t len = strlen(path), suffix = strlen("-mjXXXXXX9XX");
+    struct volume *here = NULL;
+    adit_stat stat = ADIT_STAT_INIT;
+    char *words;
+    int found, code;
+    if (len > suffix && strncmp(path + len - suffix, "-mj", 3) == 0)
+        here = volume_acquire_last_used(address);
+    if (here == NULL)
+        return SQLITE_OK;
+    found = adit_stat_path(here->handle, path, &stat);
+    volume_release(here);
+    if (found == -ENOENT || found == -ENOTDIR)
+        return SQLITE_OK;
+    words = sqlite3_mprintf("%s is of a transaction over several databases in %s, which was at another address then: "
+                            "open them there once, for it to be undone or completed", path, address);
+    code = words != NULL ? tell(SQLITE_CANTOPEN, words) : SQLITE_NOMEM;
+    sqlite3_free(words);
+    return code;
+}
+
 /* A file that is empty doesn't exist for SQLite. */
 static int vfs_access(sqlite3_vfs *vfs, const char *name, int flags, int *result)
 {
     char address[NAME_BYTES_MAX];
     const char *path = divide(name, address);
-    int code = SQLITE_IOERR_ACCESS;
-    struct volume *volume = path != NULL ? volume_acquire(address, &code) : NULL;
+    int code = path != NULL ? check_super_journal(address, path) : SQLITE_IOERR_ACCESS;
+    struct volume *volume = code == SQLITE_OK ? volume_acquire(address, &code) : NULL;
     adit_stat stat = ADIT_STAT_INIT;
     int found;
     (void)vfs;
@@ -257,11 +300,6 @@ static int vfs_access(sqlite3_vfs *vfs, const char *name, int flags, int *result
 }
 
 /* ------------------------------------------------------------------------------------------------ what the system does */
-
-static sqlite3_vfs *other(sqlite3_vfs *vfs)
-{
-    return vfs->pAppData;
-}
 
 static void *dl_open(sqlite3_vfs *vfs, const char *name)
 {
@@ -340,6 +378,8 @@ int sqlite3_adit_register(int make_default)
         adit_vfs.pAppData = sqlite3_vfs_find(NULL);
     if (adit_vfs.pAppData == NULL)
         return SQLITE_ERROR;
+    if (adit_vfs.szOsFile < other(&adit_vfs)->szOsFile)
+        adit_vfs.szOsFile = other(&adit_vfs)->szOsFile;
     return sqlite3_vfs_register(&adit_vfs, make_default);
 }
 

@@ -69,8 +69,11 @@ struct database {
 struct volume *volume_acquire(const char *address, int *code);
 
 /* For a file without a name, of which SQLite doesn't say for which database it is: the volume that this thread used
- * last, or any that is open, or the one of ADIT_VOLUME. */
+ * last, or any that is open, or the one of ADIT_VOLUME. NULL: there is none, which isn't told. */
 struct volume *volume_acquire_any(int *code);
+
+/* The volume that this thread used last, unless it is at that address. NULL: there is none. */
+struct volume *volume_acquire_last_used(const char *not_at);
 
 /* This thread uses it. */
 void volume_used(struct volume *volume);

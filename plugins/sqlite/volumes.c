@@ -147,13 +147,34 @@ struct volume *volume_acquire(const char *address, int *code)
     return volume;
 }
 
+/* The volume that this thread used last, if it is still open. */
+static struct volume *find_last_used(void)
+{
+    struct volume *volume = volumes;
+    while (volume != NULL && volume != last_used)
+        volume = volume->next;
+    return volume;
+}
+
+struct volume *volume_acquire_last_used(const char *not_at)
+{
+    struct volume *volume;
+    enter();
+    volume = find_last_used();
+    if (volume != NULL && strcmp(volume->address, not_at) == 0)
+        volume = NULL;
+    if (volume != NULL)
+        ++volume->files;
+    leave();
+    return volume;
+}
+
 struct volume *volume_acquire_any(int *code)
 {
     const char *address = getenv("ADIT_VOLUME");
     struct volume *volume;
     enter();
-    for (volume = volumes; volume != NULL && volume != last_used; volume = volume->next)
-        continue;
+    volume = find_last_used();
     if (volume == NULL)
         volume = volumes;
     if (volume != NULL)
@@ -162,7 +183,7 @@ struct volume *volume_acquire_any(int *code)
     if (volume == NULL && address != NULL && *address != '\0')
         return volume_acquire(address, code);
     if (volume == NULL)
-        *code = tell(SQLITE_CANTOPEN, "a temporary file: no volume is open, and ADIT_VOLUME names none");
+        *code = SQLITE_CANTOPEN;
     return volume;
 }
 
@@ -173,6 +194,19 @@ void volume_release(struct volume *volume)
         if (adit_close_volume(volume->handle) < 0)
             tell(SQLITE_IOERR_CLOSE, adit_error_message());
         take_out(volume);
+    }
+    leave();
+}
+
+/* Connections that are never closed keep their volume open until the process ends. Their commits without a sync are
+ * made durable then, since nobody writes them back later. (A server does.) */
+__attribute__((destructor)) static void sync_at_exit(void)
+{
+    const struct volume *volume;
+    enter();
+    for (volume = volumes; volume != NULL; volume = volume->next) {
+        if (!volume->lent && strncmp(volume->address, "unix:", 5) != 0 && adit_syncfs(volume->handle) < 0)
+            tell(SQLITE_IOERR_FSYNC, adit_error_message());
     }
     leave();
 }

@@ -399,7 +399,7 @@ int64_t adit_pwritev(adit_file *file, const struct iovec *vector, int count, uin
                      unsigned flags);
 
 /* Writes at the end; atomic with respect to other appends. *offset (may be NULL) gets the position
- * of the data. */
+ * of the data. -E2BIG: more than 64 MiB, on a volume in a server; nothing has changed. */
 int64_t adit_append(adit_file *file, const void *data, size_t len, uint64_t *offset);
 int64_t adit_appendv(adit_file *file, const struct iovec *vector, int count, unsigned flags,
                      uint64_t *offset);

@@ -263,6 +263,109 @@ fn vacuum_temporary_tables_and_large_sorts_leave_nothing_behind() {
     stage.end();
 }
 
+/// A sort that is too large for memory needs a temporary file: where the root of the volume can't be
+/// written, that was "unable to open database file".
+#[test]
+fn large_sorts_work_where_no_file_can_be_made() {
+    let stage = Stage::new("sorts", "128M");
+    let (user, group) = (65_534, 65_534);
+    stage.volume.create_dir("/theirs").expect("made");
+    let owned = stage.volume.set_owner("/theirs", Some(user), Some(group));
+    owned.expect("the owner of the volume may");
+    let theirs = adit::Credentials::user(user, group, &[]);
+    let theirs = stage.volume.on_behalf_of(theirs);
+    let lent = adit_sqlite::lend("sorts of a user", &theirs).expect("a name of its own");
+    let connection = connect("sorts of a user", "/theirs/app.db", Mode::Delete);
+    let connection = connection.expect("the folder is the user's");
+    let sorted = "PRAGMA temp_store=FILE; PRAGMA cache_size=10;
+        CREATE TEMP TABLE sorted AS SELECT * FROM t ORDER BY b;";
+    connection
+        .execute_batch(
+            "CREATE TABLE t (a, b);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
+                 INSERT INTO t SELECT i, randomblob(100) FROM n;",
+        )
+        .expect("filled");
+    connection.execute_batch(sorted).expect("sorted");
+    let count = "SELECT count(*) FROM sorted";
+    assert_eq!(ask::<i64>(&connection, count), 30000);
+    drop(connection);
+    lent.take_back().expect("nothing is open");
+    drop(theirs);
+    stage.end();
+}
+
+/// The deletion of a journal is made durable by the folder, which the user may change, and not read:
+/// each commit was "disk I/O error", and had happened all the same.
+#[test]
+fn a_commit_needs_no_right_to_read_its_folder() {
+    let stage = Stage::new("drop box", "64M");
+    stage.volume.create_dir("/box").expect("made");
+    stage.volume.set_mode("/box", 0o733).expect("set");
+    let user = stage
+        .volume
+        .on_behalf_of(adit::Credentials::user(65_534, 65_534, &[]));
+    let lent = adit_sqlite::lend("drop box of a user", &user).expect("a name of its own");
+    let connection = connect("drop box of a user", "/box/app.db", Mode::Delete);
+    let connection = connection.expect("the user may make files there");
+    connection
+        .execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+        .expect("committed");
+    assert_eq!(ask::<i64>(&connection, "SELECT count(*) FROM t"), 1);
+    drop(connection);
+    lent.take_back().expect("nothing is open");
+    drop(user);
+    stage.end();
+}
+
+/// A journal lies beside the name by which its database was opened: a reader behind a symbolic link
+/// didn't find that of a killed writer, and took a torn database for a whole one.
+#[test]
+fn a_database_is_not_opened_through_a_symbolic_link() {
+    let stage = Stage::new("links", "64M");
+    let writer = stage.connect(Mode::Delete);
+    writer
+        .execute_batch(
+            "PRAGMA cache_size=10; CREATE TABLE t (a, b);
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+                 INSERT INTO t SELECT 1, randomblob(100) FROM n;
+             BEGIN; UPDATE t SET a = 2;",
+        )
+        .expect("written");
+    // As a killed writer leaves them.
+    for suffix in ["", "-journal"] {
+        let content = stage.volume.read(format!("/app.db{suffix}"));
+        let killed = format!("/killed.db{suffix}");
+        let written = stage.volume.write(killed, content.expect("it is there"));
+        written.expect("copied");
+    }
+    drop(writer);
+    stage
+        .volume
+        .symlink("/killed.db", "/link.db")
+        .expect("made");
+    let count = "SELECT count(*) FROM t WHERE a = 2";
+    let link = uri(stage.name, "/link.db", Mode::Delete);
+    let refused = Connection::open(link).expect_err("its journal isn't beside the link");
+    assert_eq!(code(refused), ErrorCode::CannotOpen);
+    let itself = connect(stage.name, "/killed.db", Mode::Delete).expect("it opens");
+    assert_eq!(ask::<i64>(&itself, count), 0);
+    drop(itself);
+
+    // Nor does a user who can make names beside a database choose what its journal overwrites.
+    stage.volume.write("/victim", b"\0kept").expect("made");
+    let writer = stage.connect(Mode::Delete);
+    let planted = stage.volume.symlink("/victim", "/app.db-journal");
+    planted.expect("made");
+    let refused = writer
+        .execute_batch("DELETE FROM t")
+        .expect_err("no journal");
+    assert_eq!(code(refused), ErrorCode::CannotOpen);
+    drop(writer);
+    assert_eq!(stage.volume.read("/victim").expect("there"), b"\0kept");
+    stage.end();
+}
+
 #[test]
 fn a_connection_for_reading_reads_and_does_not_write() {
     let stage = Stage::new("reading", "64M");
@@ -322,6 +425,11 @@ fn a_database_in_a_read_only_volume_can_be_read() {
             .expect_err("only reads");
         assert_eq!(code(refused), ErrorCode::ReadOnly, "{mode:?}");
         assert_eq!(ask::<i64>(&reader, "SELECT sum(a) FROM t"), 1);
+        let sorted = "PRAGMA temp_store=FILE; PRAGMA cache_size=10; CREATE TEMP TABLE sorted AS
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
+            SELECT i, randomblob(100) AS b FROM n ORDER BY b";
+        reader.execute_batch(sorted).expect("sorted");
+        assert_eq!(ask::<i64>(&reader, "SELECT count(*) FROM sorted"), 30000);
     }
     lent.take_back().expect("nothing is open");
     volume.close().expect("nothing is open");

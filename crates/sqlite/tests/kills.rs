@@ -149,3 +149,37 @@ fn a_killed_writer_loses_no_commit_with_a_rollback_journal() {
 fn a_killed_writer_loses_no_commit_with_batch_atomic_writes() {
     killed_again_and_again(Mode::Batch);
 }
+
+#[test]
+#[ignore = "is the process that a test starts"]
+fn commits_and_exits() {
+    let Ok(image) = std::env::var("ADIT_EXIT_AFTER") else {
+        return;
+    };
+    let connection = connect(&image, "/app.db", Mode::Wal).expect("it opens");
+    connection
+        .execute_batch("PRAGMA synchronous=OFF; CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+        .expect("committed");
+    std::process::exit(0); // without closing anything
+}
+
+/// Commits without a sync were gone with a process that ended by itself, and didn't close its
+/// connections: at once without surviving memory, else with the boot.
+#[test]
+fn a_process_that_exits_without_closing_leaves_its_commits() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
+    let image = folder.path().join("v.adit");
+    let image = image.to_str().expect("the target folder has a plain name");
+    adit::Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20))
+        .expect("a fresh image");
+    let writer = Command::new(std::env::current_exe().expect("we run"))
+        .args(["--exact", "commits_and_exits", "--ignored"])
+        .env("ADIT_EXIT_AFTER", image)
+        .env("ADIT_SURVIVE", "off")
+        .output()
+        .expect("it runs");
+    assert!(writer.status.success(), "{writer:?}");
+    let connection = connect(image, "/app.db", Mode::Wal).expect("it opens");
+    check(&connection, "after the exit");
+    assert_eq!(ask::<i64>(&connection, "SELECT count(*) FROM t"), 1);
+}

@@ -15,7 +15,7 @@ use adit_base::random::Prng;
 use adit_block::{FaultConfig, FaultDevice};
 use rusqlite::Connection;
 use std::sync::Arc;
-use support::{Mode, ask, check, connect, variable};
+use support::{Mode, ask, check, connect, uri, variable};
 
 const CUTS: u64 = 6;
 const LIVES: u64 = 3;
@@ -215,4 +215,62 @@ fn a_power_cut_loses_no_commit_and_tears_none_with_batch_atomic_writes() {
 #[test]
 fn a_power_cut_tears_no_transaction_that_was_too_large_for_a_batch() {
     every_acknowledged_transaction_survives(Mode::Batch, 1);
+}
+
+/// The name of a super-journal contains the address at which the volume was then. SQLite looked
+/// there after a power cut, found none in the volume that was there now, and believed the
+/// transaction committed: half of it was.
+#[test]
+fn a_transaction_over_two_databases_is_never_half_done_at_any_address() {
+    let mut refused = 0;
+    for cut in 0..60 {
+        let before = format!("before-{cut}");
+        let device = FaultDevice::new(FaultConfig::default());
+        let stage = Stage::new(device.clone(), &before, true).expect("a fresh volume");
+        let connection = connect(&before, "/a.db", Mode::Delete).expect("it opens");
+        let other = uri(&before, "/b.db", Mode::Delete);
+        connection
+            .execute("ATTACH ? AS b", [&other])
+            .expect("attached");
+        connection
+            .execute_batch(
+                "PRAGMA b.synchronous = EXTRA; CREATE TABLE main.t (n); CREATE TABLE b.t (n);
+                 INSERT INTO main.t VALUES (0); INSERT INTO b.t VALUES (0)",
+            )
+            .expect("written");
+        device.cut_after(cut);
+        let both = "BEGIN; UPDATE main.t SET n = 1; UPDATE b.t SET n = 1; COMMIT";
+        let committed = connection.execute_batch(both).is_ok();
+        drop(connection);
+        stage.end();
+
+        // Another volume is where this one was.
+        let kept = device.power_cut(&mut Prng::new(cut));
+        let moved = device.reopen(kept.clone());
+        let elsewhere = adit::Volume::open("mem:32M").expect("memory");
+        let lent = adit_sqlite::lend(&before, &elsewhere).expect("a name that is free");
+        let after = format!("after-{cut}");
+        let stage = Stage::new(moved.clone(), &after, false).expect("it recovers");
+        let values = ["/a.db", "/b.db"].map(|path| value(&after, path));
+        stage.end();
+        lent.take_back().expect("nothing is open");
+        match values {
+            [Ok(a), Ok(b)] => assert!(a == b && (a == 1 || !committed), "cut {cut}: {a}, {b}"),
+            _ => refused += 1,
+        }
+        // It is back, after that and without.
+        for device in [moved, device.reopen(kept)] {
+            let stage = Stage::new(device, &before, false).expect("it recovers");
+            let [a, b] = ["/a.db", "/b.db"].map(|path| value(&before, path).expect("it opens"));
+            assert!(a == b && (a == 1 || !committed), "cut {cut}: {a}, {b}");
+            stage.end();
+        }
+    }
+    assert!(refused > 0, "no cut left a super-journal");
+}
+
+/// What the table of a database says.
+fn value(address: &str, path: &str) -> rusqlite::Result<i64> {
+    let connection = connect(address, path, Mode::Delete)?;
+    connection.query_row("SELECT n FROM t", [], |row| row.get(0))
 }

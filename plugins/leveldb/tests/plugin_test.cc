@@ -3,6 +3,11 @@
 //   plugin_test VOLUME      the volume must be formatted and empty, of 256 MiB or more
 //
 // Exit status 0 and "N claims hold", or the first claim that doesn't.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdarg>
@@ -144,6 +149,42 @@ void AVolumeWhoseFilesAreStillOpenIsNotClosedUnderThem() {
   OK(file->Close());
 }
 
+// A child that was forked while another thread opened a volume waited for that thread's mutex for
+// ever when it ended.
+void AForkedChildEndsAndOpensVolumesOfItsOwn() {
+  char folder[] = "/tmp/adit-fork-XXXXXX";
+  HOLDS(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/s";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  strcpy(address.sun_path, path.c_str());
+  const int silent = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  HOLDS(bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  HOLDS(listen(silent, 1) == 0);
+  const auto env = Open("mem:64M");
+  Status refused;
+  std::thread opening([&] {
+    Env* none = nullptr;
+    refused = adit::NewLevelDbEnv("unix:" + path, {}, &none);
+  });
+  const int server = accept(silent, nullptr, nullptr);  // the thread waits for an answer
+  HOLDS(server >= 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(120);  // ends it where it hangs
+    Env* own = nullptr;
+    exit(adit::NewLevelDbEnv("mem:64M", {}, &own).ok() && own->FileExists("/") ? 0 : 1);
+  }
+  int status = -1;
+  HOLDS(waitpid(child, &status, 0) == child);
+  HOLDS(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  close(server);
+  close(silent);
+  opening.join();
+  HOLDS(!refused.ok());
+  HOLDS(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
+}
+
 void AReadOnlyVolumeIsReadAndNothingElse(const std::string& volume) {
   {
     const auto env = Open(volume);
@@ -252,6 +293,21 @@ void PiecesOfAnySizeLieInTheirOrder(Env* env) {
   OK(file->Close());
   HOLDS(Contents(env, "/pieces") == expected);
   OK(env->RemoveFile("/pieces"));
+}
+
+// LevelDB writes a value in one piece, of any size. A server refused appends of more than 64 MiB: no
+// table could be made of such a value, which was in the log, and the database couldn't be opened any
+// more.
+void APieceMayHaveAnySize(Env* env) {
+  const std::string large = std::string(70 << 20, 'l') + "end";
+  const auto file = Writable(env, "/large");
+  OK(file->Append("head"));
+  OK(file->Append(large));
+  OK(file->Append("tail"));
+  OK(file->Sync());
+  OK(file->Close());
+  HOLDS(Contents(env, "/large") == "head" + large + "tail");
+  OK(env->RemoveFile("/large"));
 }
 
 void ReadsEndAtTheEndOfTheFile(Env* env) {
@@ -682,11 +738,13 @@ int main(int argc, char** argv) {
   const std::string volume = argv[1];
   AVolumeThatCannotBeOpenedIsNamedWithWhatToDo(volume);
   AVolumeWhoseFilesAreStillOpenIsNotClosedUnderThem();
+  AForkedChildEndsAndOpensVolumesOfItsOwn();
   AReadOnlyVolumeIsReadAndNothingElse(volume);
   {
     const auto env = Open(volume);
     WritableFilesShowWhatWasFlushed(env.get());
     PiecesOfAnySizeLieInTheirOrder(env.get());
+    APieceMayHaveAnySize(env.get());
     ReadsEndAtTheEndOfTheFile(env.get());
     NamesBehave(env.get());
     ErrorsAreWhatLevelDBTellsApart(env.get());

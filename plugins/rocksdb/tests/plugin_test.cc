@@ -4,9 +4,15 @@
 //   plugin_test ADDRESS      the volume must be formatted and empty, of 1 GiB or more
 //
 // Exit status 0 and "N claims hold", or the first claim that doesn't.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
@@ -95,6 +101,21 @@ void WritableFilesAppendTruncateAndKnowTheirSize(FileSystem* fs) {
   OK(fs->ReopenWritableFile("/made-by-reopen", kFile, &file, nullptr));
   file.reset();
   OK(fs->DeleteFile("/made-by-reopen", kIO, nullptr));
+}
+
+// RocksDB writes a value in one piece, of any size. A server refused appends of more than 64 MiB: no
+// table could be made of such a value, which was in the log, and the DB couldn't be opened any more.
+void APieceMayHaveAnySize(FileSystem* fs) {
+  const std::string large = std::string(70 << 20, 'l') + "end";
+  std::unique_ptr<FSWritableFile> file;
+  OK(fs->NewWritableFile("/large", kFile, &file, nullptr));
+  OK(file->Append("head", kIO, nullptr));
+  OK(file->Append(large, kIO, nullptr));
+  OK(file->Append("tail", kIO, nullptr));
+  OK(file->Sync(kIO, nullptr));
+  OK(file->Close(kIO, nullptr));
+  HOLDS(Contents(fs, "/large") == "head" + large + "tail");
+  OK(fs->DeleteFile("/large", kIO, nullptr));
 }
 
 void PreallocationIsNotSeenInSizesAndGivenBackAtClose(FileSystem* fs) {
@@ -425,6 +446,44 @@ void AVolumeThatCouldNotBeClosedIsFoundAgain(const std::string& uri) {
   fs.reset();
 }
 
+// A child that was forked while another thread opened a volume waited for that thread's mutex for
+// ever when it ended; and any child was given its parent's volume, which is none of its own.
+void AForkedChildEndsAndOpensVolumesOfItsOwn() {
+  char folder[] = "/tmp/adit-fork-XXXXXX";
+  HOLDS(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/s";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  strcpy(address.sun_path, path.c_str());
+  const int silent = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  HOLDS(bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  HOLDS(listen(silent, 1) == 0);
+  std::shared_ptr<FileSystem> fs;
+  OK(FileSystem::CreateFromString(ConfigOptions(), "adit://mem:64M", &fs));
+  Status refused;
+  std::thread opening([&] {
+    std::shared_ptr<FileSystem> none;
+    refused = FileSystem::CreateFromString(ConfigOptions(), "adit://unix:" + path, &none);
+  });
+  const int server = accept(silent, nullptr, nullptr);  // the thread waits for an answer
+  HOLDS(server >= 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(120);  // ends it where it hangs
+    std::shared_ptr<FileSystem> own;
+    const Status opened = FileSystem::CreateFromString(ConfigOptions(), "adit://mem:64M", &own);
+    exit(opened.ok() && own->FileExists("/", kIO, nullptr).ok() ? 0 : 1);
+  }
+  int status = -1;
+  HOLDS(waitpid(child, &status, 0) == child);
+  HOLDS(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  close(server);
+  close(silent);
+  opening.join();
+  HOLDS(!refused.ok());
+  HOLDS(unlink(path.c_str()) == 0 && rmdir(folder) == 0);
+}
+
 void ALockIsHeldOnceAndFreedByUnlock(FileSystem* fs, FileSystem* second) {
   FileLock* lock = nullptr;
   FileLock* other = nullptr;
@@ -563,11 +622,13 @@ int main(int argc, char** argv) {
   TheCacheIsBoundedAsWasSaidOrNotAtAll(uri);
   AVolumeIsReopenedWhileItCloses(uri);
   AVolumeThatCouldNotBeClosedIsFoundAgain(uri);
+  AForkedChildEndsAndOpensVolumesOfItsOwn();
   OK(FileSystem::CreateFromString(ConfigOptions(), uri, &fs));
   {
     std::shared_ptr<FileSystem> second;
     OK(FileSystem::CreateFromString(ConfigOptions(), uri, &second));  // the same volume, opened once
     WritableFilesAppendTruncateAndKnowTheirSize(fs.get());
+    APieceMayHaveAnySize(fs.get());
     PreallocationIsNotSeenInSizesAndGivenBackAtClose(fs.get());
     ReusedLogsAreOverwrittenFromTheStart(fs.get());
     ReadsEndAtTheEndOfTheFile(fs.get());

@@ -122,7 +122,7 @@ fn wait_for_range(open: &Open, lock: &RangeLock) -> Answer<()> {
     let is_shared = settings().is_some_and(|settings| settings.share.is_some());
     let has_others = is_shared || volume::opened().is_some_and(|volume| volume.is_connected());
     match lock.owner {
-        // Only who waits below can be told that processes wait for each other in a circle.
+        // The file system finds processes that wait for each other in a circle, if they wait there.
         LockOwner::Posix { .. } if has_others => open.file.lock_range(lock, true).map_err(errno),
         _ => wait_for(|| open.file.lock_range(lock, false).map_err(errno)),
     }

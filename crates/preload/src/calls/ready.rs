@@ -1,7 +1,7 @@
 //! Waiting for descriptors: poll, select, epoll.
 //!
-//! A file is always ready to be read and written. So who asks for one of the volume doesn't wait; the
-//! C library is asked for the other descriptors only.
+//! A file is always ready to be read and written. So a call that asks for one of the volume doesn't
+//! wait, and the C library is asked for the other descriptors only.
 
 use crate::answer::set_errno;
 use crate::descriptors::{self, Open};

@@ -67,6 +67,10 @@ attacks! {
     a_flagged_append_goes_to_the_end: "flagged-appends";
     a_cancelled_thread_keeps_no_lock: "cancelled-threads";
     a_signal_handler_does_not_wait_for_its_own_thread: "handlers";
+    a_signal_handler_uses_names_while_its_thread_is_in_malloc: "handlers-in-malloc";
+    a_signal_handler_waits_for_no_call_that_it_interrupts: "interrupted-calls";
+    a_wait_for_a_lock_ends_with_a_signal: "interrupted-locks";
+    paths_go_up_from_where_their_links_lead: "paths-upwards";
     a_replaced_log_is_a_file_at_any_moment: "replaced-log";
     a_warning_goes_to_a_file_of_the_volume: "stderr-inside";
     a_child_of_vfork_closes_its_own_numbers: "closed-in-vfork";

@@ -172,8 +172,9 @@ impl<'p> At<'p> {
     }
 
     /// Where the caller sees the root (`/adit`): an absolute target of a symbolic link on the way
-    /// leads into the volume if it lies below, and is EXDEV if not. Empty, as it is at first: every
-    /// absolute target begins at the root.
+    /// leads into the volume if it lies below, and is EXDEV if not; `..` from the root is EXDEV,
+    /// too. Empty, as it is at first: every absolute target begins at the root, and `..` from the
+    /// root is the root.
     pub fn links_below(self, links_below: &'p [u8]) -> At<'p> {
         At {
             links_below,

@@ -16,6 +16,8 @@
 //! - [`own`]: numbers that the library itself needs
 //! - [`nowhere`]: the kernel's working directory, while ours is in the volume
 //! - [`inside`]: what a thread in a call must not do: be cancelled, or begin another
+//! - [`memory`]: what the library allocates, never from the program's `malloc`
+//! - [`endings`]: destructors of thread-local values, without it, too
 //! - `calls`: the functions, by subject
 //! - [`aio`]: libaio, POSIX aio, io_uring
 //!
@@ -27,7 +29,9 @@ mod aio;
 mod answer;
 mod calls;
 mod descriptors;
+mod endings;
 mod inside;
+mod memory;
 mod message;
 mod nowhere;
 mod own;

@@ -7,15 +7,16 @@
 //! program that this library is in goes on there.
 //!
 //! ```text
-//! chdir("/adit/data")  ─►  mkdir /tmp/adit-cwd-Xk3f9a/adit/data, chdir, rmdir
-//! next program         ◄─  /proc/self/cwd -> /tmp/adit-cwd-Xk3f9a/adit/data (deleted)
+//! chdir("/adit/data")  ─►  mkdir /dev/shm/adit-cwd-Xk3f9a/adit/data, chdir, rmdir
+//! next program         ◄─  /proc/self/cwd -> /dev/shm/adit-cwd-Xk3f9a/adit/data (deleted)
 //! ```
 
 use crate::real::real;
 use libc::{c_char, c_int, mode_t, size_t, ssize_t};
 use std::ffi::CString;
 
-const PLACES: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
+/// In memory first: a file system with a journal may wait for its disk to remove a directory.
+const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
 const NAME: &str = "/adit-cwd-";
 /// Behind the name.
 const RANDOM: &str = "XXXXXX";

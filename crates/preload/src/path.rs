@@ -2,22 +2,24 @@
 //!
 //! The program sees the volume's root as a directory (`/adit`) that need not exist. A path is the
 //! volume's if it begins with that prefix, or begins in a directory of the volume: the working
-//! directory, or a descriptor. `..` above the volume's root leads out again, by the text of the
-//! path. Every other path goes to the C library as it is: a symbolic link of the host doesn't lead
-//! in, one of the volume doesn't lead out (see docs/programs.md).
+//! directory, or a descriptor. `..` leads to the parent of the directory that the path has led to
+//! so far, whatever its text says: behind a symbolic link, to the parent of the link's target. From
+//! the volume's root it leads out, to the host's directory above the prefix. Every other path goes
+//! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume doesn't
+//! lead out (see docs/programs.md).
 
-use crate::answer::Answer;
+use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
-use crate::nowhere;
 use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
-use crate::volume::{credentials, settings};
+use crate::volume::{credentials, settings, volume};
+use crate::{inside, nowhere};
 use adit::{Errno, FileKind};
-use adit_fs::{At, BlobId};
+use adit_fs::{At, BlobId, Follow};
 use libc::{c_char, c_int};
 use std::ffi::CString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Where a path leads.
 pub(crate) enum Place {
@@ -53,7 +55,7 @@ pub(crate) struct Spot {
     /// The file or directory `start` itself, of which the program named a descriptor
     /// (`/proc/self/fd/3`, `/dev/stdout`).
     pub(crate) is_descriptor: bool,
-    /// As the program sees it: absolute, normalized by its text.
+    /// As the program sees it: absolute. It may have symbolic links, and `..` behind them.
     pub(crate) shown: Vec<u8>,
 }
 
@@ -128,6 +130,18 @@ fn is_long_way(path: &[u8]) -> bool {
     path.windows(2).any(|two| two == b"//" || two == b"/.")
 }
 
+/// Has it a `..`?
+pub(crate) fn goes_up(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| name == b"..")
+}
+
+/// An absolute path without `.` and repeated slashes.
+fn squeezed(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/');
+    let names = names.filter(|name| !matches!(*name, b"" | b"."));
+    names.flat_map(|name| [b"/", name].concat()).collect()
+}
+
 /// Where does a path lead that begins with a descriptor (`/proc/self/fd/7/name`; rsync has such)?
 /// None: with none of the volume's.
 fn through_number(path: &[u8]) -> Option<Place> {
@@ -153,21 +167,32 @@ fn absolute(path: &[u8]) -> Place {
     if let Some(place) = through_number(path) {
         return place;
     }
-    let prefix = prefix();
-    let host = || Place::Host(HostPath::Given);
     if !is_long_way(path) {
-        return match behind(path, prefix) {
+        return match behind(path, prefix()) {
             Some(rest) => spot(None, rest.to_vec(), path.to_vec()),
-            None => host(),
+            None => Place::Host(HostPath::Given),
         };
     }
-    let shown = normalized(path);
-    match (behind(&shown, prefix), behind(path, prefix)) {
-        // The file system itself follows `..`, which may be behind a symbolic link.
-        (Some(_), Some(rest)) => spot(None, rest.to_vec(), shown),
-        (Some(rest), None) => spot(None, rest.to_vec(), shown.clone()),
-        (None, Some(_)) => out(shown),
-        (None, None) => host(),
+    if let Some(rest) = behind(path, prefix()) {
+        return inside_root(rest);
+    }
+    let mut short = squeezed(path);
+    if path.ends_with(b"/") {
+        short.push(b'/');
+    }
+    match behind(&short, prefix()) {
+        Some(rest) => inside_root(rest),
+        None if goes_up(&short) => through_host(&short),
+        None => Place::Host(HostPath::Given),
+    }
+}
+
+/// Where does a path lead that begins at the volume's root?
+fn inside_root(rest: &[u8]) -> Place {
+    let shown = [prefix(), &squeezed(rest)].concat();
+    match goes_up(rest) {
+        true => upwards(None, rest, shown),
+        false => spot(None, rest.to_vec(), shown),
     }
 }
 
@@ -183,19 +208,141 @@ fn spot(start: Option<BlobId>, mut path: Vec<u8>, shown: Vec<u8>) -> Place {
     })
 }
 
-fn out(shown: Vec<u8>) -> Place {
-    let path = CString::new(shown).expect("of a C string");
+/// Where does a path lead that begins in a directory of the volume?
+fn relative(directory: &Open, shown: &[u8], path: &[u8]) -> Place {
+    let mut joined = [shown, b"/", path].concat();
+    if path.starts_with(b".") || path.ends_with(b"/") || is_long_way(path) {
+        joined = squeezed(&joined);
+        if goes_up(path) {
+            return upwards(Some(directory.id()), path, joined);
+        }
+    }
+    spot(Some(directory.id()), path.to_vec(), joined)
+}
+
+/// Where does a path lead that has `..`, from a directory of the volume (None: the root)? It leads
+/// out where it goes up from the root.
+fn upwards(start: Option<BlobId>, path: &[u8], shown: Vec<u8>) -> Place {
+    let led = inside::call(|| {
+        let root = root()?;
+        let mut directory = start.unwrap_or(root);
+        // What is behind that directory: names, and a `..` only before all of them.
+        let mut below: Vec<&[u8]> = Vec::new();
+        let mut rest = path;
+        while !rest.is_empty() {
+            let end = rest.iter().position(|byte| *byte == b'/');
+            let (name, behind) = rest.split_at(end.unwrap_or(rest.len()));
+            rest = behind.strip_prefix(b"/").unwrap_or(behind);
+            if name == b".." {
+                if !below.is_empty() {
+                    directory = directory_at(Some(directory), &below.join(&b'/'))?;
+                    below.clear();
+                }
+                if directory == root {
+                    return Ok(Led::Out(rest));
+                }
+            }
+            if !name.is_empty() {
+                below.push(name);
+            }
+        }
+        let mut below = below.join(&b'/');
+        if path.ends_with(b"/") {
+            below.push(b'/');
+        }
+        Ok(Led::To(directory, below))
+    });
+    match led {
+        Ok(Led::To(directory, path)) => spot(Some(directory), path, shown),
+        Ok(Led::Out(rest)) => {
+            let names = prefix().iter().rposition(|byte| *byte == b'/');
+            let above = &prefix()[..names.unwrap_or(0)];
+            let path = [above, b"/", rest].concat();
+            match absolute(&path) {
+                Place::Host(HostPath::Given) => out(path),
+                place => place,
+            }
+        }
+        // The call finds the same.
+        Err(_) => spot(start, path.to_vec(), shown),
+    }
+}
+
+/// Where a path with `..` leads.
+enum Led<'p> {
+    /// To this path in a directory of the volume.
+    To(BlobId, Vec<u8>),
+    /// To this path in the host's directory above the prefix.
+    Out(&'p [u8]),
+}
+
+/// That of the volume, which has the same one each time that it is opened.
+fn root() -> Answer<BlobId> {
+    static ROOT: OnceLock<BlobId> = OnceLock::new();
+    match ROOT.get() {
+        Some(root) => Ok(*root),
+        None => directory_at(None, b"/").map(|root| *ROOT.get_or_init(|| root)),
+    }
+}
+
+/// The directory at a path in the volume.
+fn directory_at(start: Option<BlobId>, path: &[u8]) -> Answer<BlobId> {
+    let at = match start {
+        Some(start) => At::inside(credentials(), start, path),
+        None => At::root(credentials(), path),
+    };
+    let found = volume()?.stat_at(at.links_below(prefix()), Follow::Yes);
+    let found = found.map_err(errno)?;
+    match found.kind {
+        FileKind::Directory => Ok(BlobId {
+            slot: found.inode,
+            generation: found.generation,
+        }),
+        _ => Err(Errno::NOTDIR),
+    }
+}
+
+fn out(path: Vec<u8>) -> Place {
+    let path = CString::new(path).expect("of a C string");
     Place::Host(HostPath::Absolute(path))
 }
 
-/// Where does a path lead that begins in a directory of the volume?
-fn relative(directory: &Open, shown: &[u8], path: &[u8]) -> Place {
-    let joined = [shown, b"/", path].concat();
-    let joined = normalized(&joined);
-    match behind(&joined, prefix()) {
-        Some(_) => spot(Some(directory.id()), path.to_vec(), joined),
-        None => out(joined),
+/// Where does a path of the host lead that has `..`? Into the volume, if a `..` before the prefix, or
+/// before the rest of it, leads to the host's directory above. The host is asked only if what is
+/// behind the `..` is a name of the prefix.
+fn through_host(path: &[u8]) -> Place {
+    let mut at = 0;
+    while let Some(next) = path[at..].windows(3).position(|three| three == b"/..") {
+        at += next + 3;
+        let rest = &path[at..];
+        if rest.first() == Some(&b'/')
+            && may_enter(rest)
+            && let Some(above) = host_path(&path[..at])
+        {
+            let joined = [&above[..], rest].concat();
+            if behind(&squeezed(&joined), prefix()).is_some() {
+                return absolute(&joined);
+            }
+        }
     }
+    Place::Host(HostPath::Given)
+}
+
+/// Is the first name, or one behind a `..`, one of the prefix's?
+fn may_enter(path: &[u8]) -> bool {
+    let mut may_begin = true;
+    path.split(|byte| *byte == b'/').any(|name| {
+        let is_first = match name {
+            b"" | b"." => return false,
+            b".." => {
+                may_begin = true;
+                return false;
+            }
+            _ => std::mem::replace(&mut may_begin, false),
+        };
+        let mut names = prefix().split(|byte| *byte == b'/').skip(1);
+        is_first && names.any(|known| known == name)
+    })
 }
 
 /// Where does the path lead, from the directory of the descriptor (`AT_FDCWD`: from the working
@@ -232,7 +379,7 @@ fn by_descriptor(path: &[u8]) -> Option<Place> {
     if !is_inside && !descriptors::are_there_any() {
         return None;
     }
-    let path = normalized(path);
+    let path = squeezed(path);
     let mut words = path.split(|byte| *byte == b'/').skip(1);
     let number = match (words.next()?, words.next()?) {
         (b"dev", b"stdin") => 0,
@@ -249,7 +396,10 @@ fn by_descriptor(path: &[u8]) -> Option<Place> {
             match words.next()? {
                 b"fd" => decimal(words.next()?)?,
                 b"cwd" if is_inside => {
-                    let shown = working_directory()?;
+                    let shown = match working_directory() {
+                        Ok(shown) => shown?,
+                        Err(_) => return Some(refused()),
+                    };
                     let rest = words.collect::<Vec<_>>().join(&b'/');
                     return Some(absolute(&[&shown[..], b"/", &rest].concat()));
                 }
@@ -276,34 +426,49 @@ fn decimal(text: &[u8]) -> Option<c_int> {
 }
 
 fn from_working_directory(path: &[u8]) -> Place {
-    if IS_INSIDE.load(Ordering::Acquire) {
-        let working = WORKING_DIRECTORY.read();
-        if let Some(WorkingDirectory { directory, shown }) = &*working {
-            return match path.is_empty() {
-                // ENOENT, from whoever is asked.
-                true => Place::Host(HostPath::Given),
-                false => match directory {
-                    Some(directory) => relative(directory, shown, path),
-                    None => absolute(&[&shown[..], b"/", path].concat()),
-                },
-            };
+    if IS_INSIDE.load(Ordering::Acquire) && !path.is_empty() {
+        let working = match inside::call(|| Ok(WORKING_DIRECTORY.read().clone())) {
+            Ok(working) => working,
+            Err(_) => return refused(),
+        };
+        match working {
+            Some(WorkingDirectory {
+                directory: Some(directory),
+                shown,
+            }) => {
+                let place = relative(&directory, &shown, path);
+                // Another thread may have left the directory: this closes it.
+                let _ = inside::call(|| {
+                    drop(directory);
+                    Ok(())
+                });
+                return place;
+            }
+            Some(WorkingDirectory {
+                directory: None,
+                shown,
+            }) => return absolute(&[&shown[..], b"/", path].concat()),
+            None => {}
         }
     }
     from_host_directory(libc::AT_FDCWD, path)
 }
 
+/// What a signal handler gets whose thread may hold the lock of the working directory: a place in
+/// the volume, so that the call is refused (EDEADLK).
+fn refused() -> Place {
+    spot(None, Vec::new(), prefix().to_vec())
+}
+
 /// `tar -C / adit` is the volume, too, and so is `openat(root, "adit")`. The directory is looked at
-/// only if the path begins with a name of the prefix.
+/// only if a name of the prefix is at the beginning of the path, or behind a `..`.
 fn from_host_directory(directory: c_int, path: &[u8]) -> Place {
-    let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
-    let mut names = prefix().split(|byte| *byte == b'/').skip(1);
-    if !first.is_empty()
-        && names.any(|name| name == first)
+    if may_enter(path)
         && let Some(above) = host_directory(directory)
     {
         let joined = [&above[..], b"/", path].concat();
-        if behind(&normalized(&joined), prefix()).is_some() {
-            return absolute(&joined);
+        if let place @ Place::Volume(_) = absolute(&joined) {
+            return place;
         }
     }
     Place::Host(HostPath::Given)
@@ -325,13 +490,27 @@ fn host_directory(directory: c_int) -> Option<Vec<u8>> {
     (text.first() == Some(&b'/')).then(|| text.to_vec())
 }
 
-/// The working directory's path in the volume, if it is there.
-pub(crate) fn working_directory() -> Option<Vec<u8>> {
-    if !IS_INSIDE.load(Ordering::Acquire) {
+/// The path of the host's directory to which this path leads, without symbolic links.
+fn host_path(path: &[u8]) -> Option<Vec<u8>> {
+    let path = CString::new(path).ok()?;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let path = path.as_ptr();
+    let fd = real!(open(path => *const c_char, flags => c_int, 0 => libc::mode_t) -> c_int);
+    if fd < 0 {
         return None;
     }
-    let working = WORKING_DIRECTORY.read();
-    working.as_ref().map(|working| working.shown.clone())
+    let found = host_directory(fd);
+    real!(close(fd => c_int) -> c_int);
+    found
+}
+
+/// The working directory's path in the volume, if it is there.
+pub(crate) fn working_directory() -> Answer<Option<Vec<u8>>> {
+    if !IS_INSIDE.load(Ordering::Acquire) {
+        return Ok(None);
+    }
+    let working = inside::call(|| Ok(WORKING_DIRECTORY.read().clone()))?;
+    Ok(working.map(|working| working.shown))
 }
 
 /// Goes to a directory of the volume.

@@ -43,7 +43,7 @@ pub(crate) struct Settings {
     survive: Survive,
     survive_in: Option<PathBuf>,
     /// Where other processes can use it.
-    share: Option<PathBuf>,
+    pub(crate) share: Option<PathBuf>,
     /// How long a next server is waited for.
     reconnect: Duration,
     /// Aligned writes of at most so many bytes are atomic; 0: no promise.
@@ -264,6 +264,14 @@ pub(crate) fn give_back() {
     if fork::is_in_vfork() || is_shared || is_served() {
         return;
     }
+    // A signal handler that starts a process while its thread is in a call: the volume is in use.
+    let _ = inside::call(|| {
+        close_unused();
+        Ok(())
+    });
+}
+
+fn close_unused() {
     // Whoever needs the volume meanwhile waits in `open`.
     let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(volume) = VOLUME.swap(None) else {

@@ -11,10 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -215,13 +218,12 @@ static void handlers(const char *root) {
     CHECK(chdir(root) == 0);
     file = make("handled", O_APPEND);
     signal(SIGALRM, write_in_handler);
-    struct { struct timeval again, first; } every = {{0, 200}, {0, 200}};
-    extern int setitimer(int, const void *, void *);
-    CHECK(setitimer(0, &every, NULL) == 0);
+    struct itimerval every = {{0, 200}, {0, 200}};
+    CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
     char text[100] = "";
     for (long i = 0; i < 50000 || (!refused && i < 5000000); i++) CHECK(write(file, text, 100) == 100);
     memset(&every, 0, sizeof every);
-    CHECK(setitimer(0, &every, NULL) == 0 && refused);
+    CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0 && refused);
 }
 
 static void *write_numbered(void *argument) {
@@ -279,6 +281,279 @@ static void next_is_of_the_host(int number) {
     CHECK(size_of(name) == 4 && size_of("inside") == 6);
 }
 
+/* The C library's own allocator, behind that of this program. */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *memory, size_t size);
+void __libc_free(void *memory);
+
+static volatile int is_interrupted;
+static _Thread_local volatile int is_allocating;
+
+/* While it is asked for, a signal comes in the middle of each call of the allocator. */
+static void allocate(void) {
+    if (!is_interrupted) return;
+    CHECK(!is_allocating);
+    is_allocating = 1;
+    raise(SIGUSR1);
+    is_allocating = 0;
+}
+
+void *malloc(size_t size) {
+    allocate();
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size) {
+    allocate();
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *memory, size_t size) {
+    allocate();
+    return __libc_realloc(memory, size);
+}
+
+void free(void *memory) {
+    allocate();
+    __libc_free(memory);
+}
+
+static volatile int handled;
+
+/* Does in a handler what POSIX allows there. */
+static void use_names_in_handler(int number) {
+    int before = errno;
+    (void)number;
+    struct stat stat_;
+    char text[8] = "", page[4096];
+    int made = open("made", O_RDWR | O_CREAT | O_EXCL, 0666);
+    struct flock whole = {.l_type = F_WRLCK};
+    struct iovec pieces[2] = {{"wri", 3}, {"tten", 4}};
+    CHECK(made >= 0 && writev(made, pieces, 2) == 7 && pread(made, text, 7, 0) == 7 && strcmp(text, "written") == 0);
+    CHECK(fstat(made, &stat_) == 0 && stat_.st_size == 7 && lseek(made, 3, SEEK_SET) == 3 && read(made, text, 8) == 4);
+    CHECK(fcntl(made, F_SETLK, &whole) == 0 && ftruncate(made, 2) == 0 && fchmod(made, 0600) == 0);
+    int again = dup(made);
+    CHECK(again >= 0 && dup2(made, again) == again && close(again) == 0 && (handled > 0 || fsync(made) == 0) && close(made) == 0);
+    CHECK(rename("made", "moved") == 0 && link("moved", "linked") == 0 && symlink("moved", "symbolic") == 0);
+    CHECK(readlink("symbolic", page, sizeof page) == 5 && mkdir("below", 0777) == 0 && access("below/../linked", W_OK) == 0);
+    CHECK(chdir("below") == 0 && stat("../moved", &stat_) == 0 && chdir("..") == 0 && rmdir("below") == 0);
+    CHECK(utimensat(AT_FDCWD, "moved", NULL, 0) == 0 && chmod("moved", 0644) == 0 && size_of("symbolic") == 2);
+    CHECK(unlink("moved") == 0 && unlink("linked") == 0 && unlink("symbolic") == 0);
+    handled++;
+    errno = before;
+}
+
+static void *allocate_often(void *argument) {
+    is_interrupted = 1;
+    for (size_t i = 1; i <= 20; i++) {
+        char *memory = malloc(i * 100);
+        CHECK(memory && (memory = realloc(memory, i * 200)));
+        free(memory);
+    }
+    is_interrupted = 0;
+    return argument;
+}
+
+/* A handler that interrupts the program's allocator may use the volume: nothing enters it again. */
+static void handlers_in_malloc(const char *root) {
+    CHECK(chdir(root) == 0 && access("none", F_OK) == -1);
+    CHECK(signal(SIGUSR1, use_names_in_handler) != SIG_ERR);
+    allocate_often(NULL);
+    CHECK(handled == 60);
+    /* Of this thread it is the first call on the volume. */
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, allocate_often, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(handled >= 120);
+}
+
+static int is_refused(long result) {
+    CHECK(result >= 0 || errno == EDEADLK);
+    return result < 0;
+}
+
+static void use_or_be_refused(int number) {
+    int before = errno;
+    (void)number;
+    struct stat stat_;
+    struct flock whole = {.l_type = F_WRLCK};
+    handled++;
+    /* The host's files are there in any case. */
+    int host = open("/dev/null", O_WRONLY);
+    CHECK(host >= 0 && write(host, "x", 1) == 1 && close(host) == 0 && stat("/", &stat_) == 0);
+    int is_busy = is_refused(stat(".", &stat_));
+    CHECK(is_refused(chdir(".")) == is_busy && is_refused(pwrite(file, "x", 1, 0)) == is_busy);
+    int made = open("made", O_RDWR | O_CREAT, 0666);
+    CHECK(is_refused(made) == is_busy && (is_busy || (fcntl(made, F_SETLK, &whole) == 0 && close(made) == 0)));
+    CHECK(is_refused(fcntl(file, F_SETLK, &whole)) == is_busy);
+    if (handled % 50 == 0) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        int status;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    }
+    refused += is_busy;
+    errno = before;
+}
+
+/* A handler that interrupts any call on the volume waits for nobody. */
+static void interrupted_calls(const char *root) {
+    CHECK(chdir(root) == 0 && mkdir("below", 0777) == 0);
+    file = make("kept", 0);
+    struct sigaction action = {.sa_handler = use_or_be_refused, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerval every = {{0, 200}, {0, 200}};
+    CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
+    struct flock whole = {.l_type = F_WRLCK};
+    struct stat stat_;
+    char path[4096];
+    for (long i = 0; i < 2000 || ((handled < 2000 || !refused) && i < 1000000); i++) {
+        int unread, own = open("own", O_RDWR | O_CREAT, 0666);
+        CHECK(own >= 0 && write(own, "x", 1) == 1 && ioctl(own, FIONREAD, &unread) == 0);
+        CHECK(fcntl(own, F_SETLK, &whole) == 0 && dup2(own, 100) == 100 && close(100) == 0 && close(own) == 0);
+        CHECK(stat("own", &stat_) == 0 && chdir("below") == 0 && getcwd(path, sizeof path) && chdir("..") == 0);
+        CHECK(rename("own", "moved") == 0 && access("below/../moved", F_OK) == 0 && unlink("moved") == 0);
+    }
+    memset(&every, 0, sizeof every);
+    CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0 && handled && refused);
+}
+
+static void count_signal(int number) {
+    (void)number;
+    handled++;
+}
+
+static void *unlock_after_signals(void *argument) {
+    while (handled < 5) usleep(1000);
+    CHECK(flock(file, LOCK_UN) == 0);
+    return argument;
+}
+
+/* A wait for a lock ends with a signal, or goes on if the handler says so. */
+static void interrupted_locks(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("locked", 0);
+    int other = open("locked", O_RDWR);
+    struct flock whole = {.l_type = F_WRLCK};
+    CHECK(flock(file, LOCK_EX) == 0 && fcntl(file, F_OFD_SETLK, &whole) == 0);
+    struct sigaction action = {.sa_handler = count_signal};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerval every = {{0, 20000}, {0, 20000}};
+    CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
+    CHECK(flock(other, LOCK_SH) == -1 && errno == EINTR && handled > 0);
+    CHECK(fcntl(other, F_OFD_SETLKW, &whole) == -1 && errno == EINTR);
+    CHECK(flock(other, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK);
+    action.sa_flags = SA_RESTART;
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    sigset_t alarms, before;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    CHECK(pthread_sigmask(SIG_BLOCK, &alarms, &before) == 0);
+    handled = 0;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, unlock_after_signals, NULL) == 0);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+    CHECK(flock(other, LOCK_EX) == 0 && handled >= 5 && pthread_join(thread, NULL) == 0);
+}
+
+static char told[1 << 16];
+
+static void tell(const char *what, const char *base, const char *result) {
+    size_t base_len = strlen(base), len = strlen(told);
+    const char *behind = strncmp(result, base, base_len) == 0 ? result + base_len : result;
+    snprintf(told + len, sizeof told - len, "%s: %s\n", what, behind);
+}
+
+/* What paths with `..` lead to. */
+static void go_up(const char *base) {
+    static const char *const paths[] = {
+        "link/../f", "link/../../f", "a/side/../f", "a/side/../a/f", "absolute/../x/f", "absolute/b/../f", "a/../f",
+        "./link/./../f", "link/..//f", "a/b/../../x/f", "none/../f", "a/f/../f", "link/../none", "a/b/../b/c/../f",
+        "link/../../side/../a/b/f", "dangling/../f", "loop/../f", "link/../", "x/..", "link/../../../x/f",
+    };
+    char text[4096], name[4096];
+    *told = 0;
+    CHECK(chdir(base) == 0 && mkdir("a", 0777) == 0 && mkdir("a/b", 0777) == 0 && mkdir("a/b/c", 0777) == 0);
+    CHECK(mkdir("x", 0777) == 0 && symlink("a/b/c", "link") == 0 && symlink("../x", "a/side") == 0);
+    CHECK(symlink("none", "dangling") == 0 && symlink("loop", "loop") == 0);
+    snprintf(text, sizeof text, "%s/a", base);
+    CHECK(symlink(text, "absolute") == 0);
+    for (const char *const *of = (const char *const[]){"a/f", "a/b/f", "x/f", NULL}; *of; of++) {
+        int made = make(*of, 0);
+        CHECK(write(made, *of, strlen(*of)) > 0 && close(made) == 0);
+    }
+    for (size_t i = 0; i < 2 * sizeof paths / sizeof *paths; i++) {
+        const char *path = paths[i / 2];
+        snprintf(name, sizeof name, "%s%s%s", i % 2 ? base : "", i % 2 ? "/" : "", path);
+        errno = 0;
+        int fd = open(name, O_RDONLY);
+        memset(text, 0, sizeof text);
+        CHECK(fd == -1 || read(fd, text, sizeof text) >= 0 || errno == EISDIR);
+        tell(path, base, fd == -1 || errno ? strerror(errno) : text);
+        close(fd);
+        errno = 0;
+        tell(path, base, realpath(name, text) ? text : strerror(errno));
+        if (chdir(name) == 0) {
+            tell(path, base, getcwd(text, sizeof text));
+            if (strcmp(text, base) != 0) tell("above", base, chdir("..") == 0 ? getcwd(text, sizeof text) : "none");
+            CHECK(chdir(base) == 0);
+        }
+    }
+    /* Of a directory that a symbolic link led to. */
+    int linked = open("link", O_RDONLY | O_DIRECTORY), above = openat(linked, "..", O_RDONLY | O_DIRECTORY);
+    CHECK(faccessat(linked, "../f", F_OK, 0) == 0 && faccessat(linked, "../../side/f", F_OK, 0) == 0);
+    CHECK(fchdir(above) == 0);
+    tell("above a descriptor", base, getcwd(text, sizeof text));
+    snprintf(name, sizeof name, "/proc/self/fd/%d", above);
+    memset(text, 0, sizeof text);
+    CHECK(readlink(name, text, sizeof text) > 0);
+    tell("its name", base, text);
+    snprintf(name, sizeof name, "/proc/self/fd/%d/../b/f", above);
+    CHECK(access(name, F_OK) == 0 && chdir(base) == 0);
+    CHECK(mkdir("link/../new", 0777) == 0 && rename("link/../new", "link/../../new") == 0 && rmdir("a/new") == 0);
+    CHECK(link("link/../f", "link/../../hard") == 0 && unlink("absolute/../a/hard") == 0);
+    CHECK(rmdir("link/..") == -1 && errno == ENOTEMPTY && close(above) == 0 && close(linked) == 0);
+    /* Out of the base, and into it. */
+    const char *name_of_base = strrchr(base, '/') + 1;
+    snprintf(name, sizeof name, "%s/link/../../../../%s/x/f", base, name_of_base);
+    CHECK(access(name, F_OK) == 0 && chdir("x") == 0);
+    snprintf(name, sizeof name, "../../%s/a/side/../../%s/x/f", name_of_base, name_of_base);
+    CHECK(access(name, F_OK) == 0 && chdir(base) == 0 && chdir("..") == 0);
+    snprintf(name, sizeof name, "./%s/link/../../../../%s/a/f", name_of_base, name_of_base);
+    CHECK(access(name, F_OK) == 0);
+}
+
+static void paths_upwards(const char *root) {
+    char outside[4096], name[8192], on_host[sizeof told];
+    CHECK(realpath(getenv("OUTSIDE"), outside) && chdir(outside) == 0 && mkdir("tree", 0777) == 0);
+    snprintf(name, sizeof name, "%s/tree", outside);
+    go_up(name);
+    memcpy(on_host, told, sizeof told);
+    go_up(root);
+    if (strcmp(told, on_host) != 0) {
+        dprintf(complaints, "%s\non the host:\n%s", told, on_host);
+        _exit(1);
+    }
+    /* By the text this is below the root; by the links it isn't, and the other way about. */
+    snprintf(name, sizeof name, "%s/x/deep", root);
+    CHECK(mkdir(name, 0777) == 0 && chdir(root) == 0 && symlink("x", "a/b/short") == 0 && unlink("a/b/short") == 0);
+    CHECK(symlink("../../x", "a/b/short") == 0);
+    snprintf(name, sizeof name, "%s/a/b/short/../..%s/precious", root, outside);
+    CHECK(size_of(name) == 8);
+    snprintf(name, sizeof name, "%s/precious", outside);
+    CHECK(symlink(name, "out") == 0 && access("out", F_OK) == -1 && errno == EXDEV);
+    snprintf(name, sizeof name, "..%s/precious", outside);
+    CHECK(symlink(name, "up") == 0 && access("up", F_OK) == -1 && errno == EXDEV && size_of(name) == 8);
+    /* Through the host's own links. */
+    CHECK(chdir(outside) == 0 && symlink("/usr", "usr") == 0);
+    snprintf(name, sizeof name, "usr/..%s/x/f", root);
+    CHECK(size_of(name) == 3);
+    snprintf(name, sizeof name, "%s/usr/..%s/x/f", outside, root);
+    CHECK(size_of(name) == 3);
+    snprintf(name, sizeof name, "%s/tree/..%s/x/f", outside, root);
+    CHECK(access(name, F_OK) == -1 && errno == ENOENT);
+}
+
 /* Descriptors that are made and closed by their system calls, as libuv closes them. */
 static void closed_by_number(const char *root) {
     CHECK(chdir(root) == 0);
@@ -301,6 +576,13 @@ static void closed_by_number(const char *root) {
     int ends[2];
     CHECK(pipe(ends) == 0 && write(ends[1], "pipe", 4) == 4 && read(ends[0], text, 8) == 4 && size_of("inside") == 6);
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+    CHECK(open("inside", O_RDWR) == file && (other = make("other", 0)) >= 0);
+    CHECK(syscall(SYS_copy_file_range, file, NULL, other, NULL, 100L, 0) == 6 && size_of("other") == 6);
+    snprintf(name, sizeof name, "%s/host", getenv("OUTSIDE"));
+    again = make(name, 0);
+    loff_t start = 2;
+    CHECK(syscall(SYS_copy_file_range, file, &start, again, NULL, 3L, 0) == 3 && start == 5 && size_of(name) == 3);
+    CHECK(close(again) == 0 && close(other) == 0 && close(file) == 0);
     CHECK(syscall(SYS_close, file) == -1 && errno == EBADF);
 
     /* And those that nobody hears of who isn't in the C library. */
@@ -441,6 +723,8 @@ int main(int count, char **arguments) {
         {"closed-in-vfork", closed_in_vfork}, {"closed-by-number", closed_by_number},
         {"opened-in-vfork", opened_in_vfork}, {"forks-of-busy-threads", forks_of_busy_threads},
         {"long-vectors", long_vectors}, {"umask-in-vfork", umask_in_vfork},
+        {"handlers-in-malloc", handlers_in_malloc}, {"interrupted-calls", interrupted_calls},
+        {"paths-upwards", paths_upwards}, {"interrupted-locks", interrupted_locks},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

@@ -7,13 +7,17 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -45,7 +49,8 @@ static void streams(void) {
     struct stat stat;
     CHECK(fstat(fileno(file), &stat) == 0 && stat.st_size == 9 && S_ISREG(stat.st_mode));
     CHECK(fclose(file) == 0);
-    CHECK((file = fopen("stream", "a")) != NULL && fputs("more\n", file) >= 0 && fclose(file) == 0);
+    CHECK((file = fopen("stream", "a")) != NULL && ftell(file) == 9 && fputs("more\n", file) >= 0 && ftell(file) == 14);
+    CHECK(fclose(file) == 0 && (file = fdopen(open("stream", O_WRONLY), "a")) != NULL && ftell(file) == 14 && fclose(file) == 0);
     char line[32];
     CHECK((file = fopen("stream", "r")) != NULL);
     CHECK(fgets(line, sizeof line, file) && strcmp(line, "17 words\n") == 0);
@@ -97,6 +102,10 @@ static void numbers(void) {
     CHECK(dup2(host, 400) == 400 && write(400, "gone", 4) == 4);
     CHECK(dup2(same, host) == host && read(host, &byte, 1) == 1 && byte == '6');
     CHECK(fcntl(same, F_SETFL, O_APPEND) == 0 && (fcntl(high, F_GETFL) & O_APPEND));
+    int is_set = 1;
+    CHECK(ioctl(same, FIONBIO, &is_set) == 0 && (fcntl(high, F_GETFL) & (O_NONBLOCK | O_APPEND)) == (O_NONBLOCK | O_APPEND));
+    is_set = 0;
+    CHECK(ioctl(same, FIONBIO, &is_set) == 0 && !(fcntl(high, F_GETFL) & O_NONBLOCK));
     CHECK(pwrite(same, "end", 3, 0) == 3 && pread(high, &byte, 1, 12) == 1 && byte == 'd');
     CHECK(close_range(same, 500, 0) == 0);
     FAILS(read(high, &byte, 1), EBADF);
@@ -106,6 +115,36 @@ static void numbers(void) {
     CHECK((fd = open("numbers", O_RDONLY)) == 3 && read(fd, &byte, 1) == 1 && byte == '0' && close(fd) == 0);
     FAILS(openat(AT_FDCWD, "numbers", O_RDWR | O_CREAT | O_EXCL, 0666), EEXIST);
     FAILS(open("numbers", O_RDONLY | O_DIRECTORY), ENOTDIR);
+}
+
+/* A file can be read and written at any time. */
+static void readiness(void) {
+    int ends[2], fd = open("numbers", O_RDWR), epoll = epoll_create1(0);
+    CHECK(fd >= 0 && epoll >= 0 && pipe(ends) == 0);
+    struct pollfd polled[] = {{fd, POLLIN | POLLOUT | POLLPRI, 0}, {ends[0], POLLIN, 0}, {-1, POLLIN, 7}};
+    CHECK(poll(polled, 3, -1) == 1 && polled[0].revents == (POLLIN | POLLOUT));
+    CHECK(polled[1].revents == 0 && polled[2].revents == 0);
+    CHECK(write(ends[1], "x", 1) == 1 && ppoll(polled, 3, NULL, NULL) == 2 && polled[1].revents == POLLIN);
+    polled[0].events = POLLPRI;
+    CHECK(poll(polled, 1, 0) == 0 && polled[0].revents == 0);
+    fd_set read, write, except;
+    for (int i = 0; i < 2; i++) {
+        FD_ZERO(&read);
+        FD_ZERO(&write);
+        FD_ZERO(&except);
+        FD_SET(fd, &read);
+        FD_SET(fd, &write);
+        FD_SET(fd, &except);
+        FD_SET(ends[0], &read);
+        FD_SET(ends[1], &write);
+        int count = i == 0 ? select(FD_SETSIZE, &read, &write, &except, NULL)
+                           : pselect(FD_SETSIZE, &read, &write, &except, NULL, NULL);
+        CHECK(count == 4 && FD_ISSET(fd, &read) && FD_ISSET(fd, &write) && !FD_ISSET(fd, &except));
+        CHECK(FD_ISSET(ends[0], &read) && FD_ISSET(ends[1], &write) && !FD_ISSET(ends[1], &read));
+    }
+    struct epoll_event event = {.events = EPOLLIN};
+    FAILS(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), EPERM);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0 && close(epoll) == 0 && close(fd) == 0);
 }
 
 static void vectors(void) {
@@ -386,6 +425,7 @@ int main(int count, char **arguments) {
     streams();
     printing();
     numbers();
+    readiness();
     vectors();
     directories(root);
     trees();

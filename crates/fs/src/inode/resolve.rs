@@ -167,6 +167,10 @@ pub(crate) fn resolve<'p>(
             at.caller.check_search(slot)?;
             let last = match component {
                 b"." => Last::Dot,
+                // Out of the place where the caller sees the root.
+                b".." if directory == base.root && !at.links_below.is_empty() => {
+                    return Err(Errno::XDEV.into());
+                }
                 b".." => Last::DotDot,
                 _ if is_last && slash && matches!(intent, Intent::File(_)) => {
                     return Err(Errno::ISDIR.into());

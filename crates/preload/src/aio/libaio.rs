@@ -170,6 +170,7 @@ const OURS: &[c_long] = &[
     libc::SYS_pread64,
     libc::SYS_pwrite64,
     libc::SYS_statx,
+    libc::SYS_copy_file_range,
 ];
 
 /// All of them are smaller.
@@ -219,7 +220,7 @@ unsafe extern "C" fn by_number(
                 )
             }
             // An allocator may make system calls before this library has started.
-            _ if settings().is_some() => match of_descriptors(number, [a, b, c, d, e]) {
+            _ if settings().is_some() => match of_descriptors(number, [a, b, c, d, e, f]) {
                 Some(result) => return result,
                 None => kernel::call(number, [a, b, c, d, e, f]),
             },
@@ -233,18 +234,20 @@ unsafe extern "C" fn by_number(
     result
 }
 
-/// Does a call that concerns descriptors as the function of its name, with errno. None: it reads or
-/// writes a file of the host. No thread is cancelled in a system call.
+/// Does a call that concerns descriptors as the function of its name, with errno. None: it moves
+/// data of the host's files only. No thread is cancelled in a system call.
 ///
 /// # Safety
 /// As for the system call.
-unsafe fn of_descriptors(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
+unsafe fn of_descriptors(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
     let fd = a as c_int;
     let moves_data = matches!(
         number,
         libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64
     );
-    if moves_data && descriptors::get(fd).is_none() {
+    let is_of_host = |fd: usize| descriptors::get(fd as c_int).is_none();
+    let copies = number == libc::SYS_copy_file_range;
+    if moves_data && is_of_host(a) || copies && is_of_host(a) && is_of_host(c) {
         return None;
     }
     // SAFETY: promised by the caller. These are this library's functions.
@@ -265,6 +268,10 @@ unsafe fn of_descriptors(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<
             libc::SYS_pread64 => libc::pread(fd, b as *mut c_void, c, d as libc::off_t) as c_long,
             libc::SYS_pwrite64 => {
                 libc::pwrite(fd, b as *const c_void, c, d as libc::off_t) as c_long
+            }
+            libc::SYS_copy_file_range => {
+                let (from, to) = (b as *mut libc::off_t, d as *mut libc::off_t);
+                libc::copy_file_range(fd, from, c as c_int, to, e, f as c_uint) as c_long
             }
             _ => {
                 let (path, result) = (b as *const c_char, e as *mut libc::statx);

@@ -1,11 +1,14 @@
 //! Advisory locks: flock, fcntl, lockf. One process has the volume, so they exclude its own
 //! descriptors and threads, and nobody else.
 
+use crate::aio::kernel;
 use crate::answer::{Answer, errno};
 use crate::descriptors::Open;
+use crate::volume::{self, settings};
 use adit::{Errno, FlockOperation, LockMode, LockOwner, RangeLock};
-use libc::{c_int, c_short, flock as FlockC, off_t};
+use libc::{c_int, c_long, c_short, flock as FlockC, off_t};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::of_descriptor;
 
@@ -15,14 +18,114 @@ of_descriptor! {
 }
 
 unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
-    let wait = operation & libc::LOCK_NB == 0;
-    let operation = match operation & !libc::LOCK_NB {
+    let wait = false;
+    let wanted = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => FlockOperation::Shared { wait },
         libc::LOCK_EX => FlockOperation::Exclusive { wait },
         libc::LOCK_UN => FlockOperation::Unlock,
         _ => return Err(Errno::INVAL),
     };
-    open.file.flock(operation).map_err(errno)
+    let take = || open.file.flock(wanted).map_err(errno);
+    match take() {
+        Err(Errno::AGAIN) if operation & libc::LOCK_NB == 0 => {
+            // As the kernel: it waits without the lock that it had.
+            open.file.flock(FlockOperation::Unlock).map_err(errno)?;
+            wait_for(take)
+        }
+        done => done,
+    }
+}
+
+/// Repeats what can't be had now. A signal handler ends that (EINTR), as the kernel's wait for a
+/// lock: so programs limit it (`alarm`). Of handlers that ask for a restart it is not known which one
+/// ran: it goes on if all of them ask for one.
+fn wait_for(mut take: impl FnMut() -> Answer<()>) -> Answer<()> {
+    const PAUSE_MAX: Duration = Duration::from_millis(5);
+    let mut pause = Duration::from_micros(20);
+    let held = HeldSignals::new();
+    loop {
+        match take() {
+            Err(Errno::AGAIN) => {}
+            done => return done,
+        }
+        if held.sleep(pause) && is_any_handler_final() {
+            return Err(Errno::INTR);
+        }
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// Signals come to this thread only while it sleeps: a handler that ran before would be missed.
+struct HeldSignals {
+    before: libc::sigset_t,
+}
+
+impl HeldSignals {
+    fn new() -> HeldSignals {
+        // Of the thread's own faults.
+        const FAULTS: [c_int; 6] = [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGSYS,
+        ];
+        // SAFETY: sets of signals of this frame, which the calls fill.
+        unsafe {
+            let mut held: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&mut held);
+            for fault in FAULTS {
+                libc::sigdelset(&mut held, fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &held, &mut before);
+            HeldSignals { before }
+        }
+    }
+
+    /// True if a handler ran meanwhile.
+    fn sleep(&self, pause: Duration) -> bool {
+        /// Bytes of a set in the kernel.
+        const SET_BYTES: usize = 8;
+        let mut pause = kernel::as_timespec(pause);
+        let (pause, before) = (&raw mut pause as usize, &raw const self.before as usize);
+        // SAFETY: no descriptors, and variables that outlive the call.
+        let result = unsafe { kernel::call(libc::SYS_ppoll, [0, 0, pause, before, SET_BYTES, 0]) };
+        result == -c_long::from(libc::EINTR)
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set from before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+/// Has the program a handler that ends the kernel's waits?
+fn is_any_handler_final() -> bool {
+    (1..=libc::SIGRTMAX()).any(|signal| {
+        // SAFETY: a variable of this frame, which the call fills.
+        let action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action);
+            action
+        };
+        let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        has_handler && action.sa_flags & libc::SA_RESTART == 0
+    })
+}
+
+/// Takes a lock of a range, and waits for it.
+fn wait_for_range(open: &Open, lock: &RangeLock) -> Answer<()> {
+    let is_shared = settings().is_some_and(|settings| settings.share.is_some());
+    let has_others = is_shared || volume::opened().is_some_and(|volume| volume.is_connected());
+    match lock.owner {
+        // The file system finds processes that wait for each other in a circle, if they wait there.
+        LockOwner::Posix { .. } if has_others => open.file.lock_range(lock, true).map_err(errno),
+        _ => wait_for(|| open.file.lock_range(lock, false).map_err(errno)),
+    }
 }
 
 fn process() -> LockOwner {
@@ -99,7 +202,11 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
     open.is_locked.store(true, Ordering::Relaxed);
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     let lock = RangeLock::new(owner, mode, first, len);
-    open.file.lock_range(&lock, wait).map(|()| 0).map_err(errno)
+    match wait {
+        true => wait_for_range(open, &lock)?,
+        false => open.file.lock_range(&lock, false).map_err(errno)?,
+    }
+    Ok(0)
 }
 
 unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
@@ -112,8 +219,10 @@ unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
                 return Err(Errno::BADF);
             }
             open.is_locked.store(true, Ordering::Relaxed);
-            let wait = command == libc::F_LOCK;
-            open.file.lock_range(&wanted, wait).map_err(errno)
+            match command == libc::F_LOCK {
+                true => wait_for_range(open, &wanted),
+                false => open.file.lock_range(&wanted, false).map_err(errno),
+            }
         }
         libc::F_TEST => match open.file.test_lock(&wanted).map_err(errno)? {
             None => Ok(()),

@@ -17,6 +17,7 @@ mod names;
 mod numbers;
 mod open;
 mod printing;
+mod ready;
 mod space;
 mod streams;
 mod trees;

@@ -113,7 +113,7 @@ unsafe fn read_link(spot: &Spot, buffer: *mut c_char, room: size_t) -> Answer {
         return Err(Errno::INVAL);
     }
     let target = match spot.is_descriptor {
-        true => spot.shown.clone(),
+        true => super::working::without_ups(&spot.shown),
         false => target(spot.at())?,
     };
     let count = target.len().min(room);

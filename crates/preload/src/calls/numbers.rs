@@ -232,8 +232,9 @@ unsafe fn control(
         | libc::F_OFD_SETLKW
         | libc::F_OFD_GETLK => {
             // SAFETY: these commands have the address of a lock as their argument.
-            unsafe { super::locks::control(open, command, argument as *mut libc::flock) }.to_c()
-                as c_int
+            let control =
+                || unsafe { super::locks::control(open, command, argument as *mut libc::flock) };
+            inside::call(control).to_c() as c_int
         }
         F_GET_RW_HINT..=F_SET_FILE_RW_HINT => 0,
         _ => Answer::<c_int>::Err(Errno::INVAL).to_c() as c_int,
@@ -249,11 +250,20 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_i
         libc::FIOCLEX | libc::FIONCLEX => {
             return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
         }
-        libc::FIONREAD if open.kind == FileKind::File => unread(&open).map(|count| {
-            // SAFETY: the argument of this request is the address of an int.
-            unsafe { *(argument as *mut c_int) = count };
-        }),
-        libc::FIONBIO => Ok(()),
+        libc::FIONREAD if open.kind == FileKind::File => {
+            inside::call(|| unread(&open)).map(|count| {
+                // SAFETY: the argument of this request is the address of an int.
+                unsafe { *(argument as *mut c_int) = count };
+            })
+        }
+        libc::FIONBIO => {
+            // SAFETY: as above.
+            let set = match unsafe { *(argument as *const c_int) } {
+                0 => open.flags() & !libc::O_NONBLOCK,
+                _ => open.flags() | libc::O_NONBLOCK,
+            };
+            open.set_flags(set)
+        }
         _ if request as u32 == libc::FICLONE as u32 => Err(Errno::OPNOTSUPP),
         _ => Err(Errno::NOTTY),
     };

@@ -75,7 +75,12 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
     {
         return Err(Errno::NXIO);
     }
-    Ok(Arc::new(Open::new(file, kind, flags, shown.to_vec())))
+    let shown = match kind {
+        // Paths begin in it.
+        FileKind::Directory => super::working::without_ups(shown),
+        _ => shown.to_vec(),
+    };
+    Ok(Arc::new(Open::new(file, kind, flags, shown)))
 }
 
 /// A file without a name, in the directory of the place.

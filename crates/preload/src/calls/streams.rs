@@ -199,6 +199,16 @@ fn flags(mode: &[u8]) -> Answer<c_int> {
     Ok(flags)
 }
 
+fn appends_only(flags: c_int) -> bool {
+    flags & (libc::O_ACCMODE | libc::O_APPEND) == libc::O_WRONLY | libc::O_APPEND
+}
+
+/// As the C library: `ftell` then tells the size.
+fn go_to_end(fd: c_int) {
+    // SAFETY: no preconditions.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_END) };
+}
+
 unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FILE, HostPath> {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let (place, letters) = unsafe { (path::find(libc::AT_FDCWD, name), text(mode)) };
@@ -210,6 +220,9 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
         let flags = spot.flags(flags(letters)?);
         let open = || super::open::open_at(spot.at(), &spot.shown, flags, 0o666);
         let fd = inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
+        if appends_only(flags) {
+            go_to_end(fd);
+        }
         opened(fd, mode).inspect_err(|_| {
             // SAFETY: made above.
             unsafe { libc::close(fd) };
@@ -264,8 +277,11 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         if reads && !open.is_readable() || writes && !open.is_writable() {
             return Err(Errno::INVAL);
         }
-        if wanted & libc::O_APPEND != 0 {
+        if wanted & !open.flags() & libc::O_APPEND != 0 {
             open.set_flags(open.flags() | libc::O_APPEND)?;
+            if appends_only(wanted) {
+                go_to_end(fd);
+            }
         }
         opened(fd, mode)
     };

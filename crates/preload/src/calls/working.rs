@@ -19,7 +19,8 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // A child of vfork has its parent's memory, but a working directory of its own.
         Place::Volume(spot) if !super::numbers::is_ours() => {
-            crate::nowhere::go(&path::normalized(&spot.shown));
+            let shown = crate::inside::call(|| Ok(without_ups(&spot.shown)));
+            crate::nowhere::go(&shown.unwrap_or_else(|_| path::normalized(&spot.shown)));
             0
         }
         Place::Volume(spot) => crate::inside::call(|| go_to(&spot)).to_c() as c_int,
@@ -90,9 +91,11 @@ unsafe fn give(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer<*mut c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
-    match path::working_directory() {
-        // SAFETY: the program vouches for its arguments, as to the C library.
-        Some(shown) => pointer(unsafe { give(&shown, buffer, room) }),
+    match path::working_directory().transpose() {
+        Some(shown) => {
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            pointer(shown.and_then(|shown| unsafe { give(&shown, buffer, room) }))
+        }
         None => real!(getcwd(buffer => *mut c_char, room => size_t) -> *mut c_char),
     }
 }
@@ -108,11 +111,22 @@ unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
-    match path::working_directory() {
-        // SAFETY: into memory of its own.
-        Some(shown) => pointer(unsafe { give(&shown, std::ptr::null_mut(), 0) }),
+    match path::working_directory().transpose() {
+        Some(shown) => {
+            // SAFETY: into memory of its own.
+            pointer(shown.and_then(|shown| unsafe { give(&shown, std::ptr::null_mut(), 0) }))
+        }
         None => real!(get_current_dir_name() -> *mut c_char),
     }
+}
+
+/// An absolute path as the program sees it, without `..`: what is before one has no symbolic links
+/// then, if it exists.
+pub(crate) fn without_ups(shown: &[u8]) -> Vec<u8> {
+    if !path::goes_up(shown) {
+        return shown.to_vec();
+    }
+    canonical(shown).unwrap_or_else(|_| path::normalized(shown))
 }
 
 /// Without symbolic links, of an absolute path as the program sees it. It must exist.
@@ -181,7 +195,6 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {
-            // By its text, `..` is gone already; that matters only behind symbolic links.
             let found = crate::inside::call(|| canonical(&spot.shown));
             let room = match buffer.is_null() {
                 true => 0,

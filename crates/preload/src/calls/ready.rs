@@ -1,0 +1,248 @@
+//! Waiting for descriptors: poll, select, epoll.
+//!
+//! A file is always ready to be read and written. So a call that asks for one of the volume doesn't
+//! wait, and the C library is asked for the other descriptors only.
+
+use crate::answer::set_errno;
+use crate::descriptors::{self, Open};
+use crate::inside;
+use crate::real::real;
+use adit::Errno;
+use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};
+
+/// As the kernel tells of a file.
+const READY: c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
+
+/// Is it a file of the volume that can be read or written?
+fn is_file(fd: c_int) -> bool {
+    let is_usable = |open: &Open| open.flags() & libc::O_PATH == 0;
+    descriptors::get(fd).is_some_and(|open| is_usable(&open))
+}
+
+/// `ask` gets what the C library is asked for, and whether it may wait. None: no file of the volume
+/// is among them.
+unsafe fn poll_with(
+    fds: *mut pollfd,
+    count: c_ulong,
+    ask: impl FnOnce(&mut [pollfd], bool) -> c_int,
+) -> Option<c_int> {
+    if fds.is_null() || !descriptors::are_there_any() {
+        return None;
+    }
+    // SAFETY: so many, says the program.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
+    if !fds.iter().any(|polled| is_file(polled.fd)) {
+        return None;
+    }
+    let mut others = fds.to_vec();
+    let mut ready = 0;
+    for (polled, other) in fds.iter_mut().zip(&mut others) {
+        if is_file(polled.fd) {
+            polled.revents = polled.events & READY;
+            ready += c_int::from(polled.revents != 0);
+            // The C library passes it over.
+            other.fd = -1;
+        }
+    }
+    let answer = ask(&mut others, ready == 0);
+    if answer < 0 {
+        return Some(answer);
+    }
+    for (polled, other) in fds.iter_mut().zip(&others) {
+        if polled.fd == other.fd {
+            polled.revents = other.revents;
+        }
+    }
+    Some(answer + ready)
+}
+
+macro_rules! poll {
+    ($($name:ident($($room:ident)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fds: *mut pollfd, count: c_ulong, timeout: c_int $(, $room: size_t)?
+        ) -> c_int {
+            let ask = |others: &mut [pollfd], may_wait: bool| {
+                let timeout = if may_wait { timeout } else { 0 };
+                inside::uncancelled(|| real!($name(
+                    others.as_mut_ptr() => *mut pollfd, count => c_ulong, timeout => c_int
+                    $(, $room => size_t)?
+                ) -> c_int))
+            };
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real!($name(
+                fds => *mut pollfd, count => c_ulong, timeout => c_int $(, $room => size_t)?
+            ) -> c_int))
+        }
+    )*};
+}
+poll! {
+    poll();
+    __poll();
+    __poll_chk(room);
+}
+
+macro_rules! ppoll {
+    ($($name:ident($($room:ident)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fds: *mut pollfd, count: c_ulong, timeout: *const timespec, mask: *const sigset_t
+            $(, $room: size_t)?
+        ) -> c_int {
+            let ask = |others: &mut [pollfd], may_wait: bool| {
+                let timeout = if may_wait { timeout } else { &raw const NOW };
+                inside::uncancelled(|| real!($name(
+                    others.as_mut_ptr() => *mut pollfd, count => c_ulong,
+                    timeout => *const timespec, mask => *const sigset_t $(, $room => size_t)?
+                ) -> c_int))
+            };
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real!($name(
+                fds => *mut pollfd, count => c_ulong, timeout => *const timespec,
+                mask => *const sigset_t $(, $room => size_t)?
+            ) -> c_int))
+        }
+    )*};
+}
+ppoll! {
+    ppoll();
+    __ppoll_chk(room);
+}
+
+static NOW: timespec = timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// A set of numbers of `select`: as many words as the highest number needs.
+type Set = *mut c_ulong;
+const WORD_BITS: usize = c_ulong::BITS as usize;
+
+fn bit(fd: c_int) -> (usize, c_ulong) {
+    (fd as usize / WORD_BITS, 1 << (fd as usize % WORD_BITS))
+}
+
+/// As `poll_with`, for the sets of what is to be read, to be written, and exceptional.
+unsafe fn select_with(
+    end: c_int,
+    sets: [Set; 3],
+    ask: impl FnOnce([Set; 3], bool) -> c_int,
+) -> Option<c_int> {
+    if end <= 0 || !descriptors::are_there_any() {
+        return None;
+    }
+    let has = |set: Set, fd: c_int| {
+        let (word, bit) = bit(fd);
+        // SAFETY: below the end that the program gave.
+        !set.is_null() && unsafe { *set.add(word) } & bit != 0
+    };
+    let files = descriptors::in_range(0, end - 1).into_iter();
+    let files: Vec<c_int> = files
+        .filter(|fd| is_file(*fd) && sets.iter().any(|set| has(*set, *fd)))
+        .collect();
+    if files.is_empty() {
+        return None;
+    }
+    let words = (end as usize).div_ceil(WORD_BITS);
+    let mut others = sets.map(|set| match set.is_null() {
+        true => None,
+        // SAFETY: as above.
+        false => Some(unsafe { std::slice::from_raw_parts(set, words) }.to_vec()),
+    });
+    let mut ready = 0;
+    for fd in &files {
+        let (word, bit) = bit(*fd);
+        for (kind, other) in others.iter_mut().enumerate() {
+            // Nothing about a file is exceptional.
+            ready += c_int::from(kind < 2 && has(sets[kind], *fd));
+            if let Some(other) = other {
+                other[word] &= !bit;
+            }
+        }
+    }
+    let asked = others.each_mut().map(|other| {
+        let words = other.as_mut().map(|words| words.as_mut_ptr());
+        words.unwrap_or(std::ptr::null_mut())
+    });
+    let answer = ask(asked, ready == 0);
+    if answer < 0 {
+        return Some(answer);
+    }
+    for (kind, (set, other)) in sets.into_iter().zip(&mut others).enumerate() {
+        let Some(other) = other else { continue };
+        for fd in files.iter().filter(|fd| kind < 2 && has(set, **fd)) {
+            let (word, bit) = bit(*fd);
+            other[word] |= bit;
+        }
+        // SAFETY: as above.
+        unsafe { set.copy_from_nonoverlapping(other.as_ptr(), words) };
+    }
+    Some(answer + ready)
+}
+
+macro_rules! select {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            end: c_int, read: Set, write: Set, except: Set, timeout: *mut timeval,
+        ) -> c_int {
+            let mut now = timeval { tv_sec: 0, tv_usec: 0 };
+            let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
+                let timeout = if may_wait { timeout } else { &raw mut now };
+                inside::uncancelled(|| real!($name(
+                    end => c_int, read => Set, write => Set, except => Set,
+                    timeout => *mut timeval
+                ) -> c_int))
+            };
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { select_with(end, [read, write, except], ask) }.unwrap_or_else(|| real!($name(
+                end => c_int, read => Set, write => Set, except => Set, timeout => *mut timeval
+            ) -> c_int))
+        }
+    )*};
+}
+select!(select __select);
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pselect(
+    end: c_int,
+    read: Set,
+    write: Set,
+    except: Set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { &raw const NOW };
+        inside::uncancelled(|| {
+            real!(pselect(
+                end => c_int, read => Set, write => Set, except => Set,
+                timeout => *const timespec, mask => *const sigset_t
+            ) -> c_int)
+        })
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { select_with(end, [read, write, except], ask) }.unwrap_or_else(|| {
+        real!(pselect(
+            end => c_int, read => Set, write => Set, except => Set, timeout => *const timespec,
+            mask => *const sigset_t
+        ) -> c_int)
+    })
+}
+
+/// As the kernel's for files, which it can't watch.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut c_void,
+) -> c_int {
+    if is_file(fd) {
+        set_errno(Errno::PERM);
+        return -1;
+    }
+    real!(epoll_ctl(
+        epoll => c_int, operation => c_int, fd => c_int, event => *mut c_void
+    ) -> c_int)
+}

@@ -389,6 +389,8 @@ pub enum AccessTimes {
 
 /// Most symbolic links followed on the way along one path.
 pub const LINKS_FOLLOWED_MAX: u32 = 40;
+/// Most bytes of the targets of these together: the walk along a path holds others up.
+pub const FOLLOWED_BYTES_MAX: usize = 2 * TARGET_BYTES_MAX;
 /// Longest target of a symbolic link.
 pub const TARGET_BYTES_MAX: usize = PATH_BYTES_MAX;
 /// Largest file: 16 TiB less 4 KiB.

@@ -2,14 +2,16 @@
 //! against one state of the namespace.
 //!
 //! Rules are those of path_resolution(7): each directory on the way must be searchable by the
-//! caller, and at most [`LINKS_FOLLOWED_MAX`] symbolic links are followed. The operation judges the
+//! caller, and at most [`LINKS_FOLLOWED_MAX`] symbolic links are followed, whose targets have at most
+//! [`FOLLOWED_BYTES_MAX`]. The operation judges the
 //! last component ([`Last`]), since each has its own errno for `.`, `..` and a trailing slash.
 
 use super::slot::{Slots, kind_of};
 use super::symlink;
 use crate::names::{self, Name};
 use crate::types::{
-    At, Credentials, FileKind, Follow, LINKS_FOLLOWED_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX,
+    At, Credentials, FOLLOWED_BYTES_MAX, FileKind, Follow, LINKS_FOLLOWED_MAX, NAME_BYTES_MAX,
+    PATH_BYTES_MAX,
 };
 use adit_base::breakdown::{self, Layer};
 use adit_base::hash::HashKey;
@@ -148,7 +150,7 @@ pub(crate) fn resolve<'p>(
     if path.contains(&0) {
         return Err(Errno::INVAL.into());
     }
-    let mut followed = 0;
+    let (mut followed, mut followed_bytes) = (0, 0);
     loop {
         if path.starts_with(b"/") {
             directory = base.root;
@@ -191,6 +193,10 @@ pub(crate) fn resolve<'p>(
                         return Err(Errno::LOOP.into());
                     }
                     let mut text = symlink::target(pages, id)?;
+                    followed_bytes += text.len();
+                    if followed_bytes > FOLLOWED_BYTES_MAX {
+                        return Err(Errno::NAMETOOLONG.into());
+                    }
                     text.extend_from_slice(behind);
                     path = below(texts.alloc_slice_copy(&text), at.links_below)?;
                     break;

@@ -6,6 +6,29 @@ use adit_base::Errno;
 use adit_fs::*;
 use adit_operations::Call as Op;
 
+/// Forty links, each of which goes down and up again a thousand times: the walk took 10 ms, and whoever
+/// repeated it held up all others.
+#[test]
+fn links_together_lead_along_no_more_than_two_of_the_longest_targets() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.put("/f", b"end").unwrap();
+    let link = |name: &str, target: String| {
+        let path = at(name);
+        volume
+            .run(|fs| fs.symlink(target.as_bytes(), path))
+            .map(drop)
+    };
+    // Of 2,000 bytes each, but for the first one.
+    link("/0", "f".to_owned()).unwrap();
+    for number in 1..=5 {
+        let target = format!("{}{}", "d/../".repeat(400), number - 1);
+        link(&format!("/{number}"), target).unwrap();
+    }
+    assert_eq!(volume.get("/4").unwrap(), b"end");
+    assert_eq!(volume.get("/5"), Err(Errno::NAMETOOLONG));
+}
+
 #[test]
 fn names_and_paths_at_their_limits_are_as_on_linux() {
     let longest = "n".repeat(255);

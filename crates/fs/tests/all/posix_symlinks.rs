@@ -321,3 +321,23 @@ fn creating_through_a_dangling_link_makes_what_it_names() {
     assert_eq!(volume.get("/d/new").unwrap(), b"x");
     assert_eq!(says(&volume, "/l"), "d/new");
 }
+
+/// `/link -> ../f` opened `/f` of the volume, where the caller sees its root as `/adit`: there the
+/// link means the `/f` above.
+#[test]
+fn a_link_does_not_lead_out_of_where_the_root_is_seen() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    volume.put("/f", b"x").unwrap();
+    for (target, name) in [("../f", "/up"), ("/f", "/absolute"), ("../../f", "/d/up")] {
+        volume
+            .run(|fs| fs.symlink(target.as_bytes(), at(name)))
+            .unwrap();
+        let seen = || at(name).links_below(b"/adit");
+        let found = volume.run(|fs| fs.stat(seen(), Follow::Yes));
+        assert_eq!(found.map(drop), Err(Errno::XDEV), "{name}");
+        assert!(volume.run(|fs| fs.stat(at(name), Follow::Yes)).is_ok());
+    }
+    let below = at("/d/../f").links_below(b"/adit");
+    assert!(volume.run(|fs| fs.stat(below, Follow::Yes)).is_ok());
+}

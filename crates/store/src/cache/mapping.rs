@@ -25,7 +25,7 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
 use adit_base::sync::RaceCheck;
-use adit_base::sync::atomic::AtomicU32;
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -33,7 +33,6 @@ use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Frames whose memory is taken and given back together.

@@ -198,12 +198,22 @@ void volume_release(struct volume *volume)
     leave();
 }
 
+/* How long an exit waits for the registry. */
+#define EXIT_SECONDS 2
+
 /* Connections that are never closed keep their volume open until the process ends. Their commits without a sync are
  * made durable then, since nobody writes them back later. (A server does.) */
 __attribute__((destructor)) static void sync_at_exit(void)
 {
     const struct volume *volume;
-    enter();
+    struct timespec until;
+    /* Whoever exits may do so in a callback of ours, and another thread may wait for a device or a server. */
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += EXIT_SECONDS;
+    if (pthread_mutex_timedlock(&registry, &until) != 0) {
+        tell(SQLITE_BUSY, "commits without a sync may not be durable: a volume is being opened or closed at exit");
+        return;
+    }
     for (volume = volumes; volume != NULL; volume = volume->next) {
         if (!volume->lent && strncmp(volume->address, "unix:", 5) != 0 && adit_syncfs(volume->handle) < 0)
             tell(SQLITE_IOERR_FSYNC, adit_error_message());

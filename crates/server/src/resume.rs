@@ -77,7 +77,8 @@ struct SessionRecord {
     process: u32,
     /// The opening in which it was there last.
     epoch: u64,
-    /// It has left files to other processes, which may not have come for them yet.
+    /// Its family has left files to other processes, which may not have come for them yet. Also if
+    /// they have since the last change of the record.
     has_left: bool,
     /// The grace lasts until it comes.
     is_awaited: bool,
@@ -86,6 +87,16 @@ struct SessionRecord {
 impl SessionRecord {
     fn is(&self, key: Key) -> bool {
         (self.secret, self.family) == (key.secret, key.family)
+    }
+
+    /// Is it a session of this family and process? A process has one of each family.
+    fn is_of(&self, key: Key, process: Option<u32>) -> bool {
+        self.process != 0 && Some(self.process) == process && self.family == key.family
+    }
+
+    /// Has it ended, and only its family is left?
+    fn has_ended(&self) -> bool {
+        self.secret == (0, 0)
     }
 
     /// What is left of it when it has ended.
@@ -229,7 +240,15 @@ impl SessionsFile {
         let Kept { record, left, .. } = &mut *kept;
         let mut volumes = record.volumes.iter_mut();
         let volume = volumes.find(|volume| volume.opening == opening);
-        if volume.is_some_and(|volume| change(volume, left)) {
+        let is_changed = volume.is_some_and(|volume| {
+            let is_changed = change(volume, left);
+            if is_changed {
+                let sessions = volume.sessions.iter_mut();
+                sessions.for_each(|of| of.has_left = left.contains_key(&of.family));
+            }
+            is_changed
+        });
+        if is_changed {
             self.write(&kept);
         }
     }
@@ -242,9 +261,9 @@ impl SessionsFile {
         });
     }
 
-    /// A process goes on with a session of an earlier server, or with what such a session had left
-    /// to it. `EAGAIN` if its last connection has not ended, `ESTALE` if there is none such.
-    pub(crate) fn go_on(&self, opening: Opening, key: Key, process: Option<u32>) -> Result<()> {
+    /// A process goes on with a session of an earlier server (true), or with what such a session had
+    /// left to it. `EAGAIN` if its last connection has not ended, `ESTALE` if there is none such.
+    pub(crate) fn go_on(&self, opening: Opening, key: Key, process: Option<u32>) -> Result<bool> {
         let mut found = Err(Error::from(Errno::STALE));
         self.change(opening, |of, _| {
             found = of.go_on(key, process);
@@ -266,13 +285,18 @@ impl SessionsFile {
         self.change(opening, |of, left| {
             let ended = of.sessions.iter().position(|session| session.is(key));
             let ended = ended.map(|at| of.sessions.swap_remove(at));
-            let family = ended.filter(|_| left.contains_key(&key.family));
+            let has_record = of
+                .absent
+                .iter()
+                .any(|absent| of.is_left_here(absent, key.family));
+            let is_left = left.contains_key(&key.family) && !has_record;
+            let family = ended.filter(|_| is_left);
             of.absent.extend(family.map(SessionRecord::without_process));
             ended.is_some()
         });
     }
 
-    /// A session has ended that had not everything again: it may try again.
+    /// A session of an earlier server has ended before it had everything again: it may try again.
     pub(crate) fn put_back(&self, opening: Opening, key: Key, is_awaited: bool) {
         self.change(opening, |of, _| {
             let ended = of.sessions.iter().position(|session| session.is(key));
@@ -289,8 +313,8 @@ impl SessionsFile {
     pub(crate) fn leave(&self, opening: Opening, key: Key) {
         self.change(opening, |of, left| {
             *left.entry(key.family).or_default() += 1;
-            let session = of.sessions.iter_mut().find(|session| session.is(key));
-            session.is_some_and(|session| !std::mem::replace(&mut session.has_left, true))
+            let session = of.sessions.iter().find(|session| session.is(key));
+            session.is_some_and(|session| !session.has_left)
         });
     }
 
@@ -302,8 +326,10 @@ impl SessionsFile {
                 *count -= 1;
                 if *count == 0 {
                     left.remove(&family);
-                    let is_other = |of: &SessionRecord| of.secret != (0, 0) || of.family != family;
-                    of.absent.retain(is_other);
+                    // What was left under an earlier server stays.
+                    let absent = std::mem::take(&mut of.absent);
+                    let others = absent.into_iter().filter(|it| !of.is_left_here(it, family));
+                    of.absent = others.collect();
                 }
             }
             of.absent.len() != before
@@ -329,6 +355,10 @@ impl SessionsFile {
             return;
         }
         let mut bytes = kept.record.encode();
+        if bytes.len() > BYTES_MAX / 2 {
+            tracing::error!(path = %self.path.display(), "the next server can't go on with sessions that began now: there are too many");
+            return;
+        }
         let sum = checksum(&bytes);
         bytes.splice(
             0..0,
@@ -385,7 +415,12 @@ impl VolumeRecord {
         });
     }
 
-    fn go_on(&mut self, key: Key, process: Option<u32>) -> Result<()> {
+    /// Is it what a family has left under this server, all of whose sessions have ended?
+    fn is_left_here(&self, absent: &SessionRecord, family: u64) -> bool {
+        absent.has_ended() && absent.family == family && absent.epoch == self.opening.epoch
+    }
+
+    fn go_on(&mut self, key: Key, process: Option<u32>) -> Result<bool> {
         if self.sessions.iter().any(|session| session.is(key)) {
             let what = "go on with a session that another connection goes on with";
             return Err(Error::with(Errno::AGAIN, what));
@@ -396,14 +431,15 @@ impl VolumeRecord {
             return Err(Error::with(Errno::STALE, what));
         }
         let absent = self.absent.iter().position(|session| session.is(key));
-        let absent = absent.map(|at| self.absent.swap_remove(at));
-        if absent.is_none() && planted(Bug::ForgottenHeir) {
-            return Err(Errno::STALE.into());
+        match absent.map(|at| self.absent.swap_remove(at)) {
+            None if planted(Bug::ForgottenHeir) => return Err(Errno::STALE.into()),
+            // It was an heir already, of a server that ended before it had told so.
+            None => self.absent.retain(|session| !session.is_of(key, process)),
+            Some(absent) if absent.has_left => self.absent.push(absent.without_process()),
+            Some(_) => {}
         }
         self.begin(key, process);
-        let session = self.sessions.last_mut().expect("it begins");
-        session.has_left = absent.is_some_and(|absent| absent.has_left);
-        Ok(())
+        Ok(absent.is_some())
     }
 
     fn end_grace(&mut self, lives: impl Fn(u32) -> bool) {
@@ -414,7 +450,7 @@ impl VolumeRecord {
             }
         }
         self.absent
-            .retain(|session| session.secret != (0, 0) || session.has_left);
+            .retain(|session| !session.has_ended() || session.has_left);
         let earlier = self.earlier.iter_mut();
         earlier.for_each(|earlier| earlier.is_past = true);
     }
@@ -635,8 +671,9 @@ impl Resumption {
     }
 
     /// The session with this key has everything again.
-    pub(crate) fn has_come_back(&self, key: Key) {
-        self.lock().expected.retain(|session| !session.is(key));
+    pub(crate) fn has_come_back(&self, key: Key, process: Option<u32>) {
+        let mut grace = self.lock();
+        (grace.expected).retain(|session| !session.is(key) && !session.is_of(key, process));
     }
 
     /// Calls `reply` when all have come back, or the grace is over.
@@ -816,7 +853,7 @@ mod tests {
         let come_back = |number| {
             file.go_on(opening(2), key(number), None)
                 .expect("it goes on");
-            resumption.has_come_back(key(number));
+            resumption.has_come_back(key(number), None);
             file.put_back(opening(2), key(number), true);
         };
         let is_over = || resumption.end_if_over(opening(2), &file, |_| true, || {});
@@ -849,7 +886,7 @@ mod tests {
         assert_eq!(refused(&file, 2, 5), Errno::STALE, "it has ended");
         file.go_on(opening(2), key(1), Some(1)).expect("it goes on");
         assert_eq!(refused(&file, 2, 1), Errno::AGAIN, "it is there");
-        resumption.has_come_back(key(1));
+        resumption.has_come_back(key(1), Some(1));
         // Of the others, the processes 3 and 4 have ended.
         resumption.lock().until_ns = Some(0);
         let lives = |process| process < 3;
@@ -863,14 +900,68 @@ mod tests {
         };
         file.go_on(opening(3), key(2), Some(2)).expect("late");
         file.go_on(opening(3), heir(3), Some(7)).expect("an heir");
-        // It has ended, and so it goes on as an heir, if at all; the fourth's family may have one.
         file.end(opening(3), heir(3));
-        assert!(file.go_on(opening(3), key(4), Some(4)).is_ok());
+        assert_eq!(refused(&file, 3, 4), Errno::STALE, "nobody is left of it");
         // A session that nobody has seen for as many openings as sessions come back from.
         for epoch in 4..4 + EARLIER_MAX as u64 {
             drop(next(&socket, epoch));
         }
         let (file, _) = next(&socket, 4 + EARLIER_MAX as u64);
+        assert!(file.lock().record.volumes[0].absent.is_empty());
+    }
+
+    /// A parent goes on with the next server, and ends there before its child, which was forked under
+    /// the last one, has asked for anything.
+    #[test]
+    fn a_child_goes_on_though_its_parent_has_ended_under_the_next_server() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let heir = |number| Key {
+            secret: (9, number),
+            ..key(1)
+        };
+        let (file, _) = next(&socket, 1);
+        file.begin(opening(1), key(1), Some(1));
+        file.leave(opening(1), key(1));
+        let (file, _) = next(&socket, 2);
+        assert_eq!(file.go_on(opening(2), key(1), Some(1)), Ok(true));
+        // It has another child, which comes, and one that goes on with nothing.
+        file.leave(opening(2), key(1));
+        file.begin(opening(2), heir(1), Some(2));
+        file.end_leaving(opening(2), key(1).family);
+        file.end(opening(2), key(1));
+        file.end(opening(2), heir(1));
+        assert_eq!(file.go_on(opening(2), heir(2), Some(3)), Ok(false));
+        file.end(opening(2), heir(2));
+        let (file, resumption) = next(&socket, 3);
+        assert!(resumption.expected().is_empty());
+        assert_eq!(file.go_on(opening(3), heir(3), Some(4)), Ok(false));
+        // That server is killed before it has answered: the child comes with another secret.
+        let (file, resumption) = next(&socket, 4);
+        assert_eq!(resumption.expected(), [4]);
+        assert_eq!(file.go_on(opening(4), heir(4), Some(4)), Ok(false));
+        resumption.has_come_back(heir(4), Some(4));
+        assert!(resumption.expected().is_empty());
+    }
+
+    /// Each session that ended while its family had a child left a line in the record.
+    #[test]
+    fn the_record_grows_by_one_for_a_family() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let (file, _) = next(&socket, 1);
+        file.begin(opening(1), key(1), Some(1));
+        file.leave(opening(1), key(1));
+        for number in 0..100 {
+            let worker = Key {
+                secret: (9, number),
+                ..key(1)
+            };
+            file.begin(opening(1), worker, Some(2));
+            file.end(opening(1), worker);
+        }
+        assert_eq!(file.lock().record.volumes[0].absent.len(), 1);
+        file.end_leaving(opening(1), key(1).family);
         assert!(file.lock().record.volumes[0].absent.is_empty());
     }
 

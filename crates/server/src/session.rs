@@ -54,6 +54,8 @@ pub(crate) struct Session {
     pub(crate) read_only: bool,
     /// The next server waits for it.
     comes_back: bool,
+    /// An earlier server had it.
+    is_known: bool,
     files: Mutex<Files>,
     /// The slots whose messages are under way.
     busy: AtomicU64,
@@ -123,10 +125,11 @@ impl Session {
         };
         let resumes = request.resumes().is_some();
         let sessions_file = &volume.sessions_file;
-        match request.comes_back || resumes {
-            true if resumes => sessions_file.go_on(volume.opening, key, peer.pid)?,
-            true => sessions_file.begin(volume.opening, key, peer.pid),
-            false => {}
+        let mut is_known = false;
+        if resumes {
+            is_known = sessions_file.go_on(volume.opening, key, peer.pid)?;
+        } else if request.comes_back {
+            sessions_file.begin(volume.opening, key, peer.pid);
         }
         let memory = Arc::new(memory);
         let receipt = |slot| {
@@ -144,6 +147,7 @@ impl Session {
             privileged,
             read_only: request.read_only || inherits_read_only,
             comes_back: request.comes_back || resumes,
+            is_known,
             files: Mutex::new(Files::new(number, os_random_u64() as u32)),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
@@ -366,13 +370,13 @@ impl Session {
         if ending == Ending::ForGood && self.comes_back {
             let volume = &self.volume;
             match self.is_resuming() {
-                // Its process may try again.
-                true => {
+                // Its process may try again. (An heir without a session before is known by its family.)
+                true if self.is_known => {
                     let in_grace = volume.resumption.in_grace();
                     let sessions_file = &volume.sessions_file;
                     sessions_file.put_back(volume.opening, self.key(), in_grace);
                 }
-                false => volume.sessions_file.end(volume.opening, self.key()),
+                _ => volume.sessions_file.end(volume.opening, self.key()),
             }
         }
         self.memory.end(ending);

@@ -176,14 +176,19 @@ impl Opened {
         if !self.facts.discard {
             return Err(Errno::OPNOTSUPP);
         }
-        if self.facts.block_device {
-            return self.range_ioctl(BLKDISCARD, offset_bytes, len_bytes);
-        }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::io::retry_on_intr(|| {
-            rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
+        let done = if self.facts.block_device {
+            self.range_ioctl(BLKDISCARD, offset_bytes, len_bytes)
+        } else {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::io::retry_on_intr(|| {
+                rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
+            })
+            .map_err(from_rustix)
+        };
+        done.map_err(|errno| match errno {
+            Errno::OPNOTSUPP => errno,
+            errno => of_device(errno),
         })
-        .map_err(from_rustix)
     }
 
     fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
@@ -200,7 +205,7 @@ impl Opened {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
                 self.write_zeroes_by_hand(offset_bytes, len_bytes)
             }
-            done => done,
+            done => done.map_err(of_device),
         }
     }
 

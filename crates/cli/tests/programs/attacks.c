@@ -443,6 +443,8 @@ static void interrupted_locks(const char *root) {
     CHECK(flock(other, LOCK_SH) == -1 && errno == EINTR && handled > 0);
     CHECK(fcntl(other, F_OFD_SETLKW, &whole) == -1 && errno == EINTR);
     CHECK(flock(other, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK);
+    // Rust's programs have such a handler of faults, which ends no wait.
+    CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
     action.sa_flags = SA_RESTART;
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     sigset_t alarms, before;

@@ -55,29 +55,31 @@ fn wait_for(mut take: impl FnMut() -> Answer<()>) -> Answer<()> {
     }
 }
 
-/// Signals come to this thread only while it sleeps: a handler that ran before would be missed.
+/// Signals of a thread's own faults.
+const FAULTS: [c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// Signals that have handlers come to this thread only while it sleeps: a handler that ran before
+/// would be missed. Others end the process as ever.
 struct HeldSignals {
     before: libc::sigset_t,
 }
 
 impl HeldSignals {
     fn new() -> HeldSignals {
-        // Of the thread's own faults.
-        const FAULTS: [c_int; 6] = [
-            libc::SIGSEGV,
-            libc::SIGBUS,
-            libc::SIGFPE,
-            libc::SIGILL,
-            libc::SIGTRAP,
-            libc::SIGSYS,
-        ];
         // SAFETY: sets of signals of this frame, which the calls fill.
         unsafe {
             let mut held: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&mut held);
-            for fault in FAULTS {
-                libc::sigdelset(&mut held, fault);
+            libc::sigemptyset(&mut held);
+            for (signal, _) in handlers() {
+                libc::sigaddset(&mut held, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &held, &mut before);
             HeldSignals { before }
@@ -103,9 +105,10 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Has the program a handler that ends the kernel's waits?
-fn is_any_handler_final() -> bool {
-    (1..=libc::SIGRTMAX()).any(|signal| {
+/// The signals for which the program has handlers, but for faults, and the handlers' flags.
+fn handlers() -> impl Iterator<Item = (c_int, c_int)> {
+    let signals = (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal));
+    signals.filter_map(|signal| {
         // SAFETY: a variable of this frame, which the call fills.
         let action = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -113,8 +116,13 @@ fn is_any_handler_final() -> bool {
             action
         };
         let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        has_handler && action.sa_flags & libc::SA_RESTART == 0
+        has_handler.then_some((signal, action.sa_flags))
     })
+}
+
+/// Has the program a handler that ends the kernel's waits?
+fn is_any_handler_final() -> bool {
+    handlers().any(|(_, flags)| flags & libc::SA_RESTART == 0)
 }
 
 /// Takes a lock of a range, and waits for it.

@@ -114,7 +114,9 @@ pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
     let volume = session.volume.clone();
     // Otherwise it counts among those whose locks are free.
     if !session.is_late() {
-        volume.resumption.has_come_back(session.key());
+        volume
+            .resumption
+            .has_come_back(session.key(), session.peer.pid);
     }
     let reply = move || {
         session.end_resuming();

@@ -5,10 +5,12 @@
 
 mod support;
 
+use libsqlite3_sys as ffi;
+use std::ffi::{c_char, c_int, c_void};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use support::{Mode, ask, check, connect, variable};
 
 /// Kills in each mode. `ADIT_KILLS` makes it more.
@@ -161,6 +163,56 @@ fn commits_and_exits() {
         .execute_batch("PRAGMA synchronous=OFF; CREATE TABLE t (a); INSERT INTO t VALUES (1)")
         .expect("committed");
     std::process::exit(0); // without closing anything
+}
+
+#[test]
+#[ignore = "is the process that a test starts"]
+fn exits_as_soon_as_something_is_logged() {
+    if std::env::var_os("ADIT_EXIT_LOGGING").is_none() {
+        return;
+    }
+    extern "C" fn exit(_: *mut c_void, _: c_int, _: *const c_char) {
+        std::process::exit(7);
+    }
+    let callback: extern "C" fn(*mut c_void, c_int, *const c_char) = exit;
+    // SAFETY: nothing has called SQLite yet.
+    let configured = unsafe {
+        ffi::sqlite3_config(
+            ffi::SQLITE_CONFIG_LOG,
+            callback,
+            std::ptr::null_mut::<c_void>(),
+        )
+    };
+    assert_eq!(configured, ffi::SQLITE_OK);
+    let opened = connect("/there/is/no/such.adit", "/app.db", Mode::Wal);
+    panic!("it goes on: {:?}", opened.map(drop));
+}
+
+/// A volume that can't be opened is told with a lock held, which the library's end waited for.
+#[test]
+fn a_process_may_exit_where_it_hears_of_an_error() {
+    let mut process = Command::new(std::env::current_exe().expect("we run"))
+        .args([
+            "--exact",
+            "exits_as_soon_as_something_is_logged",
+            "--ignored",
+        ])
+        .env("ADIT_EXIT_LOGGING", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = process.try_wait().expect("our child") {
+            break status;
+        }
+        if begin.elapsed() > HANGS_AFTER {
+            process.kill().expect("killed");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(7));
 }
 
 /// Commits without a sync were gone with a process that ended by itself, and didn't close its

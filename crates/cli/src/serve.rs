@@ -12,9 +12,6 @@ use adit::log::Filter;
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
 use adit_fuse::{MountOptions, ServedMount};
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -123,8 +120,14 @@ fn pass_on(volumes: Vec<(String, Volume)>, socket: &Path, why: Error) -> Error {
 /// fail.
 fn say_serving(names: &[String], socket: &Path) -> std::io::Result<()> {
     let line = format!("serving {} at {}\n", names.join(", "), socket.display());
-    let out = std::io::stdout().as_fd().try_clone_to_owned()?;
-    File::from(out).write_all(line.as_bytes())
+    let (out, mut left) = (std::io::stdout(), line.as_bytes());
+    while !left.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::write(&out, left))? {
+            0 => return Err(std::io::ErrorKind::WriteZero.into()),
+            written => left = &left[written..],
+        }
+    }
+    Ok(())
 }
 
 /// Sets the priority of `--nice`, or without it the highest that the system allows.

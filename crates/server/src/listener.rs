@@ -126,7 +126,12 @@ impl Listener {
             tracing::debug!(%error, "sessions can send descriptors, which are closed");
         }
         // Nobody can connect before `listen`.
-        let made = set_mode(path, mode)?;
+        let made = set_mode(path, mode).inspect_err(|_| {
+            let found = std::fs::symlink_metadata(path);
+            if found.is_ok_and(|found| found.file_type().is_socket()) {
+                let _ = std::fs::remove_file(path);
+            }
+        })?;
         let listener = Listener {
             _guard: fork::close_in_child(fd.as_fd()),
             fd,

@@ -116,8 +116,8 @@ fn pass_on(volumes: Vec<(String, Volume)>, socket: &Path, why: Error) -> Error {
     why
 }
 
-/// Past the buffer of standard output: what that could not write it would try again at the end, and
-/// fail.
+/// Past the buffer of standard output, which would keep an unwritten line, try again at the end of
+/// the process, and fail.
 fn say_serving(names: &[String], socket: &Path) -> std::io::Result<()> {
     let line = format!("serving {} at {}\n", names.join(", "), socket.display());
     let (out, mut left) = (std::io::stdout(), line.as_bytes());

@@ -2,7 +2,7 @@
 //! that a ring did only in part.
 //!
 //! Short transfers are continued, EINTR is retried, memory that O_DIRECT refuses is bounced through
-//! an aligned copy. What goes wrong beneath is EIO ([`of_device`]).
+//! an aligned copy. Failures of the device are EIO ([`of_device`]).
 
 use std::os::fd::{AsRawFd, RawFd};
 

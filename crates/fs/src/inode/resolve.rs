@@ -2,7 +2,7 @@
 //! against one state of the namespace.
 //!
 //! Rules are those of path_resolution(7): each directory on the way must be searchable by the
-//! caller, and at most [`LINKS_FOLLOWED_MAX`] symbolic links are followed, whose targets have at most
+//! caller, and at most [`LINKS_FOLLOWED_MAX`] symbolic links are followed, with targets of at most
 //! [`FOLLOWED_BYTES_MAX`]. The operation judges the
 //! last component ([`Last`]), since each has its own errno for `.`, `..` and a trailing slash.
 

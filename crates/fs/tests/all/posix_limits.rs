@@ -6,8 +6,8 @@ use adit_base::Errno;
 use adit_fs::*;
 use adit_operations::Call as Op;
 
-/// Forty links, each of which goes down and up again a thousand times: the walk took 10 ms, and whoever
-/// repeated it held up all others.
+/// Forty links, each of which goes down and up again a thousand times: the walk took 10 ms, and a
+/// session that repeated it held up all others.
 #[test]
 fn links_together_lead_along_no_more_than_two_of_the_longest_targets() {
     let volume = Volume::fresh();

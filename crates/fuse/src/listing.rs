@@ -62,7 +62,7 @@ impl Mounted {
                 Ok(stat) => Some(stat),
                 // It was removed while the directory was read.
                 Err(error) if error.errno() == Errno::NOENT => return Ok(true),
-                // One that can't be read hides none of the others: who asks for it hears why.
+                // One that can't be read hides no other one: a request for it gets the reason.
                 Err(_) => None,
             };
             let before = body.bytes().len();

@@ -331,7 +331,7 @@ unsafe impl GlobalAlloc for Memory {
                 kept if kept.is_null() => return map(bytes_of(class), PAGE_BYTES),
                 kept => kept,
             },
-            // What is just mapped is zeroes.
+            // Memory that was just mapped is zeroes.
             Kind::Mapped(bytes) => return map(bytes, layout.align()),
         };
         if !used.is_null() {

@@ -226,7 +226,7 @@ fn upwards(start: Option<BlobId>, path: &[u8], shown: Vec<u8>) -> Place {
     let led = inside::call(|| {
         let root = root()?;
         let mut directory = start.unwrap_or(root);
-        // What is behind that directory: names, and a `..` only before all of them.
+        // Behind that directory come names, and a `..` only before all of them.
         let mut below: Vec<&[u8]> = Vec::new();
         let mut rest = path;
         while !rest.is_empty() {
@@ -454,8 +454,8 @@ fn from_working_directory(path: &[u8]) -> Place {
     from_host_directory(libc::AT_FDCWD, path)
 }
 
-/// What a signal handler gets whose thread may hold the lock of the working directory: a place in
-/// the volume, so that the call is refused (EDEADLK).
+/// The place for a signal handler whose thread may hold the lock of the working directory: one in the
+/// volume, so that the call is refused (EDEADLK).
 fn refused() -> Place {
     spot(None, Vec::new(), prefix().to_vec())
 }

@@ -36,6 +36,7 @@
 #include "../../rocksdb/bench/resources.h"
 #include "../adit_leveldb.h"
 #include "leveldb/db.h"
+#include "leveldb/helpers/memenv.h"
 #include "leveldb/iterator.h"
 #include "leveldb/options.h"
 
@@ -46,7 +47,8 @@ namespace {
 constexpr char kUsage[] =
     "Usage: adit-leveldb-bench PLACE [--KEY=VALUE]...\n"
     "\n"
-    "PLACE is adit:VOLUME, or a directory that exists.\n"
+    "PLACE is adit:VOLUME, a directory that exists, or memory: (LevelDB's own Env without files, which\n"
+    "shows what LevelDB itself costs; nothing is durable there).\n"
     "\n"
     "  --jobs=fillsync,fillrandom,overwrite,readrandom,readseq,readhot,fill100K\n"
     "  --keys=100000      of each instance\n"
@@ -606,8 +608,12 @@ struct Place {
       Check(adit::NewLevelDbEnv(place.substr(strlen(kVolume)), {}, &env), "open");
       owned.reset(env);
       root = "/";
+    } else if (place == "memory:") {
+      env = NewMemEnv(env);
+      owned.reset(env);
+      root = "/";
     } else if (!env->FileExists(place)) {
-      throw std::runtime_error(place + ": no such directory; make it, or write adit:VOLUME");
+      throw std::runtime_error(place + ": no such directory; make it, or write adit:VOLUME or memory:");
     }
   }
   std::unique_ptr<Env> owned;

@@ -6,10 +6,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::stage::{Measured, Stage, in_threads};
-use crate::measurement::data::{AlignedBuffer, Prng};
+use crate::measurement::data::AlignedBuffer;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// The size of a message, or a page of the web: filebench's mean.
 const FILE_BYTES: usize = 16 << 10;

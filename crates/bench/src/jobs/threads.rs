@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::stage::{Measured, Stage, in_threads, places, to_the_end, warm};
 use super::synced;
-use crate::measurement::data::{AlignedBuffer, PAGE_BYTES, Prng};
+use crate::measurement::data::{AlignedBuffer, PAGE_BYTES};
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// One point of the curves of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

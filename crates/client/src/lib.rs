@@ -92,6 +92,7 @@ mod file;
 mod inspect;
 pub mod log;
 mod metadata;
+mod mkfs;
 mod names;
 mod open_options;
 mod open_volume;

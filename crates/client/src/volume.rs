@@ -4,7 +4,7 @@
 //! closes it. Operations on names are in `names.rs`, on content in `file.rs`.
 
 use crate::file::File;
-use crate::open_volume::{self, OpenVolume};
+use crate::open_volume::OpenVolume;
 use crate::options::{MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
 use adit_base::{Errno, Error, Result};
@@ -45,7 +45,7 @@ impl Volume {
     /// Errors: `EEXIST` if the device is not empty and `force` is not set, `EBUSY` if a process has
     /// it open, `ENOENT` if there is no such file and no size to create it with, `EINVAL`.
     pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
-        open_volume::mkfs(address, options).map_err(|error| naming(error, "format", address))
+        crate::mkfs::mkfs(address, options).map_err(|error| naming(error, "format", address))
     }
 
     /// Opens a volume for reading and writing, and recovers it if it wasn't closed. `mem:SIZE`

@@ -4,7 +4,6 @@
 //! is taken from the system a chunk at a time and given back in whole chunks, in quiet moments. It
 //! decides nothing about dirty frames: while all are, the answer is none.
 
-use super::lists::Lane;
 use super::mapping::CHUNK_FRAMES;
 use super::owner::{Cache, Counts};
 use super::{FrameFlags, FrameId, FrameKey};
@@ -165,8 +164,6 @@ impl Cache {
         if !self.begin_writing(frame) {
             return false;
         }
-        self.links.unlink(Lane::Data, frame);
-        self.links.unlink(Lane::Journal, frame);
         self.unindex(frame);
         self.set_flags_word(frame, 0);
         self.end_writing(frame);

@@ -121,13 +121,9 @@ fn eviction_takes_clean_pages_that_nobody_looked_at() {
 #[test]
 fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     let mut cache = cache(64);
-    let list = cache.new_list(Lane::Data);
-    let before = add(&mut cache, 1, 1);
+    add(&mut cache, 1, 1);
     let old = add(&mut cache, 2, 2);
-    let behind = add(&mut cache, 3, 3);
-    for id in [before, old, behind] {
-        cache.push_back(&list, id);
-    }
+    add(&mut cache, 3, 3);
     cache.set_flags(old, FrameFlags::DIRTY);
     cache.set_kind(old, 7);
     cache.set_home(old, 1234);
@@ -147,7 +143,6 @@ fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     assert_eq!((cache.bytes(new)[0], cache.bytes(new)[1]), (200, 2));
     assert_eq!(cache.find(key(2)), Some(new));
     assert!(cache.is_current(new, key(2)) && !cache.is_current(old, key(2)));
-    assert_eq!(cache.iter(&list).collect::<Vec<_>>(), [before, new, behind]);
     assert!(cache.flags(new).contains(FrameFlags::DIRTY));
     assert_eq!((cache.kind(new), cache.home(new)), (7, 1234));
     assert_eq!((cache.generation(new), cache.end(new)), (4, 100));
@@ -160,10 +155,6 @@ fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     assert_eq!(cache.allocate(), Some(old), "the last pin gave it back");
     assert_eq!(cache.counts().retired, 0);
     assert_eq!(cache.write_or_replace(new, |page| page[0] = 3), Some(new));
-    for id in [before, new, behind] {
-        cache.unlink(Lane::Data, id);
-    }
-    cache.drop_list(list);
 }
 
 #[test]
@@ -208,8 +199,6 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     let free = add(&mut cache, 1, 1);
     let pinned = add(&mut cache, 2, 2);
     let same = add(&mut cache, 3, 3);
-    let list = cache.new_list(Lane::Journal);
-    cache.push_back(&list, pinned);
     cache.set_pending(pinned, 1 << 10);
     let frames = cache.frames().clone();
     let reader = frames.pin(key(2)).expect("cached");
@@ -241,7 +230,6 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     assert_eq!(cache.bytes(swapped)[4094..], [2, 100]);
     assert_eq!(reader.bytes()[4094..], [2, 2]);
     assert_eq!(cache.find(key(2)), Some(swapped));
-    assert_eq!(cache.first(&list), Some(swapped));
     let shown = cache.flags(swapped);
     assert_eq!(
         shown,
@@ -466,27 +454,6 @@ fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
         let all = u64::from(limit) * 4096;
         assert_eq!(used() * CHUNK_BYTES, all);
     }
-}
-
-#[test]
-fn lists_keep_order_and_forget_removed_frames() {
-    let mut cache = cache(8);
-    let (one, two) = (cache.new_list(Lane::Data), cache.new_list(Lane::Journal));
-    let ids: Vec<_> = (0..4).map(|page| add(&mut cache, page, 0)).collect();
-    for &id in &ids {
-        cache.push_back(&one, id);
-    }
-    cache.push_back(&two, ids[2]);
-    cache.remove(ids[2]);
-    cache.unlink(Lane::Data, ids[0]);
-    assert_eq!(cache.iter(&one).collect::<Vec<_>>(), [ids[1], ids[3]]);
-    assert_eq!(cache.after(&one, ids[1]), Some(ids[3]));
-    assert_eq!(cache.after(&one, ids[3]), None);
-    assert!(cache.is_listed(Lane::Data, ids[1]) && !cache.is_listed(Lane::Data, ids[0]));
-    assert_eq!(cache.first(&two), None);
-    cache.drop_list(two);
-    let again = cache.new_list(Lane::Data);
-    assert_eq!(cache.first(&again), None);
 }
 
 /// A cache whose mapping outlives it, in a directory of its own.

@@ -7,8 +7,7 @@
 //!
 //! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow,
 //! journal buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags
-//! change only through `set_flags_word`. `used` counts every frame that isn't free; it exceeds
-//! `limit` only after `set_limit`.
+//! change only through `set_flags_word`. `used` counts every frame that isn't free.
 
 use super::ahead::Ahead;
 use super::frames::{Frames, Loads, RETIRED, WRITING};
@@ -33,10 +32,8 @@ pub struct Pinned;
 /// How many frames are what.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Address space for so many.
+    /// Used and free ones.
     pub total: u32,
-    /// At most so many are used at once.
-    pub limit: u32,
     /// Not free.
     pub used: u32,
     /// With DIRTY.
@@ -58,11 +55,9 @@ pub struct Cache {
     /// First and last LSN of journaled frames.
     pub(super) lsns: Vec<[u64; 2]>,
     pub(super) free: FreeFrames,
-    /// Free frames whose chunk was given back to the system, lowest last.
-    pub(super) cold_chunks: Vec<u32>,
     /// Frames at and above it were never used.
     pub(super) touched: u32,
-    /// Frames below it have memory behind them (apart from cold chunks).
+    /// Frames below it have memory behind them.
     pub(super) backed: u32,
     pub(super) backing_retry: u32,
     pub(super) ahead: Ahead,
@@ -87,14 +82,12 @@ impl Cache {
             frames,
             lsns: vec![[0; 2]; total as usize],
             free: FreeFrames::new(total),
-            cold_chunks: Vec::new(),
             touched: 0,
             backed: 0,
             backing_retry: 0,
             hand: 0,
             counts: Counts {
                 total,
-                limit: total,
                 ..Counts::default()
             },
             applies: NOTHING_APPLIED,
@@ -116,17 +109,6 @@ impl Cache {
     /// `allocate`.
     pub fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// At most so many frames are used at once.
-    pub fn limit(&self) -> u32 {
-        self.counts.limit
-    }
-
-    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes
-    /// away. Without this it is left to be salvaged.
-    pub fn close(self) -> Result<()> {
-        self.frames.mapping().delete()
     }
 
     // ---- finding and looking
@@ -161,12 +143,6 @@ impl Cache {
     pub fn prefetch(&self, key: FrameKey, offset: usize) {
         let frames = &self.frames;
         frames.index.prefetch(frames.mapping(), key, offset);
-    }
-
-    /// Is this frame still the one that holds that page? (It may have been replaced while its
-    /// write-back was in flight.)
-    pub fn is_current(&self, id: FrameId, key: FrameKey) -> bool {
-        self.flags(id).contains(FrameFlags::INDEXED) && self.key(id) == key
     }
 
     /// The page. Not while a device fills it.

@@ -142,7 +142,6 @@ fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     assert_eq!(buffer.as_slice(), [2; PAGE_BYTES]);
     assert_eq!((cache.bytes(new)[0], cache.bytes(new)[1]), (200, 2));
     assert_eq!(cache.find(key(2)), Some(new));
-    assert!(cache.is_current(new, key(2)) && !cache.is_current(old, key(2)));
     assert!(cache.flags(new).contains(FrameFlags::DIRTY));
     assert_eq!((cache.kind(new), cache.home(new)), (7, 1234));
     assert_eq!((cache.generation(new), cache.end(new)), (4, 100));
@@ -393,41 +392,11 @@ fn a_shadow_finds_room_by_evicting_others_never_its_target() {
 }
 
 #[test]
-fn lowering_the_limit_evicts_and_trimming_gives_chunks_back() {
-    let directory = in_shared_memory();
-    shrink_and_grow(cache(2048));
-    shrink_and_grow(shared(directory.path(), 2048, 1));
-}
-
-fn shrink_and_grow(mut cache: Cache) {
-    for page in 0..2048 {
-        let id = add(&mut cache, page, 1);
-        if page == 3 || page == 1000 {
-            cache.set_flags(id, FrameFlags::DIRTY);
-        }
-    }
-    cache.set_limit(600);
-    assert_eq!(cache.counts().used, 600);
-    assert_eq!(cache.trim(), 2 * 512 * 4096, "the upper two chunks");
-    assert_eq!(cache.trim(), 0);
-    assert_eq!(first_byte(&cache, 1000), Some(1));
-    assert_eq!(first_byte(&cache, 3), Some(1));
-    cache.set_limit(2048);
-    for page in 3000..3000 + 1448 {
-        let id = cache.allocate().expect("a frame");
-        cache.insert(id, key(page), FrameFlags::VALID);
-    }
-    assert_eq!(cache.counts().used, 2048);
-    assert_eq!(first_byte(&cache, 1000), Some(1));
-}
-
-#[test]
-fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
+fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_cache() {
     const CHUNK_BYTES: u64 = 512 * 4096;
     let directory = in_shared_memory();
-    for (epoch, limit, chunks) in [(1, 2048, 2), (2, 512, 1)] {
-        let mut cache = shared(directory.path(), 2048, epoch);
-        cache.set_limit(limit);
+    for (epoch, frames, chunks) in [(1, 2048, 2), (2, 512, 1)] {
+        let mut cache = shared(directory.path(), frames, epoch);
         let CachePlacement::Shared(path) = cache.placement().clone() else {
             panic!("shared");
         };
@@ -451,7 +420,7 @@ fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
         for page in 300..3000 {
             add(&mut cache, page, 1);
         }
-        let all = u64::from(limit) * 4096;
+        let all = u64::from(frames) * 4096;
         assert_eq!(used() * CHUNK_BYTES, all);
     }
 }
@@ -482,7 +451,7 @@ fn a_clean_close_leaves_nothing_behind() {
     let mut cache = shared(directory.path(), 1000, 1);
     add(&mut cache, 1, 1);
     assert!(found(directory.path()).is_empty(), "its owner lives");
-    cache.close().expect("deleted");
+    cache.frames().delete_shared().expect("deleted");
     let left = std::fs::read_dir(directory.path()).expect("listed").count();
     assert_eq!(left, 0);
 }

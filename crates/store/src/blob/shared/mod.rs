@@ -108,11 +108,6 @@ impl BlobShared {
         }
     }
 
-    /// The blob.
-    pub fn id(&self) -> BlobId {
-        self.id
-    }
-
     /// Size in bytes, as `write` left it.
     #[inline]
     pub fn size(&self) -> u64 {

@@ -28,7 +28,7 @@ mod report;
 mod target;
 
 pub use adit_base::random::Prng;
-pub use bench::breakdown::{Breakdown, BreakdownBlock, breakdown_of, run_breakdown};
+pub use bench::breakdown::{Breakdown, BreakdownBlock, run_breakdown};
 pub use bench::report::{Block, Report};
 pub use bench::served::{ServedOptions, ServedReport, ServedRow, run_served};
 pub use bench::suite::{Options, run};

@@ -83,12 +83,10 @@ impl ServedMount {
             })?;
         Ok(())
     }
-
-    /// Unmounts. Requests under way get their replies; a program that has a file open there, or works
-    /// in a directory there, gets ENOTCONN from then on.
-    pub fn end(self) {}
 }
 
+/// Unmounts. Requests under way get their replies; a program that has a file open there, or works in
+/// a directory there, gets ENOTCONN from then on.
 impl Drop for ServedMount {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);

@@ -171,9 +171,9 @@ Examples:
     /// Serve volumes to other processes, by shared memory
     ///
     /// Each of them opens a volume as unix:SOCKET (Rust, C, the plugins, every command), or as
-    /// unix:SOCKET,NAME if there are several. Permission bits bind all but root and the server's own
-    /// user. SIGTERM ends it after what is under way; killed, it loses nothing that was written.
-    /// With --mount all other programs see the same files in a directory, by the kernel.
+    /// unix:SOCKET,NAME if there are several. Permission bits bind all but root and the server's
+    /// own user. SIGTERM ends it after what is under way; killed, it loses nothing that was
+    /// written. With --mount all other programs see the same files in a directory, by the kernel.
     #[command(
         after_help = "A volume's name is the last component of its address, or what stands before a =.
 
@@ -241,7 +241,8 @@ pub(crate) struct Serve {
     /// Permission bits of the socket: the users who can connect
     #[arg(long, value_name = "BITS", default_value = "0600", value_parser = permission_bits)]
     pub(crate) mode: u32,
-    /// Mount the volume on this empty directory as well; with several volumes: NAME=DIR, for each one
+    /// Mount the volume on this empty directory as well; with several volumes: NAME=DIR, for each
+    /// one
     ///
     /// Programs see there what sessions do, and the reverse, at once. Takes root or fusermount3.
     #[arg(long, value_name = "[NAME=]DIR")]
@@ -300,8 +301,9 @@ pub(crate) struct Run {
     pub(crate) embedded: bool,
     /// Other processes can use the volume meanwhile, as unix:SOCKET
     ///
-    /// Those of the same user and of root. The first process of the program that uses the volume has
-    /// it, its children use it through the socket; they wait 10 seconds for the next one if it ends.
+    /// Those of the same user and of root. The first process of the program that uses the volume
+    /// has it, its children use it through the socket; they wait 10 seconds for the next one if it
+    /// ends.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) share: Option<PathBuf>,
     /// If the server ends, calls wait so long for the next one
@@ -558,8 +560,8 @@ pub(crate) struct Bench {
     /// What Adit's operations spend their time on, layer by layer; nothing else is measured
     #[arg(long)]
     pub(crate) breakdown: bool,
-    /// What it costs to have the volume in a server: the same operations embedded, served, and on the
-    /// file system of --against; needs --volume
+    /// What it costs to have the volume in a server: the same operations embedded, served, and on
+    /// the file system of --against; needs --volume
     #[arg(long, requires = "volume", conflicts_with = "breakdown")]
     pub(crate) served: bool,
     /// An existing volume, instead of a temporary image; what is in it stays

@@ -1,5 +1,5 @@
-//! `adit run`: asynchronous IO of programs that know nothing of a volume: libaio, POSIX aio, fio and
-//! sysbench.
+//! `adit run`: asynchronous IO of programs that know nothing of a volume: libaio, POSIX aio, fio
+//! and sysbench.
 //!
 //! The long ones are `#[ignore]`d: `cargo test -p adit-cli --test programs_io -- --ignored`.
 

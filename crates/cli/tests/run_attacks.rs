@@ -1,5 +1,5 @@
-//! `adit run` with programs that do what they shouldn't, or what few do: nothing is lost, nothing is
-//! written elsewhere, and nothing hangs.
+//! `adit run` with programs that do what they shouldn't, or what few do: nothing is lost, nothing
+//! is written elsewhere, and nothing hangs.
 
 #[macro_use]
 mod support;

@@ -543,8 +543,8 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
     end(&place, served);
 }
 
-/// A large mapping needs memory for its data, and leaves a quarter of it to others. A write to a mapped
-/// file needs room in its memory; without, it fails and changes nothing.
+/// A large mapping needs memory for its data, and leaves a quarter of it to others. A write to a
+/// mapped file needs room in its memory; without, it fails and changes nothing.
 #[test]
 fn a_write_without_room_in_the_memory_changes_nothing() {
     need!("python3");

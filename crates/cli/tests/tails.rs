@@ -1,5 +1,5 @@
-//! Appends without a message, and deaths of client and server: each acknowledged record is in the file,
-//! once and in order, whichever process is killed, and whichever opens the volume next.
+//! Appends without a message, and deaths of client and server: each acknowledged record is in the
+//! file, once and in order, whichever process is killed, and whichever opens the volume next.
 //!
 //! `ADIT_DEATHS` is the number of rounds, `ADIT_SEED` changes their moments.
 
@@ -279,8 +279,8 @@ fn tails(volume_id: &str) -> Vec<String> {
     names.filter(is_of).collect()
 }
 
-/// A shell appends lines, and so do its children: to the same descriptor, and to one that they open.
-/// Each line comes behind those before it.
+/// A shell appends lines, and so do its children: to the same descriptor, and to one that they
+/// open. Each line comes behind those before it.
 #[test]
 fn a_program_and_its_children_append_in_turn() {
     need!();

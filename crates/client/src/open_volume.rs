@@ -7,7 +7,8 @@
 //! end:   shutdown(close), by `Volume::close` or by whoever drops the last handle
 //! ```
 //! Invariants: an embedded file system is reached only through [`OpenVolume::run`] and
-//! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
+//! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free
+//! it.
 
 mod requests;
 

@@ -1,5 +1,5 @@
-//! The same operation by several threads at once: each on its own file (or in its own directory), or
-//! all on one.
+//! The same operation by several threads at once: each on its own file (or in its own directory),
+//! or all on one.
 //!
 //! The threads start together and each runs for the same time. All files that are read or
 //! overwritten have the same size together, however many threads there are. Creating, renaming and

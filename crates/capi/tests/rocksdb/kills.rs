@@ -1,4 +1,5 @@
-//! A RocksDB that fills a DB and is killed again and again: the program, the server under it, or both.
+//! A RocksDB that fills a DB and is killed again and again: the program, the server under it, or
+//! both.
 
 use crate::instances::{place, serve};
 use crate::support::{HANGS_AFTER, check, kills, mkfs, moments, run, scratch, seed, text};

@@ -139,8 +139,8 @@ pub(crate) fn sources(folder: &str, extension: &str) -> Vec<PathBuf> {
     sources
 }
 
-/// Runs the command lines in the first comment of an example, as they are written, in a folder where
-/// `target/release` is what cargo built with this test; the folder, and what they print.
+/// Runs the command lines in the first comment of an example, as they are written, in a folder
+/// where `target/release` is what cargo built with this test; the folder, and what they print.
 pub(crate) fn run_as_it_says(source: &Path) -> (tempfile::TempDir, String) {
     let built = library("libadit.so");
     let built = built.parent().expect("a library lies in a folder");

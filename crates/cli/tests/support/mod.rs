@@ -93,8 +93,8 @@ impl Place {
         command
     }
 
-    /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`, the
-    /// volume lies in a server meanwhile, and the command gets its address (and names that).
+    /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`,
+    /// the volume lies in a server meanwhile, and the command gets its address (and names that).
     pub fn run(&self, arguments: &[&str]) -> Output {
         let (command, served) = self.begin(arguments);
         let output = self.end(command);

@@ -289,8 +289,9 @@ impl Blob {
         self.note_size();
     }
 
-    /// Invariant, under the worker's lock: while the size isn't that of the slot that others see, it
-    /// is counted, from before that is acknowledged; as [`Ahead`](super::Ahead) for all attributes.
+    /// Invariant, under the worker's lock: while the size isn't that of the slot that others see,
+    /// it is counted, from before that is acknowledged; as [`Ahead`](super::Ahead) for all
+    /// attributes.
     fn note_size(&self) {
         self.count_size(self.size() != self.slot.borrow().size);
     }

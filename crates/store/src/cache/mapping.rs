@@ -319,7 +319,8 @@ impl Mapping {
         self.versions.as_ref().map(|versions| versions.of(frame))
     }
 
-    /// The counts of blobs that are ahead of their slots, if readers in other processes look at them.
+    /// The counts of blobs that are ahead of their slots, if readers in other processes look at
+    /// them.
     pub(super) fn ahead_counts(&self, of: AheadOf) -> Option<&[AtomicU32]> {
         self.versions
             .as_ref()

@@ -2,8 +2,8 @@
 //!
 //! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the
 //! caller keeps a `Cache` in its worker state. Content of a published frame is changed in place
-//! when nobody pins it and else in a fresh frame that takes its place, number in the index, flags and
-//! all.
+//! when nobody pins it and else in a fresh frame that takes its place, number in the index, flags
+//! and all.
 //!
 //! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow,
 //! journal buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags

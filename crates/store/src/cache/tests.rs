@@ -632,8 +632,8 @@ fn a_cache_that_cannot_be_shared_is_refused_or_says_why() {
     assert!(Cache::new(&CacheOptions::new(0)).is_err());
 }
 
-/// A profiler sends signals all the time, and a tmpfs of older kernels gives no memory to a call that
-/// one interrupts. (Of the kernel that this was written on, only a signal that kills does.)
+/// A profiler sends signals all the time, and a tmpfs of older kernels gives no memory to a call
+/// that one interrupts. (Of the kernel that this was written on, only a signal that kills does.)
 #[test]
 fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! The owner changes pages: in place when nobody pins them, else in a fresh frame.
 //!
-//! A replacement takes over everything: key, flags, kind, numbers, LSNs. Its order of stores is what
-//! `salvage.rs` relies on: content and numbers, then flags (from then on the new frame counts), then
-//! the place in the index, then the old frame's end.
+//! A replacement takes over everything: key, flags, kind, numbers, LSNs. Its order of stores is
+//! what `salvage.rs` relies on: content and numbers, then flags (from then on the new frame
+//! counts), then the place in the index, then the old frame's end.
 
 use super::frames::{Frames, WRITING};
 use super::owner::{Cache, Pinned};
@@ -37,9 +37,10 @@ impl Cache {
     }
 
     /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over
-    /// its key, flags, kind, numbers and LSNs. WRITEBACK too: it then says that IO of the *replaced*
-    /// frame is in flight, and whoever completes it must look up the page's frame again. Returns the
-    /// page's frame from now on; none: pinned and no frame to be had (nothing was changed).
+    /// its key, flags, kind, numbers and LSNs. WRITEBACK too: it then says that IO of the
+    /// *replaced* frame is in flight, and whoever completes it must look up the page's frame again.
+    /// Returns the page's frame from now on; none: pinned and no frame to be had (nothing was
+    /// changed).
     #[must_use]
     pub fn write_or_replace(
         &mut self,
@@ -87,7 +88,8 @@ impl Cache {
 
     /// The frame that has everything but its flags takes the old one's place; the old one retires.
     pub(super) fn take_place(&mut self, old: u32, new: u32, flags: u32) {
-        // Readers in other processes believe the old one no more once somebody may have read the new.
+        // Readers in other processes believe the old one no more once somebody may have read the
+        // new.
         self.frames.begin_bytes(old);
         // From here on the new one counts, also for salvage (a later sequence wins).
         self.set_flags_word(new, flags);

@@ -390,9 +390,9 @@ impl Store {
         busy > total / 12 * 5 && has_more()
     }
 
-    /// From a quarter of the cache on, what is dirty is written back in the background; writers wait
-    /// for that (and help: who waits drives) while it [is crowded](Store::is_crowded). Not while
-    /// they hold a blob's lock: write-back takes the `map_lock`s, which come first.
+    /// From a quarter of the cache on, what is dirty is written back in the background; writers
+    /// wait for that (and help: who waits drives) while it [is crowded](Store::is_crowded). Not
+    /// while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
     pub(crate) async fn throttle(&self, blob: &Blob) {
         if self.busy_frames() <= self.cache.counts().total / 4 {
             return;

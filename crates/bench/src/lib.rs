@@ -27,7 +27,8 @@ mod pictures;
 mod report;
 mod target;
 
-pub use bench::breakdown::{Breakdown, BreakdownBlock, breakdown_of, run_breakdown};
+pub use adit_base::random::Prng;
+pub use bench::breakdown::{Breakdown, BreakdownBlock, run_breakdown};
 pub use bench::report::{Block, Report};
 pub use bench::served::{ServedOptions, ServedReport, ServedRow, run_served};
 pub use bench::suite::{Options, run};
@@ -39,7 +40,6 @@ pub use compare::worker::{Assignment, Role, measure_alone};
 pub use compare::{Options as CompareOptions, Progress, compare};
 pub use jobs::stage::Shape;
 pub use jobs::{Action, Axis, Growth, Job, Stream, ThreadOperation, Threads, Variation};
-pub use measurement::data::Prng;
 pub use measurement::environment::Environment;
 pub use measurement::interrupt::Guard as InterruptGuard;
 pub use measurement::layers::{BreakdownRow, LayerShare};

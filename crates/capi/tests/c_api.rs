@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{build_c, build_c_with, include, library, outcome, root, run, scratch, serve};
+use support::*;
 
 #[test]
 fn every_function_does_from_c_what_the_header_says() {
@@ -94,38 +94,8 @@ fn forks(program: &Path, address: &Path) {
 /// built with this test.
 #[test]
 fn the_c_examples_run_as_they_say() {
-    let mut sources: Vec<_> = std::fs::read_dir(root().join("examples/c"))
-        .expect("there are examples")
-        .map(|entry| entry.expect("a folder can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-        .collect();
-    sources.sort();
-    assert!(!sources.is_empty());
-    let built = library("libadit.so");
-    let built = built.parent().expect("a library lies in a folder");
-    let root = root().canonicalize().expect("the repository");
-    for source in sources {
-        let folder = scratch();
-        let link = |from: &Path, to: &str| {
-            std::os::unix::fs::symlink(from, folder.path().join(to)).expect("linked");
-        };
-        link(&root.join("examples"), "examples");
-        link(&root.join("crates"), "crates");
-        std::fs::create_dir(folder.path().join("target")).expect("made");
-        link(built, "target/release");
-        let text = std::fs::read_to_string(&source).expect("a source");
-        let lines: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(" *   "))
-            .collect();
-        let [cargo, rest @ ..] = &lines[..] else {
-            panic!("{}: no command lines", source.display());
-        };
-        assert_eq!(*cargo, "cargo build --release --package libadit");
-        let output = run(Command::new("sh")
-            .args(["-e", "-c", &rest.join("\n")])
-            .current_dir(folder.path())
-            .env_remove("LD_LIBRARY_PATH"));
+    for source in sources("examples/c", "c") {
+        let (folder, output) = run_as_it_says(&source);
         assert!(!output.is_empty(), "{} is silent", source.display());
         // With every warning that there is, too.
         build_c(&source, &folder.path().join("strict"));

@@ -4,9 +4,9 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use support::{include, library, outcome, root, run, scratch, serve};
+use support::*;
 
 const STANDARDS: [&str; 2] = ["c++17", "c++20"];
 
@@ -175,37 +175,8 @@ fn every_function_of_the_c_interface_is_reachable() {
 /// As their first comments say, and with every warning.
 #[test]
 fn the_cplusplus_examples_run_as_they_say() {
-    let mut sources: Vec<_> = std::fs::read_dir(root().join("examples/cpp"))
-        .expect("there are examples")
-        .map(|entry| entry.expect("a folder can be read").path())
-        .collect();
-    sources.sort();
-    assert!(!sources.is_empty());
-    let built = library("libadit.so");
-    let built = built.parent().expect("a library lies in a folder");
-    let root = root().canonicalize().expect("the repository");
-    for source in sources {
-        let folder = scratch();
-        let link_to = |from: &Path, to: &str| {
-            std::os::unix::fs::symlink(from, folder.path().join(to)).expect("linked");
-        };
-        link_to(&root.join("examples"), "examples");
-        link_to(&root.join("crates"), "crates");
-        std::fs::create_dir(folder.path().join("target")).expect("made");
-        link_to(built, "target/release");
-        let text = std::fs::read_to_string(&source).expect("a source");
-        let lines: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(" *   "))
-            .collect();
-        let [cargo, rest @ ..] = &lines[..] else {
-            panic!("{}: no command lines", source.display());
-        };
-        assert_eq!(*cargo, "cargo build --release --package libadit");
-        let output = run(Command::new("sh")
-            .args(["-e", "-c", &rest.join("\n")])
-            .current_dir(folder.path())
-            .env_remove("LD_LIBRARY_PATH"));
+    for source in sources("examples/cpp", "cpp") {
+        let (folder, output) = run_as_it_says(&source);
         assert!(output.contains("copied at depth 128"), "{output}");
         let strictly = folder.path().join("strict.o");
         run(strict("g++", "c++17")

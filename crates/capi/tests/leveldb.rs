@@ -14,25 +14,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, SystemTime};
-use support::{exports, include, library, outcome, root, run, scratch, serve, shown_by};
-
-/// No program takes this long, however busy the machine is.
-const HANGS_AFTER: Duration = Duration::from_secs(240);
-
-/// Kills of each kind. `ADIT_KILLS` makes it more.
-const KILLS: u32 = 3;
-
-fn sources(folder: &str) -> Vec<PathBuf> {
-    let mut sources: Vec<_> = std::fs::read_dir(root().join(folder))
-        .expect("the plugin is there")
-        .map(|entry| entry.expect("a folder can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "cc"))
-        .collect();
-    sources.sort();
-    sources
-}
+use std::sync::mpsc;
+use support::*;
 
 /// The plugin, its test programs and its benchmark, built once for all tests here.
 fn built() -> &'static Path {
@@ -47,7 +30,7 @@ fn built() -> &'static Path {
         run(gxx()
             .args(["-fPIC", "-fno-rtti", "-shared", "-I"])
             .arg(include())
-            .args(sources("plugins/leveldb"))
+            .args(sources("plugins/leveldb", "cc"))
             .arg(library("libadit.a"))
             .args(exports("plugins/leveldb"))
             .args(["-lleveldb", "-lpthread", "-ldl", "-lm", "-o"])
@@ -61,11 +44,14 @@ fn built() -> &'static Path {
                 .args(["-Wl,-rpath,$ORIGIN", "-o"])
                 .arg(folder.path().join(name)))
         };
-        for source in sources("plugins/leveldb/tests") {
+        for source in sources("plugins/leveldb/tests", "cc") {
             let name = source.file_stem().expect("a file has a name").to_owned();
             program(&[source], name.to_str().expect("a plain name"));
         }
-        program(&sources("plugins/leveldb/bench"), "adit-leveldb-bench");
+        program(
+            &sources("plugins/leveldb/bench", "cc"),
+            "adit-leveldb-bench",
+        );
         folder
     });
     folder.path()
@@ -73,48 +59,6 @@ fn built() -> &'static Path {
 
 fn program(name: &str) -> Command {
     Command::new(built().join(name))
-}
-
-fn mkfs(image: &Path, size_bytes: u64) {
-    adit::Volume::mkfs(text(image), adit::MkfsOptions::new().size_bytes(size_bytes))
-        .expect("a fresh image can be formatted");
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("the target folder has a plain name")
-}
-
-/// What `adit check` does: opens, which recovers, and compares everything with everything.
-fn check(image: &Path, when: &str) {
-    let volume = adit::Volume::open(text(image)).expect("a killed volume can be opened");
-    let report = volume.check().expect("a volume can be checked");
-    assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
-    volume.close().expect("it is in use by nobody else");
-}
-
-/// Waits for a program, and ends the test if it hangs; its exit code, its output, and what it said.
-fn ends(command: &mut Command) -> (Option<i32>, Vec<u8>, String) {
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let pid = child.id() as libc::pid_t;
-    let (ended, watched) = mpsc::channel::<()>();
-    let watcher = std::thread::spawn(move || {
-        let late = watched.recv_timeout(HANGS_AFTER) == Err(RecvTimeoutError::Timeout);
-        if late {
-            // SAFETY: plain system call on a child of ours that nobody has waited for to its end.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
-        late
-    });
-    let output = child.wait_with_output().expect("it ends");
-    drop(ended);
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!watcher.join().expect("no panic"), "it hangs: {words}");
-    assert!(!words.contains("panicked"), "{words}");
-    (output.status.code(), output.stdout, words)
 }
 
 fn succeeds(command: &mut Command) -> String {
@@ -312,17 +256,6 @@ fn the_benchmark_says_what_it_cannot_do() {
     assert!(database.exists());
 }
 
-/// A few random milliseconds; the seed is in the message of a failure.
-fn moments(seed: u64) -> impl Iterator<Item = Duration> {
-    let mut state = seed | 1;
-    std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        Duration::from_millis(20 + state % 700)
-    })
-}
-
 /// Fills a DB in one image, kills the program at random moments, and looks for every acknowledged
 /// key.
 fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
@@ -333,12 +266,9 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
 }
 
 fn killed_fills_keep_their_keys(mode: &str, survive: &str, image: &Path) {
-    let kills = std::env::var("ADIT_KILLS").map_or(KILLS, |n| n.parse().expect("a number"));
-    let seed = SystemTime::UNIX_EPOCH
-        .elapsed()
-        .map_or(1, |now| now.as_nanos() as u64);
+    let seed = seed();
     let mut acknowledged = 0_u64;
-    for (kill, moment) in moments(seed).take(kills as usize).enumerate() {
+    for (kill, moment) in (0..kills()).zip(moments(seed)) {
         let when = format!("{mode}, survive {survive}, kill {kill}, seed {seed}");
         let mut writer = program("kill_test")
             .args(["write", text(image), mode, &acknowledged.to_string()])

@@ -16,24 +16,10 @@ mod support;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
-use support::{exports, include, library, outcome, root, run, scratch, serve, shown_by};
-
-/// No program takes this long, however busy the machine is.
-const HANGS_AFTER: Duration = Duration::from_secs(240);
-
-fn sources(folder: &str) -> Vec<PathBuf> {
-    let mut sources: Vec<_> = std::fs::read_dir(root().join(folder))
-        .expect("the plugin is there")
-        .map(|entry| entry.expect("a folder can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "cc"))
-        .collect();
-    sources.sort();
-    sources
-}
+use support::*;
 
 /// The plugin and its test programs, built once for all tests here.
 fn built() -> &'static Path {
@@ -55,19 +41,19 @@ fn built() -> &'static Path {
         run(gxx()
             .args(["-fPIC", "-shared", "-I"])
             .arg(include())
-            .args(sources("plugins/rocksdb"))
+            .args(sources("plugins/rocksdb", "cc"))
             .arg(library("libadit.a"))
             .args(exports("plugins/rocksdb"))
             .args(["-lrocksdb", "-lpthread", "-ldl", "-lm", "-o"])
             .arg(&plugin));
-        for source in sources("plugins/rocksdb/tests") {
+        for source in sources("plugins/rocksdb/tests", "cc") {
             let program = folder
                 .path()
                 .join(source.file_stem().expect("a file has a name"));
             run(gxx().arg(source).args(["-lrocksdb", "-o"]).arg(program));
         }
         run(gxx()
-            .args(sources("plugins/rocksdb/bench"))
+            .args(sources("plugins/rocksdb/bench", "cc"))
             .args(["-lrocksdb", "-lpthread", "-o"])
             .arg(folder.path().join("adit-ycsb")));
         folder
@@ -80,15 +66,6 @@ fn with_plugin(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", built().join("libadit_rocksdb.so"));
     command
-}
-
-fn mkfs(image: &Path, size_bytes: u64) {
-    adit::Volume::mkfs(text(image), adit::MkfsOptions::new().size_bytes(size_bytes))
-        .expect("a fresh image can be formatted");
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("the target folder has a plain name")
 }
 
 #[test]
@@ -278,46 +255,11 @@ fn ycsb_says_what_it_cannot_do() {
     assert!(database.join("CURRENT").exists());
 }
 
-/// What `adit check` does: opens, which recovers, and compares everything with everything.
-fn check(image: &Path, when: &str) {
-    let volume = adit::Volume::open(text(image)).expect("a killed volume can be opened");
-    let report = volume.check().expect("a volume can be checked");
-    assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
-    volume.close().expect("it is in use by nobody else");
-}
-
 /// Waits for a program that fails with exit code 1; its output, and what it said.
 fn fails_with_words(command: &mut Command) -> (Vec<u8>, String) {
-    let (code, printed, words) = ends_with_words(command);
+    let (code, printed, words) = ends(command);
     assert_eq!(code, Some(1), "{words}");
     (printed, words)
-}
-
-/// Waits for a program; how it ended, its output, and what it said.
-fn ends_with_words(command: &mut Command) -> (Option<i32>, Vec<u8>, String) {
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let pid = child.id() as libc::pid_t;
-    let (ended, watched) = std::sync::mpsc::channel::<()>();
-    let watcher = std::thread::spawn(move || {
-        let late = watched
-            .recv_timeout(HANGS_AFTER)
-            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout);
-        if late {
-            // SAFETY: plain system call on a child of ours that nobody has waited for to its end.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
-        late
-    });
-    let output = child.wait_with_output().expect("it ends");
-    drop(ended);
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!watcher.join().expect("no panic"), "it hangs: {words}");
-    assert!(!words.contains("panicked"), "{words}");
-    (output.status.code(), output.stdout, words)
 }
 
 #[test]
@@ -369,7 +311,7 @@ fn rocksdb_and_another_process_refuse_each_other_by_name() {
 #[test]
 fn a_volume_that_becomes_read_only_is_told_on_standard_error() {
     if !failing::Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(failing::NO_FILTERS);
     }
     let folder = scratch();
     let image = folder.path().join("r.adit");
@@ -381,7 +323,7 @@ fn a_volume_that_becomes_read_only_is_told_on_standard_error() {
     // SAFETY: two system calls.
     unsafe { command.pre_exec(move || filter.install()) };
     // (Debian's RocksDB has assertions, one of which ends it when its LOG fails twice.)
-    let (code, _, words) = ends_with_words(&mut command);
+    let (code, _, words) = ends(&mut command);
     assert!(code == Some(1) || words.contains("Assertion"), "{words}");
     let told = |line: &&str| {
         line.starts_with("adit: error: ")

@@ -14,17 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use support::{compiler, exports, library, outcome, root, run, scratch, serve, shown_by};
-
-fn sources() -> Vec<PathBuf> {
-    let folder = std::fs::read_dir(root().join("plugins/sqlite")).expect("the plugin is there");
-    let mut sources: Vec<_> = folder
-        .map(|entry| entry.expect("a folder can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-        .collect();
-    sources.sort();
-    sources
-}
+use support::{compiler, exports, library, outcome, root, run, scratch, serve, shown_by, sources};
 
 const LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
 
@@ -35,7 +25,7 @@ fn built() -> &'static Path {
         let folder = scratch();
         run(compiler(false)
             .args(["-fPIC", "-shared"])
-            .args(sources())
+            .args(sources("plugins/sqlite", "c"))
             .arg(library("libadit.a"))
             .args(exports("plugins/sqlite"))
             .args(LIBRARIES)
@@ -48,9 +38,7 @@ fn built() -> &'static Path {
 
 fn mkfs(folder: &Path) -> PathBuf {
     let image = folder.join("v.adit");
-    let address = image.to_str().expect("the target folder has a plain name");
-    adit::Volume::mkfs(address, adit::MkfsOptions::new().size_bytes(512 << 20))
-        .expect("a fresh image can be formatted");
+    support::mkfs(&image, 512 << 20);
     image
 }
 
@@ -313,7 +301,7 @@ fn a_c_program_registers_the_vfs_itself_and_forks() {
         .args(["-DSQLITE_CORE", "-I"])
         .arg(root().join("plugins/sqlite"))
         .arg(root().join("plugins/sqlite/tests/static_test.c"))
-        .args(sources())
+        .args(sources("plugins/sqlite", "c"))
         .arg(library("libadit.a"))
         .args(["-lsqlite3"])
         .args(LIBRARIES)

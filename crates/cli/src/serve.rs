@@ -1,10 +1,10 @@
 //! `adit serve`: volumes at a socket, for other processes.
 //!
 //! SIGTERM and SIGINT unmount and close the volumes, and the exit code is 0; the next server at the
-//! socket goes on with the sessions, as it does after a kill. SIGHUP opens the file of `--log` again. A panic
-//! ends the process at once, as a kill would: a server that works in part would keep the locks of
-//! sessions that it can't end. A service manager that waits for it is told when sessions can begin
-//! (sd_notify(3)).
+//! socket goes on with the sessions, as it does after a kill. SIGHUP opens the file of `--log`
+//! again. A panic ends the process at once, as a kill would: a server that works in part would keep
+//! the locks of sessions that it can't end. A service manager that waits for it is told when
+//! sessions can begin (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
 use crate::log;
@@ -146,8 +146,8 @@ fn have_priority(asked: Option<i32>) -> Result<()> {
         tracing::info!(nice, %error, "the server's priority stays: clients that outnumber cores delay it");
         return Ok(());
     }
-    // A nice value counts within the scheduler's group, and where autogroups are on, the processes of
-    // a session(7) are one. A server that began its own has nobody else in it.
+    // A nice value counts within the scheduler's group, and where autogroups are on, the processes
+    // of a session(7) are one. A server that began its own has nobody else in it.
     // SAFETY: a plain system call. 0: the session is that of a process in another PID namespace.
     let session = unsafe { libc::getsid(0) };
     if session == getpid().as_raw_pid()

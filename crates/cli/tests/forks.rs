@@ -1,35 +1,11 @@
 //! Processes that fork, with a volume in a server: the child has what its parent has open.
 
+#[macro_use]
 mod support;
 
-use adit_skip::skip;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use support::Place;
 use support::servers::{Served, Watchdog};
-
-macro_rules! need_library {
-    () => {
-        let command = Path::new(env!("CARGO_BIN_EXE_adit"));
-        if !command.with_file_name("libadit_preload.so").is_file() {
-            return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-        }
-    };
-}
-
-/// Compiles a C program of these tests.
-fn compiled(place: &Place, name: &str) -> String {
-    let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let program = place.path(name);
-    let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
-        .args([program.as_os_str(), source.as_ref()])
-        .output()
-        .expect("a C compiler");
-    let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{errors}");
-    program.to_str().expect("text").to_owned()
-}
 
 /// Runs a program with the served volume.
 fn run(place: &Place, program: &[&str]) -> String {
@@ -45,12 +21,12 @@ fn end(place: &Place, served: Served) {
 
 #[test]
 fn forked_processes_act_as_on_linux() {
-    need_library!();
+    need!();
     let _watchdog = Watchdog::new();
     for pollers in ["1", "2"] {
         let place = Place::with_volume();
         let served = Served::start(&place, &["--pollers", pollers]);
-        let program = compiled(&place, "forks");
+        let program = place.compiled("forks");
         assert_eq!(run(&place, &[&program, "/adit"]), "as on Linux\n");
         end(&place, served);
     }
@@ -60,7 +36,7 @@ fn forked_processes_act_as_on_linux() {
 #[test]
 fn the_program_that_forks_demands_what_linux_does() {
     let place = Place::new();
-    let program = compiled(&place, "forks");
+    let program = place.compiled("forks");
     std::fs::create_dir(place.path("host")).expect("made");
     let done = Command::new(program)
         .arg(place.path("host"))
@@ -72,7 +48,7 @@ fn the_program_that_forks_demands_what_linux_does() {
 /// A server ends between a fork and the child's first call: the next one gives the child its files.
 #[test]
 fn a_forked_process_goes_on_with_the_next_server() {
-    need_library!();
+    need!();
     let _watchdog = Watchdog::new();
     for kill in [true, false] {
         let place = Place::with_volume();
@@ -124,14 +100,7 @@ fn a_forked_process_goes_on_with_the_next_server() {
 /// Programs of every day that start others, and hand descriptors to them.
 #[test]
 fn programs_that_start_others_work() {
-    need_library!();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    for program in ["rsync", "git", "make", "bash", "dash", "python3", "cc"] {
-        let has = |directory: std::path::PathBuf| directory.join(program).is_file();
-        if !std::env::split_paths(&path).any(has) {
-            return skip(format!("{program} is not installed"));
-        }
-    }
+    need!("rsync" "git" "make" "bash" "dash" "python3" "cc");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -196,7 +165,7 @@ assert len(open('/adit/lines').readlines()) == 100
 /// something else's after a program that hands on the environment without this library.
 #[test]
 fn programs_have_files_with_few_numbers_and_take_nothing_that_was_not_left_to_them() {
-    need_library!();
+    need!();
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);

@@ -5,12 +5,13 @@
 //!
 //! The long tests run with `cargo xtask programs`.
 
+#[macro_use]
 mod support;
 
 use adit_skip::skip;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,30 +29,6 @@ const OPTIONS: &[&str] = &[
     "--innodb-buffer-pool-size=24M",
     "--aria-log-file-size=8M",
 ];
-
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-    places.any(|directory| directory.join(program).is_file())
-}
-
-/// What these tests need and the machine lacks.
-fn missing(programs: &[&str]) -> Option<String> {
-    let library = Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("libadit_preload.so");
-    if !library.is_file() {
-        return Some("libadit_preload.so is not built (cargo build -p adit-preload)".to_owned());
-    }
-    let missing = programs.iter().find(|program| !has(program));
-    missing.map(|program| format!("{program} is not installed"))
-}
-
-macro_rules! need {
-    ($($program:literal)*) => {
-        if let Some(missing) = missing(&["mariadbd", "mariadb-install-db", "mariadb" $(, $program)*]) {
-            return skip(missing);
-        }
-    };
-}
 
 /// A data directory that MariaDB's own script made.
 struct Database {
@@ -306,7 +283,7 @@ fn check_ledgers(server: &Server, ledgers: &[(u32, u64)]) {
 
 #[test]
 fn a_server_is_installed_changed_killed_and_recovered_on_a_volume() {
-    need!();
+    need!("mariadbd" "mariadb-install-db" "mariadb");
     let database = Database::image(&[], &[]);
     database.assert_clean();
     let server = database.start();
@@ -347,7 +324,7 @@ fn a_server_is_installed_changed_killed_and_recovered_on_a_volume() {
 #[test]
 #[ignore = "long: cargo xtask programs"]
 fn statements_print_on_a_volume_what_they_print_on_a_directory() {
-    need!();
+    need!("mariadbd" "mariadb-install-db" "mariadb");
     let statements = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/mariadb.sql");
     let options = ["--log-bin=bin", "--innodb-file-per-table=1"];
     let said = |database: &Database| {
@@ -440,7 +417,7 @@ macro_rules! kills {
         #[test]
         #[ignore = "long: cargo xtask programs"]
         fn $name() {
-            need!("sysbench");
+            need!("mariadbd" "mariadb-install-db" "mariadb" "sysbench");
             if $device && !is_root() {
                 return skip("loop devices need root");
             }

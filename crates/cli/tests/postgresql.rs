@@ -4,6 +4,7 @@
 //! kill of one of its processes, of the postmaster, of the server that has the volume, or of both.
 //! More kills: `ADIT_DEATHS=50`.
 
+#[macro_use]
 mod support;
 
 use adit_skip::skip;
@@ -336,10 +337,7 @@ const TRANSFERS: &str = "select count(*) from pgbench_history";
 
 #[test]
 fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
-    let library = Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("libadit_preload.so");
-    if !library.is_file() {
-        return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-    }
+    need!();
     let Some(programs) = programs() else {
         return skip("PostgreSQL is not installed");
     };

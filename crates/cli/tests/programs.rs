@@ -2,6 +2,7 @@
 //!
 //! What needs packages beyond those of `cargo xtask setup` is a test of `cargo xtask programs`.
 
+#[macro_use]
 mod support;
 
 use adit_skip::skip;
@@ -15,27 +16,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Place, kill, noise};
-
-/// Is the program installed, and the library built?
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let installed = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    installed && beside("libadit_preload.so")
-}
-
-/// Did cargo, or `cargo xtask plugin`, build it?
-fn beside(name: &str) -> bool {
-    let folder = Path::new(env!("CARGO_BIN_EXE_adit")).parent();
-    folder.is_some_and(|folder| folder.join(name).is_file())
-}
-
-macro_rules! need {
-    ($($program:literal)*) => {$(
-        if !is_there($program) {
-            return skip(concat!($program, " is not installed, or adit-preload not built"));
-        }
-    )*};
-}
 
 /// Runs a program with the volume `v.adit`, and expects success.
 fn run(place: &Place, program: &[&str]) -> String {
@@ -304,12 +284,12 @@ fn rsync_copies_out_of_a_volume() {
 #[ignore = "long: cargo xtask programs"]
 fn leveldb_works_with_its_own_env() {
     need!("cp");
-    if !beside("adit-leveldb-bench") {
+    let bench = Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("adit-leveldb-bench");
+    if !bench.is_file() {
         return skip("adit-leveldb-bench is not built (cargo xtask plugin)");
     }
     let place = Place::new();
     place.ok(&["mkfs", "v.adit", "--size", "512M"]);
-    let bench = Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("adit-leveldb-bench");
     let bench = bench.to_str().expect("text");
     let jobs = "--jobs=fillsync,fillrandom,overwrite,readrandom,readseq,readhot,fill100K,ycsb-load,ycsb-a,ycsb-d,ycsb-e,ycsb-f";
     let told = run(

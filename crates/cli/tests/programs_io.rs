@@ -1,52 +1,19 @@
-//! `adit run`: asynchronous IO of programs that know nothing of a volume: libaio, POSIX aio, fio and
-//! sysbench.
+//! `adit run`: asynchronous IO of programs that know nothing of a volume: libaio, POSIX aio, fio
+//! and sysbench.
 //!
 //! The long ones are `#[ignore]`d: `cargo test -p adit-cli --test programs_io -- --ignored`.
 
+#[macro_use]
 mod support;
 
-use adit_skip::skip;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use support::Place;
 
-/// `cargo build --workspace` puts it beside the command.
-fn is_library_built() -> bool {
-    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
-    command.with_file_name("libadit_preload.so").is_file()
-}
-
-/// Does the system have this program? CI demands that no test is skipped.
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
-}
-
-macro_rules! need {
-    ($($program:literal)?) => {
-        if !is_library_built() {
-            return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-        }
-        $(if !has($program) {
-            return skip(concat!($program, " is not installed"));
-        })?
-    };
-}
-
 /// The C program, with a directory of the host's beside it.
 fn compiled(place: &Place) -> String {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/aio.c");
-    let program = place.path("aio");
-    let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
-        .args([program.as_os_str(), source.as_ref(), "-ldl".as_ref()])
-        .output()
-        .expect("a C compiler");
-    let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{errors}");
     std::fs::create_dir(place.path("host")).expect("made");
-    program.to_str().expect("text").to_owned()
+    place.compiled("aio")
 }
 
 fn host(place: &Place) -> String {

@@ -1,59 +1,16 @@
 //! `adit run`: programs that know nothing of a volume see one as a directory.
 
+#[macro_use]
 mod support;
 
-use adit_skip::skip;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::{Place, kill, noise, owner_command, start};
-
-/// `cargo build --workspace` puts it beside the command.
-fn library() -> Option<PathBuf> {
-    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
-    let library = command.parent()?.join("libadit_preload.so");
-    library.is_file().then_some(library)
-}
-
-macro_rules! need_library {
-    () => {
-        if library().is_none() {
-            return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-        }
-    };
-}
 
 /// Runs a program with the volume `v.adit`, and expects success.
 fn run(place: &Place, program: &[&str]) -> String {
     place.ok(&[&["run", "v.adit", "--"], program].concat())
-}
-
-/// Does the system have this program? CI demands that no test is skipped.
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
-}
-
-/// The C program that calls everything.
-fn calls(place: &Place) -> String {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/calls.c");
-    let program = place.path("calls");
-    let compiled = Command::new("cc")
-        .args([
-            "-O2",
-            "-Wall",
-            "-Werror",
-            "-D_FORTIFY_SOURCE=2",
-            "-pthread",
-            "-o",
-        ])
-        .args([program.as_os_str(), source.as_ref()])
-        .output()
-        .expect("a C compiler");
-    let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{errors}");
-    program.to_str().expect("text").to_owned()
 }
 
 fn assert_clean(place: &Place) {
@@ -62,9 +19,9 @@ fn assert_clean(place: &Place) {
 
 #[test]
 fn calls_of_a_c_program_act_as_on_linux() {
-    need_library!();
+    need!();
     let place = Place::with_volume();
-    let program = calls(&place);
+    let program = place.compiled("calls");
     assert_eq!(run(&place, &[&program, "/adit"]), "as on Linux\n");
     assert_eq!(place.ok(&["cat", "v.adit", "/mapped"]), "mapped at the end");
     // Streams are written at the end of the process, and so is what `atexit` writes.
@@ -77,10 +34,7 @@ fn calls_of_a_c_program_act_as_on_linux() {
 /// (but for what is refused by intent).
 #[test]
 fn calls_of_python_act_as_on_linux() {
-    need_library!();
-    if !has("python3") {
-        return skip("python3 is not installed");
-    }
+    need!("python3");
     let place = Place::with_volume();
     place.write("tree/a/b", noise(1, 100_000));
     place.write("tree/c", "text");
@@ -91,7 +45,7 @@ fn calls_of_python_act_as_on_linux() {
 
 #[test]
 fn programs_of_every_day_work_on_a_volume() {
-    need_library!();
+    need!();
     let place = Place::with_volume();
     for (name, len) in [
         ("one", 0),
@@ -148,7 +102,7 @@ fn programs_of_every_day_work_on_a_volume() {
 
 #[test]
 fn sqlite_keeps_a_database_on_a_volume() {
-    need_library!();
+    need!();
     let place = Place::with_volume();
     let fill = "create table t (a integer primary key, b);
         with recursive c(x) as (select 1 union all select x + 1 from c where x < 5000)
@@ -170,7 +124,7 @@ fn sqlite_keeps_a_database_on_a_volume() {
 
 #[test]
 fn the_list_of_calls_is_that_of_the_library() {
-    need_library!();
+    need!();
     let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/programs.md");
     let text = std::fs::read_to_string(text).expect("the page");
     let (_, list) = text.split_once("<!-- symbols:").expect("a list");
@@ -179,7 +133,7 @@ fn the_list_of_calls_is_that_of_the_library() {
     told.sort_unstable();
     let symbols = Command::new("nm")
         .args(["--dynamic", "--defined-only", "--format=posix"])
-        .arg(library().expect("there"))
+        .arg(support::library())
         .output()
         .expect("nm, of the compiler's package");
     let symbols = String::from_utf8(symbols.stdout).expect("text");
@@ -192,7 +146,7 @@ fn the_list_of_calls_is_that_of_the_library() {
 
 #[test]
 fn writes_can_be_whole_or_not_at_all() {
-    need_library!();
+    need!();
     let place = Place::with_volume();
     place.write("pages", noise(3, 16 << 14));
     let copy = [
@@ -238,10 +192,7 @@ fn aligned_writes_of_pages_become_transactions() {
     if support::SERVED {
         return; // the server closes the volume, and all is at home
     }
-    need_library!();
-    if !has("python3") {
-        return skip("python3 is not installed");
-    }
+    need!("python3");
     let page_bytes = 4096;
     let (old, new) = (noise(1, 64 * page_bytes), noise(2, 64 * page_bytes));
     let direct = libc::O_DIRECT.to_string();
@@ -286,10 +237,7 @@ fn assert_pages(place: &Place, expected: &[u8]) {
 /// A shell looks at the volume, and starts programs that use it: `fork`, `vfork`, `posix_spawn`.
 #[test]
 fn a_program_of_which_nothing_is_open_leaves_the_volume_to_its_children() {
-    need_library!();
-    if !has("python3") {
-        return skip("python3 is not installed");
-    }
+    need!("python3");
     let place = Place::with_volume();
     let script = "test -d /adit/a || mkdir /adit/a
         for i in 1 2 3; do test -e /adit/a/$i || echo $i > /adit/a/$i && cp /adit/a/$i /adit/a/c$i; done
@@ -317,9 +265,9 @@ print(open("/adit/b").read())
 /// What was written, the program that was killed said so, is there: without any sync.
 #[test]
 fn what_a_killed_program_wrote_is_there() {
-    need_library!();
+    need!();
     let place = Place::with_volume();
-    let program = calls(&place);
+    let program = place.compiled("calls");
     for round in 0..3 {
         let (mut command, served) =
             place.begin(&["run", "v.adit", "--", &program, "/adit", "append"]);
@@ -348,7 +296,7 @@ fn what_a_killed_program_wrote_is_there() {
 
 #[test]
 fn a_volume_that_cannot_be_had_is_told_in_words() {
-    need_library!();
+    need!();
     let place = Place::with_volume();
     let missing = place.fails(1, &["run", "missing.adit", "--", "true"]);
     assert!(missing.contains("missing.adit"), "{missing}");
@@ -384,9 +332,7 @@ fn a_volume_that_cannot_be_had_is_told_in_words() {
 /// With --share the programs that a program starts use the volume beside it, and others do.
 #[test]
 fn programs_share_the_volume_that_one_of_them_has() {
-    if library().is_none() {
-        return;
-    }
+    need!();
     let place = Place::with_volume();
     let run = |program: &[&str]| {
         let all = [&["run", "--share", "sh", "v.adit", "--"], program].concat();
@@ -441,7 +387,7 @@ fn one_process_at_a_time_has_the_volume() {
     if support::SERVED {
         return; // a server lets any number in
     }
-    need_library!();
+    need!();
     let place = Place::with_volume();
     let owner = start(owner_command(&place.path("v.adit")));
     let refused = place.fails(1, &["run", "v.adit", "--", "cat", "/adit/a"]);

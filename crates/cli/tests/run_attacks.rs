@@ -1,32 +1,14 @@
-//! `adit run` with programs that do what they shouldn't, or what few do: nothing is lost, nothing is
-//! written elsewhere, and nothing hangs.
+//! `adit run` with programs that do what they shouldn't, or what few do: nothing is lost, nothing
+//! is written elsewhere, and nothing hangs.
 
+#[macro_use]
 mod support;
 
-use adit_skip::skip;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use support::Place;
-
-/// `cargo build --workspace` puts it beside the command.
-fn library() -> Option<PathBuf> {
-    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
-    let library = command.parent()?.join("libadit_preload.so");
-    library.is_file().then_some(library)
-}
 
 /// Compiles and runs the C program.
 fn attack(place: &Place, name: &str) {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/attacks.c");
-    let program = place.path("attacks");
-    let compiled = Command::new("cc")
-        .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
-        .args([program.as_os_str(), source.as_ref()])
-        .output()
-        .expect("a C compiler");
-    let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{errors}");
-    let program = program.to_str().expect("text");
+    let program = &place.compiled("attacks");
     let mut command = place.command(&["run", "v.adit", "--", program, "/adit", name]);
     command.env("OUTSIDE", place.path(""));
     let output = place.end(command);
@@ -39,9 +21,7 @@ macro_rules! attacks {
     ($($test:ident: $name:literal $(, $check:expr)?;)*) => {$(
         #[test]
         fn $test() {
-            if library().is_none() {
-                return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-            }
+            need!();
             let place = Place::with_volume();
             place.write("precious", "precious");
             attack(&place, $name);

@@ -364,7 +364,8 @@ fn priorities(pid: u32) -> Vec<i32> {
     threads.filter_map(priority).collect()
 }
 
-/// Clients that outnumber cores would delay it else. Of all threads: the pollers wait for the others.
+/// Clients that outnumber cores would delay it else. Of all threads: the pollers wait for the
+/// others.
 #[test]
 fn a_server_has_the_highest_priority_that_it_may_have() {
     const NOBODY: u32 = 65_534;

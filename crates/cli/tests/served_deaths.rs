@@ -17,15 +17,6 @@ use std::time::{Duration, Instant};
 use support::servers::*;
 use support::{Place, descriptors_end, limit_descriptors};
 
-/// A record: its number, and bytes made of it.
-const RECORD_BYTES: usize = 100;
-
-fn record(number: u64) -> [u8; RECORD_BYTES] {
-    let mut record = [number as u8; RECORD_BYTES];
-    record[..8].copy_from_slice(&number.to_le_bytes());
-    record
-}
-
 /// The records of a file: all whole, but for a torn last one; each number once. Their number.
 fn records(volume: &Volume, path: &str) -> u64 {
     let content = volume.read(path).expect("read");

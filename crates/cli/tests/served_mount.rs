@@ -269,8 +269,8 @@ fn commands_and_shells_use_the_same_files() {
     mounted.end();
 }
 
-/// The kernel computes where an append goes from the size that it knows. A session that had appended
-/// in between would be overwritten.
+/// The kernel computes where an append goes from the size that it knows. A session that had
+/// appended in between would be overwritten.
 #[test]
 fn appends_of_both_sides_lose_nothing() {
     take_a_mount!();
@@ -371,8 +371,8 @@ fn locks_of_both_kinds_hold_between_the_mount_and_sessions() {
         (libc::F_WRLCK as i16, 10, 10)
     );
     assert!(fcntl(&ours, libc::F_SETLK, libc::F_WRLCK, 15, 1).is_err());
-    // Closing any descriptor of the file releases the process's locks of fcntl, not those of an open
-    // file.
+    // Closing any descriptor of the file releases the process's locks of fcntl, not those of an
+    // open file.
     let by_file = open();
     assert!(fcntl(&by_file, libc::F_OFD_SETLK, libc::F_WRLCK, 200, 1).is_err());
     assert!(fcntl(&ours, libc::F_SETLK, libc::F_UNLCK, 200, 1).is_ok());
@@ -391,8 +391,8 @@ fn locks_of_both_kinds_hold_between_the_mount_and_sessions() {
     mounted.end();
 }
 
-/// A thread that waits for a lock would be missing for other requests, and a process that waits could
-/// not be killed before it has the lock.
+/// A thread that waits for a lock would be missing for other requests, and a process that waits
+/// could not be killed before it has the lock.
 #[test]
 fn a_wait_for_a_lock_ends_with_the_lock_or_a_signal_and_holds_up_nobody() {
     take_a_mount!();
@@ -448,8 +448,8 @@ fn a_wait_for_a_lock_ends_with_the_lock_or_a_signal_and_holds_up_nobody() {
     mounted.end();
 }
 
-/// A database with a rollback journal: a program on the mount and one under `adit run`, in turn and at
-/// once.
+/// A database with a rollback journal: a program on the mount and one under `adit run`, in turn and
+/// at once.
 #[test]
 fn one_sqlite_database_on_the_mount_and_in_a_session() {
     take_a_mount!();
@@ -502,8 +502,8 @@ sys.stdin.read()
     mounted.end();
 }
 
-/// What a session has mapped shared with the file is one memory with what the mount reads and writes.
-/// The mount itself refuses such mappings: the kernel's pages would be another memory.
+/// What a session has mapped shared with the file is one memory with what the mount reads and
+/// writes. The mount itself refuses such mappings: the kernel's pages would be another memory.
 #[test]
 fn shared_mappings_of_sessions_stay_right_and_the_mount_has_none() {
     take_a_mount!();

@@ -633,7 +633,8 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
     }
 }
 
-/// A process that gets no processor time misses many servers, and goes on with the one that it meets.
+/// A process that gets no processor time misses many servers, and goes on with the one that it
+/// meets.
 #[test]
 fn a_process_that_misses_twenty_servers_goes_on() {
     let _watchdog = Watchdog::new();

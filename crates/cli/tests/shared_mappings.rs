@@ -2,27 +2,16 @@
 //!
 //! `ADIT_DEATHS` is the number of processes that are killed, `ADIT_SEED` changes their moments.
 
+#[macro_use]
 mod support;
 
 use adit_skip::skip;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use support::servers::{LIMIT, Served, Watchdog, deaths, moment, until};
 use support::{Place, SmallMemory};
-
-macro_rules! need_library_and_python {
-    () => {
-        let command = Path::new(env!("CARGO_BIN_EXE_adit"));
-        if !command.with_file_name("libadit_preload.so").is_file() {
-            return skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-        }
-        if Command::new("python3").arg("--version").output().is_err() {
-            return skip("python3 is not installed");
-        }
-    };
-}
 
 /// A program of Python's with the served volume at `/adit`; killed when the test fails.
 struct Program {
@@ -142,7 +131,7 @@ fn read(place: &Place, at: usize, len: usize) -> String {
 
 #[test]
 fn processes_see_each_others_stores_and_writes_at_once() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &["--pollers", "2"]);
@@ -184,7 +173,7 @@ fn processes_see_each_others_stores_and_writes_at_once() {
 
 #[test]
 fn what_a_killed_process_has_stored_is_in_the_file() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -201,7 +190,7 @@ fn what_a_killed_process_has_stored_is_in_the_file() {
 
 #[test]
 fn a_mapping_that_may_not_be_written_is_of_the_same_bytes() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -231,7 +220,7 @@ for line in sys.stdin: print(bytes(m[0:3]).decode(), flush=True)
 /// The server ends under processes that go on storing, and others map the file in the next one.
 #[test]
 fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     for way in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
         let place = Place::with_volume();
@@ -270,7 +259,7 @@ fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
 /// A child of fork has its parent's mappings, also if one of the two unmaps them or ends.
 #[test]
 fn forked_processes_have_their_parents_mappings() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -328,7 +317,7 @@ os._exit(0)
 /// The owner of a volume that it shares has the same memory, and so has the next owner.
 #[test]
 fn the_owner_of_a_shared_volume_maps_what_the_others_do() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let owner = ["v.adit", "--share", "s"];
@@ -361,7 +350,7 @@ fn the_owner_of_a_shared_volume_maps_what_the_others_do() {
 /// As LevelDB does with its tables.
 #[test]
 fn a_thousand_files_can_be_mapped() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -436,7 +425,7 @@ fn check_database(place: &Place) {
 
 #[test]
 fn a_database_with_a_write_ahead_log_is_written_by_processes_at_once() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &["--pollers", "2"]);
@@ -485,7 +474,7 @@ for line in sys.stdin:
 
 #[test]
 fn a_database_with_a_write_ahead_log_survives_kills_of_its_processes() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -518,7 +507,7 @@ fn check_rows_of_killed(place: &Place) {
 
 #[test]
 fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let mut served = Served::start(&place, &[]);
@@ -554,11 +543,11 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
     end(&place, served);
 }
 
-/// A large mapping needs memory for its data, and leaves a quarter of it to others. A write to a mapped
-/// file needs room in its memory; without, it fails and changes nothing.
+/// A large mapping needs memory for its data, and leaves a quarter of it to others. A write to a
+/// mapped file needs room in its memory; without, it fails and changes nothing.
 #[test]
 fn a_write_without_room_in_the_memory_changes_nothing() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let Some(small) = SmallMemory::new(&place, "48m") else {
@@ -612,7 +601,7 @@ assert os.pread(fd, 65536, 8192) == b'c' * 65536 == ctypes.string_at(far + 8192,
 /// Pages can't be taken out of a mapping past the file, and the memory goes with the last part.
 #[test]
 fn a_mapping_that_is_unmapped_in_pieces_is_gone_with_the_last_and_none_is_removed_from_it() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -645,7 +634,7 @@ for begin, end in (16384, 32768), (0, 16384), (32768, 65536):
 /// Touching a page makes it zeroes in the memory. The next server must not take these for stores.
 #[test]
 fn what_a_reader_touches_before_a_server_ends_is_nothing_in_the_next() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
         let place = Place::with_volume();
@@ -687,7 +676,7 @@ assert os.pread(fd, 65536, 0) == b'a' * 65536
 /// A server on a copy of the volume leaves the memory of the one that lives alone.
 #[test]
 fn a_server_on_a_copy_keeps_its_hands_off_the_memory() {
-    need_library_and_python!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let Some(small) = SmallMemory::new(&place, "96m") else {

@@ -1,8 +1,9 @@
-//! Appends without a message, and deaths of client and server: each acknowledged record is in the file,
-//! once and in order, whichever process is killed, and whichever opens the volume next.
+//! Appends without a message, and deaths of client and server: each acknowledged record is in the
+//! file, once and in order, whichever process is killed, and whichever opens the volume next.
 //!
 //! `ADIT_DEATHS` is the number of rounds, `ADIT_SEED` changes their moments.
 
+#[macro_use]
 mod support;
 
 use adit::{Volume, VolumeOptions};
@@ -15,16 +16,8 @@ use std::time::Duration;
 use support::Place;
 use support::servers::*;
 
-/// A record: its number, and bytes made of it; of a length that no page is a multiple of.
-const RECORD_BYTES: usize = 100;
 /// Each is appended to by a thread of the client.
 const FILES: usize = 2;
-
-fn record(number: u64) -> [u8; RECORD_BYTES] {
-    let mut record = [number as u8; RECORD_BYTES];
-    record[..8].copy_from_slice(&number.to_le_bytes());
-    record
-}
 
 fn path(file: usize) -> String {
     format!("/log{file}")
@@ -286,14 +279,11 @@ fn tails(volume_id: &str) -> Vec<String> {
     names.filter(is_of).collect()
 }
 
-/// A shell appends lines, and so do its children: to the same descriptor, and to one that they open.
-/// Each line comes behind those before it.
+/// A shell appends lines, and so do its children: to the same descriptor, and to one that they
+/// open. Each line comes behind those before it.
 #[test]
 fn a_program_and_its_children_append_in_turn() {
-    let command = Path::new(env!("CARGO_BIN_EXE_adit"));
-    if !command.with_file_name("libadit_preload.so").is_file() {
-        return adit_skip::skip("libadit_preload.so is not built (cargo build -p adit-preload)");
-    }
+    need!();
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);

@@ -313,8 +313,8 @@ impl<E, F: FnOnce(Result<usize>) -> E> Drop for Ticket<E, F> {
 }
 
 impl Volume {
-    /// Do requests wait in the device's queue or in the server, while the threads do something else?
-    /// If not, some thread executes each of them: then it is cheapest that the caller does.
+    /// Do requests wait in the device's queue or in the server, while the threads do something
+    /// else? If not, some thread executes each of them: then it is cheapest that the caller does.
     pub fn is_queued(&self) -> Result<bool> {
         if self.is_connected() {
             return Ok(true);
@@ -325,9 +325,9 @@ impl Volume {
         })
     }
 
-    /// Starts requests; the device or the server gets them together. The result of each goes through
-    /// its function into the collection. `comes_back`: a thread will [collect](Self::collect) them
-    /// before long, so no thread is woken to do that.
+    /// Starts requests; the device or the server gets them together. The result of each goes
+    /// through its function into the collection. `comes_back`: a thread will
+    /// [collect](Self::collect) them before long, so no thread is woken to do that.
     pub fn start_together<E, F>(
         &self,
         requests: Vec<(Request, F)>,

@@ -13,8 +13,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A queue of completions: [`wait`](Self::wait) returns those of any of its operations, in the order
-/// in which they end. Dropping it waits for the operations that are still under way.
+/// A queue of completions: [`wait`](Self::wait) returns those of any of its operations, in the
+/// order in which they end. Dropping it waits for the operations that are still under way.
 ///
 /// A thread that waits drives the volume of the queue itself, so no other thread is woken for its
 /// operations. Operations of other volumes are accepted, too; the thread is woken for those.
@@ -137,10 +137,10 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         self.add(Pending::ready(result), data)
     }
 
-    /// Takes `min` to `max` completions, in the order in which the operations ended; fewer after the
-    /// timeout (`None`: never), even none. A timeout of zero makes all progress that is possible
-    /// without waiting, and so does a `min` of 0. Any number of threads may wait at once: each
-    /// completion goes to one of them.
+    /// Takes `min` to `max` completions, in the order in which the operations ended; fewer after
+    /// the timeout (`None`: never), even none. A timeout of zero makes all progress that is
+    /// possible without waiting, and so does a `min` of 0. Any number of threads may wait at once:
+    /// each completion goes to one of them.
     ///
     /// A wait for more operations than there are goes on until others are added.
     pub fn wait(
@@ -181,10 +181,10 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
     }
 
     /// A descriptor that is readable while there are completions to take, for `poll` and `epoll`.
-    /// Threads that wait in [`wait`](Self::wait) come first: it doesn't become readable for what one
-    /// of them takes. Level-triggered, it stays readable until the queue is empty. Edge-triggered,
-    /// it reports each time that the queue stops being empty: take completions until there are none.
-    /// Don't read from it.
+    /// Threads that wait in [`wait`](Self::wait) come first: it doesn't become readable for what
+    /// one of them takes. Level-triggered, it stays readable until the queue is empty.
+    /// Edge-triggered, it reports each time that the queue stops being empty: take completions
+    /// until there are none. Don't read from it.
     ///
     /// Nobody drives the volume while the program sleeps elsewhere; its keeper does that, a thread
     /// that each volume has.

@@ -3,14 +3,15 @@
 //! Invariants: cached reads take no lock (they go to the published frames, and ask the worker only
 //! when those don't suffice); every asynchronous operation holds the state, so that the file is
 //! closed after the last of them. Nothing here has a position; [`FileCursor`](crate::FileCursor)
-//! has. The file is long because it has all methods of [`File`] but those in `attributes.rs` and
-//! `directory.rs`, so that they read in one place.
+//! has. All methods of [`File`] are here but those in `asynchronous.rs`, `attributes.rs` and
+//! `directory.rs`.
 
-use crate::connection::{Connection, Pieces, RemoteFile, Work, wait_for_lock};
+mod asynchronous;
+
+use crate::connection::{Connection, RemoteFile, wait_for_lock};
 use crate::metadata::Metadata;
 use crate::names::set_time;
 use crate::open_volume::{OpenVolume, OpenedFile, elsewhere};
-use crate::pending::Pending;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
 use adit_fs::{
@@ -201,159 +202,6 @@ impl File {
             Ok(())
         })
     }
-
-    /// As [`read_at`](Self::read_at), without blocking; returns the buffer with the data.
-    /// [`Volume::buffer`](crate::Volume::buffer) provides memory for it.
-    pub fn read_at_async(&self, buffer: Buffer, offset: u64) -> Pending<Buffer> {
-        if self.is_connected() {
-            let mut buffer = buffer;
-            let Some(memory) = buffer.try_mut() else {
-                return Pending::ready(Err(shared_buffer()));
-            };
-            // SAFETY: the buffer, which `then` keeps, is the only one of its memory.
-            let memory = unsafe { Pieces::new([(memory.as_mut_ptr(), memory.len())]) };
-            let then = move |got| buffer.slice(0..got as usize);
-            return self.start_remotely(Work::Read { memory, offset }, then);
-        }
-        self.spawn(move |fs, open| async move {
-            let mut buffer = buffer;
-            let memory = buffer.try_mut().ok_or_else(shared_buffer)?;
-            let got = fs.read(&open, offset, memory).await?;
-            Ok(buffer.slice(0..got))
-        })
-    }
-}
-
-#[cold]
-fn shared_buffer() -> Error {
-    Error::with(Errno::BUSY, "read into a buffer that is shared")
-}
-
-/// Memory of the caller's, on its way into a task.
-struct RawMemory {
-    start: *mut u8,
-    len_bytes: usize,
-}
-
-// SAFETY: the caller of `read_into_async` guarantees that nothing else uses the memory meanwhile.
-unsafe impl Send for RawMemory {}
-
-impl File {
-    /// As [`read_at_async`](Self::read_at_async), into any memory; returns the number of bytes.
-    ///
-    /// # Safety
-    /// `start` must be valid for writes of `len_bytes` bytes, and not be used otherwise, until the
-    /// operation is done (dropping its handle does not end it).
-    pub unsafe fn read_into_async(
-        &self,
-        start: *mut u8,
-        len_bytes: usize,
-        offset: u64,
-    ) -> Pending<usize> {
-        if self.is_connected() {
-            // SAFETY: promised by the caller.
-            let memory = unsafe { Pieces::new([(start, len_bytes)]) };
-            return self.start_remotely(Work::Read { memory, offset }, |got| got as usize);
-        }
-        let memory = RawMemory { start, len_bytes };
-        // SAFETY: promised by the caller.
-        if let Some(got) = unsafe { self.read_at_once(&memory, offset) } {
-            return Pending::ready(Ok(got));
-        }
-        self.spawn(move |fs, open| async move {
-            let RawMemory { start, len_bytes } = { memory };
-            // SAFETY: promised by the caller; `start` may dangle only when there are no bytes.
-            let memory = unsafe { std::slice::from_raw_parts_mut(start, len_bytes) };
-            fs.read(&open, offset, memory).await
-        })
-    }
-}
-
-/// The asynchronous operations with the results of `adit.h`: bytes, an offset, or 0.
-#[doc(hidden)]
-impl File {
-    /// As [`read_into_async`](Self::read_into_async).
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn read_number_async(
-        &self,
-        start: *mut u8,
-        len_bytes: usize,
-        offset: u64,
-    ) -> Pending<i64> {
-        if self.is_connected() {
-            // SAFETY: promised by the caller.
-            let memory = unsafe { Pieces::new([(start, len_bytes)]) };
-            return self.start_remotely(Work::Read { memory, offset }, |got| got as i64);
-        }
-        let memory = RawMemory { start, len_bytes };
-        // SAFETY: promised by the caller.
-        if let Some(got) = unsafe { self.read_at_once(&memory, offset) } {
-            return Pending::ready(Ok(got as i64));
-        }
-        self.spawn(move |fs, open| async move {
-            let RawMemory { start, len_bytes } = { memory };
-            // SAFETY: promised by the caller; `start` may dangle only when there are no bytes.
-            let memory = unsafe { std::slice::from_raw_parts_mut(start, len_bytes) };
-            Ok(fs.read(&open, offset, memory).await? as i64)
-        })
-    }
-
-    /// As [`write_at_async`](Self::write_at_async).
-    pub fn write_number_async(&self, data: Buffer, offset: u64) -> Pending<i64> {
-        if self.is_connected() {
-            let len = data.len() as i64;
-            return self.write_remotely(data, offset, WriteFlags::empty(), move |_| len);
-        }
-        self.spawn(move |fs, open| async move {
-            fs.write(&open, offset, data.as_slice()).await?;
-            Ok(data.len() as i64)
-        })
-    }
-
-    /// As [`append_async`](Self::append_async).
-    pub fn append_number_async(&self, data: Buffer) -> Pending<i64> {
-        if self.is_connected() {
-            return self.write_remotely(data, 0, WriteFlags::APPEND, |at| at as i64);
-        }
-        self.spawn(
-            move |fs, open| async move { Ok(fs.append(&open, data.as_slice()).await? as i64) },
-        )
-    }
-
-    /// As [`sync_all_async`](Self::sync_all_async).
-    pub fn sync_all_number_async(&self) -> Pending<i64> {
-        if self.is_connected() {
-            return self.start_remotely(Work::Sync { all: true }, |_| 0);
-        }
-        self.spawn(move |fs, open| async move { fs.fsync(&open).await.map(|()| 0) })
-    }
-
-    /// As [`sync_data_async`](Self::sync_data_async).
-    pub fn sync_data_number_async(&self) -> Pending<i64> {
-        if self.is_connected() {
-            return self.start_remotely(Work::Sync { all: false }, |_| 0);
-        }
-        self.spawn(move |fs, open| async move { fs.fdatasync(&open).await.map(|()| 0) })
-    }
-}
-
-impl File {
-    /// A read of an embedded volume that is done at once: of what is in the cache, without the worker
-    /// (a direct read would wait for the device here).
-    ///
-    /// # Safety
-    /// As for [`read_into_async`](Self::read_into_async).
-    unsafe fn read_at_once(&self, memory: &RawMemory, offset: u64) -> Option<usize> {
-        let open = self.alive().ok()?.open.embedded();
-        if memory.len_bytes == 0 || open.flags().contains(OpenFlags::DIRECT) {
-            return None;
-        }
-        // SAFETY: promised by the caller; there are bytes.
-        let memory = unsafe { std::slice::from_raw_parts_mut(memory.start, memory.len_bytes) };
-        open.try_read(offset, memory)
-    }
 }
 
 /// Writing.
@@ -367,12 +215,8 @@ impl File {
         let state = self.alive()?;
         let open = match &state.open {
             OpenedFile::Embedded(open) => open,
-            OpenedFile::Connected(file) => {
-                let data = [IoSlice::new(data)];
-                let written = self
-                    .remote()?
-                    .write(file, offset, &data, WriteFlags::empty());
-                return written.map(drop);
+            OpenedFile::Connected(_) => {
+                return self.write_vectored_at(&[IoSlice::new(data)], offset);
             }
         };
         if open.writes_past_worker() {
@@ -490,22 +334,6 @@ impl File {
             .call(&Credentials::process(), AtomicBytesMax {})
     }
 
-    /// As [`write_at`](Self::write_at), without blocking. Clone the buffer to keep it.
-    pub fn write_at_async(&self, data: Buffer, offset: u64) -> Pending<()> {
-        if self.is_connected() {
-            return self.write_remotely(data, offset, WriteFlags::empty(), drop);
-        }
-        self.spawn(move |fs, open| async move { fs.write(&open, offset, data.as_slice()).await })
-    }
-
-    /// As [`append`](Self::append), without blocking.
-    pub fn append_async(&self, data: Buffer) -> Pending<u64> {
-        if self.is_connected() {
-            return self.write_remotely(data, 0, WriteFlags::APPEND, |at| at);
-        }
-        self.spawn(move |fs, open| async move { fs.append(&open, data.as_slice()).await })
-    }
-
     /// Makes data, size, attributes and the names by which the file can be reached durable: they
     /// survive a power cut. Of a directory, all earlier operations on its names.
     pub fn sync_all(&self) -> Result<()> {
@@ -527,22 +355,6 @@ impl File {
                 self.remote()?.sync(file, false)
             }
         }
-    }
-
-    /// As [`sync_all`](Self::sync_all), without blocking.
-    pub fn sync_all_async(&self) -> Pending<()> {
-        if self.is_connected() {
-            return self.start_remotely(Work::Sync { all: true }, drop);
-        }
-        self.spawn(move |fs, open| async move { fs.fsync(&open).await })
-    }
-
-    /// As [`sync_data`](Self::sync_data), without blocking.
-    pub fn sync_data_async(&self) -> Pending<()> {
-        if self.is_connected() {
-            return self.start_remotely(Work::Sync { all: false }, drop);
-        }
-        self.spawn(move |fs, open| async move { fs.fdatasync(&open).await })
     }
 
     /// Starts to write the file's dirty data to the device, in the background. Promises nothing
@@ -750,65 +562,6 @@ impl File {
         let state = self.alive()?;
         let open = state.open.embedded();
         state.volume.run(move |fs| op(fs, open))
-    }
-
-    /// Starts an operation on the open file of an embedded volume, which stays open until it is
-    /// done.
-    fn spawn<T, F, Fut>(&self, op: F) -> Pending<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&'static Fs, Arc<OpenFile>) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T>> + 'static,
-    {
-        if let Err(error) = self.alive() {
-            return Pending::ready(Err(error));
-        }
-        let state = Arc::clone(&self.state);
-        self.state.volume.spawn(move |fs| {
-            let done = op(fs, state.open.embedded().clone());
-            async move {
-                let result = done.await;
-                if let Some(last) = Arc::into_inner(state) {
-                    // The file was dropped meanwhile. Its close doesn't change the result.
-                    let _ = fs.close(last.open.embedded()).await;
-                }
-                result
-            }
-        })
-    }
-
-    /// Starts work on the open file of a volume in a server; the file stays open until it is done.
-    /// `then` makes the result, and keeps the memory.
-    fn start_remotely<T: Send + 'static>(
-        &self,
-        work: Work,
-        then: impl FnOnce(u64) -> T + Send + 'static,
-    ) -> Pending<T> {
-        match self.alive() {
-            Ok(_) => OpenVolume::start_remotely(Arc::clone(&self.state), work, then),
-            Err(error) => Pending::ready(Err(error)),
-        }
-    }
-
-    /// The same for a write.
-    fn write_remotely<T: Send + 'static>(
-        &self,
-        data: Buffer,
-        offset: u64,
-        flags: WriteFlags,
-        then: impl FnOnce(u64) -> T + Send + 'static,
-    ) -> Pending<T> {
-        // SAFETY: `then` keeps the data, which is only read.
-        let memory = unsafe { Pieces::new([(data.as_mut_ptr(), data.len())]) };
-        let work = Work::Write {
-            memory,
-            offset,
-            flags,
-        };
-        self.start_remotely(work, move |at| {
-            drop(data);
-            then(at)
-        })
     }
 
     /// True in a forked child of the process that opened it: every operation answers `EBADF`, and

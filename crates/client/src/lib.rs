@@ -70,6 +70,9 @@
 //! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic
 //! inside Adit (a bug) the volume is poisoned: `EIO` from then on, and nothing more is written.
 
+// Some of it only the crates of this repository use.
+#![cfg_attr(not(feature = "internal"), allow(dead_code, unused_imports))]
+
 mod attributes;
 mod blob;
 #[cfg(feature = "internal")]
@@ -92,6 +95,7 @@ mod file;
 mod inspect;
 pub mod log;
 mod metadata;
+mod mkfs;
 mod names;
 mod open_options;
 mod open_volume;

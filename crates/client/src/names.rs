@@ -127,8 +127,8 @@ impl Volume {
     ///
     /// It is one operation, and up to 1 MiB one message to a server, but not atomic. After an error
     /// of the write or the sync the file is there: empty after `ENOSPC`, with any part of its
-    /// content after `EIO`. After a power cut before the return it is absent, or has any part of its
-    /// content. To replace a file atomically, make another one and rename it.
+    /// content after `EIO`. After a power cut before the return it is absent, or has any part of
+    /// its content. To replace a file atomically, make another one and rename it.
     ///
     /// ```
     /// # fn main() -> adit::Result<()> {

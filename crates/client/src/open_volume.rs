@@ -2,40 +2,36 @@
 //! and how it ends.
 //!
 //! ```text
-//! mkfs:  [create the image] → device → refuse what is there → store::mkfs → Fs::format → close
 //! open:  device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
 //!        unix: connect to the server
 //! end:   shutdown(close), by `Volume::close` or by whoever drops the last handle
 //! ```
 //! Invariants: an embedded file system is reached only through [`OpenVolume::run`] and
-//! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free it.
+//! [`OpenVolume::spawn`]. A forked child touches nothing of an embedded volume, not even to free
+//! it.
+
+mod requests;
 
 use crate::connection::{
-    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, Opening, RemoteFile, Requests, Work, connect,
-    start_requests,
+    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, Opening, RemoteFile, Requests, connect,
 };
-use crate::file::FileState;
 use crate::inspect;
-use crate::options::{IoEngine, MkfsOptions, VolumeOptions};
+use crate::options::{IoEngine, VolumeOptions};
 use crate::pending::Pending;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, fork};
+use adit_base::{Errno, Error, Result, fork};
 use adit_block::{
-    Buffer, BufferPool, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, OverlayDevice,
-    POOLED_BYTES_MAX, PoolConfig, Request, open_device,
+    Buffer, BufferPool, Device, DeviceOptions, FileEngine, OverlayDevice, POOLED_BYTES_MAX,
+    PoolConfig, open_device,
 };
 use adit_fs::{Access, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, SharedNames, Stat};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::Looks;
 use adit_server::perform::{PerformFile, PerformVolume};
-use adit_store::format::SUPERBLOCK_MAGIC;
-use adit_store::{Store, StoreOptions, Survive, foreign_signature};
+use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::{CheckAccess, Place, SyncAll, VolumeCall};
 use adit_wire::value::OwnedValue;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::retry_on_intr;
 use std::future::Future;
-use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -89,27 +85,6 @@ impl OpenedFile {
     }
 }
 
-/// Bytes at the beginning of a device that must be zero before mkfs writes there unasked.
-const UNTOUCHED_BYTES: usize = 1 << 20;
-/// Cache of the short life of a volume in mkfs.
-const MKFS_CACHE_BYTES: u64 = 16 << 20;
-
-/// See [`Volume::mkfs`](crate::Volume::mkfs).
-pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
-    if address.starts_with("mem:") {
-        let what = "format memory: a mem: volume is formatted when it is opened";
-        return Err(Error::with(Errno::INVAL, what));
-    }
-    refuse_served(address)?;
-    let created = create_image(address, options)?;
-    let done = format(address, options);
-    if done.is_err() && created {
-        // Nobody wants the empty file of a failed mkfs.
-        let _ = std::fs::remove_file(address);
-    }
-    done
-}
-
 /// What is done with a volume that no process has open can't be done through a server.
 pub(crate) fn refuse_served(address: &str) -> Result<()> {
     match address.starts_with(ADDRESS_PREFIX) {
@@ -122,131 +97,6 @@ pub(crate) fn refuse_served(address: &str) -> Result<()> {
 fn not_through_a_server() -> Error {
     let what = "do this through a server: only a process that opens the volume itself can";
     Error::with(Errno::OPNOTSUPP, what)
-}
-
-/// Creates the image file if there is none and its size is known. Says whether it did.
-fn create_image(address: &str, options: &MkfsOptions) -> Result<bool> {
-    let Some(size_bytes) = options.size_bytes else {
-        return Ok(false);
-    };
-    if address.is_empty() {
-        return Ok(false); // opening the device says so
-    }
-    // The device that formats is opened like any other, so this one goes at once.
-    let unprobed = FileOptions {
-        engine: FileEngine::Sync,
-        ..FileOptions::default()
-    };
-    match FileDevice::create(address, size_bytes, &unprobed) {
-        Ok(_) => Ok(true),
-        Err(error) if error.errno() == Errno::EXIST => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn format(address: &str, options: &MkfsOptions) -> Result<()> {
-    let device = open_device(address, &DeviceOptions::default())?;
-    if !options.force {
-        refuse_content(address, &*device)?;
-    }
-    let mut volume_bytes = None;
-    if let Some(size_bytes) = options.size_bytes {
-        if size_bytes > device.geometry().size_bytes {
-            device.grow(size_bytes)?;
-        }
-        volume_bytes = Some(size_bytes);
-    }
-    if options.preallocate {
-        preallocate(
-            address,
-            volume_bytes.unwrap_or(device.geometry().size_bytes),
-        )?;
-    }
-    let layout = adit_store::MkfsOptions {
-        volume_bytes,
-        journal_bytes: options.journal_bytes,
-        cluster_bytes: options.cluster_bytes.unwrap_or(DEFAULT_CLUSTER_BYTES),
-        data_checksums: options.data_checksums,
-        label: options.label.clone(),
-        // What is there was judged above, with words for more kinds of it.
-        force: true,
-        ..adit_store::MkfsOptions::default()
-    };
-    let store_options = StoreOptions {
-        cache_bytes: MKFS_CACHE_BYTES,
-        survive: Survive::Off,
-        ..StoreOptions::default()
-    };
-    let engine_options = EngineOptions {
-        keeper: false,
-        name: address.to_owned(),
-        ..EngineOptions::default()
-    };
-    let engine = Engine::start(device, engine_options, |reactor| async move {
-        adit_store::mkfs(&reactor, &layout).await?;
-        Fs::format(Store::open(reactor, &store_options).await?).await
-    })?;
-    engine.shutdown(|fs| fs.close_volume())
-}
-
-/// Writes the first bytes of an image or block device with zeroes, durably.
-fn preallocate(address: &str, bytes: u64) -> Result<()> {
-    let write = || -> std::io::Result<()> {
-        let mut file = std::fs::File::options().write(true).open(address)?;
-        if file.metadata()?.is_file() {
-            // In few pieces, where the file system can; elsewhere the writes do without.
-            let allocated = retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, bytes));
-            match allocated {
-                Err(rustix::io::Errno::OPNOTSUPP) => {}
-                allocated => allocated?,
-            }
-        }
-        let zeroes = vec![0; 1 << 20];
-        let mut left = bytes;
-        while left > 0 {
-            let count = left.min(zeroes.len() as u64);
-            file.write_all(&zeroes[..count as usize])?;
-            left -= count;
-        }
-        file.sync_all()
-    };
-    write().map_err(|error| Error::from(error).context("write zeroes to all of it"))
-}
-
-const DEFAULT_CLUSTER_BYTES: u32 = 64 * 1024;
-
-/// Fails when the device's first MiB isn't empty, naming what it holds if that is known.
-fn refuse_content(address: &str, device: &dyn Device) -> Result<()> {
-    let content = first_bytes(address, device)?;
-    if content.iter().all(|&byte| byte == 0) {
-        return Ok(());
-    }
-    let found = match foreign_signature(&content[..content.len().min(PAGE_BYTES)]) {
-        Some(found) => found,
-        None if content.starts_with(&SUPERBLOCK_MAGIC) => "an Adit volume",
-        None => "data",
-    };
-    let what = format!("it holds {found}, which is not overwritten unasked");
-    Err(Error::with(Errno::EXIST, what))
-}
-
-fn first_bytes(address: &str, device: &dyn Device) -> Result<Vec<u8>> {
-    let mut content = Vec::new();
-    if std::fs::metadata(address).is_ok_and(|metadata| metadata.is_file()) {
-        // As a file: what isn't whole blocks of a device is somebody's content too.
-        let file = std::fs::File::open(address)?;
-        file.take(UNTOUCHED_BYTES as u64)
-            .read_to_end(&mut content)?;
-        return Ok(content);
-    }
-    let size_bytes = usize::try_from(device.geometry().size_bytes).unwrap_or(usize::MAX);
-    let len_bytes = size_bytes.min(UNTOUCHED_BYTES) / PAGE_BYTES * PAGE_BYTES;
-    if len_bytes > 0 {
-        let completion = device.execute(Request::read(0, Buffer::zeroed(len_bytes), 0));
-        completion.result?;
-        content.extend_from_slice(completion.request.buffers[0].as_slice());
-    }
-    Ok(content)
 }
 
 /// How the device of a volume is opened.
@@ -634,111 +484,6 @@ impl OpenVolume {
             Ok(engine) => Pending::running(engine.spawn(op)),
             Err(error) => Pending::ready(Err(error)),
         }
-    }
-
-    /// The engine of a session's asynchronous operations.
-    fn requests(&self, connection: &Arc<Connection>) -> Result<&Arc<Engine<Requests>>> {
-        let (engine, generation) = match self.requests.get() {
-            Some(made) => made,
-            None => {
-                let engine = start_requests(connection)?;
-                self.requests.get_or_init(|| (engine, fork::generation()))
-            }
-        };
-        match *generation == fork::generation() {
-            true => Ok(engine),
-            false => Err(fork::refused()), // its threads are the parent's
-        }
-    }
-
-    /// The engine of the asynchronous operations of a volume in a server. `EBADF` in a forked child whose
-    /// parent has made it.
-    pub(crate) fn remote_engine(&self) -> Result<&Arc<Engine<Requests>>> {
-        match &self.placement {
-            Placement::Connected(connection) => self.requests(connection),
-            Placement::Embedded(_) => Err(Errno::OPNOTSUPP.into()),
-        }
-    }
-
-    /// Waits for what a session has started before: the writes of a file, or all changes. So a sync
-    /// covers them.
-    pub(crate) fn wait_for_changes(&self, file: Option<BlobId>) -> Result<()> {
-        if !self.connection().is_some_and(Connection::has_changes) {
-            return Ok(());
-        }
-        match self.requests.get() {
-            Some((engine, generation)) if *generation == fork::generation() => {
-                engine.run(move |requests| async move {
-                    requests.changes_before(file).await;
-                    Ok(())
-                })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Starts an operation on a volume in a server, which stays open until it is done. Err: it has to
-    /// be done at once, in a forked child without what runs it.
-    pub(crate) fn start_on_server<T, F>(self: &Arc<Self>, operation: F) -> Result<Pending<T>>
-    where
-        T: Send + 'static,
-        F: AsyncFnOnce(&Requests, &Connection) -> Result<T> + Send + 'static,
-    {
-        self.usable()?;
-        let engine = self.remote_engine()?.clone();
-        let opened = self.clone();
-        if let Some(connection) = self.connection() {
-            connection.begin_change();
-        }
-        Ok(Pending::running(engine.spawn(move |requests| async move {
-            let connection = opened.connection().expect("it is in a server");
-            let done = operation(requests, connection).await;
-            connection.end_change();
-            if let Some(last) = Arc::into_inner(opened) {
-                // Its end waits for this operation.
-                elsewhere(move || drop(last));
-            }
-            done
-        })))
-    }
-
-    /// Starts work on an open file of a volume in a server, which stays open until it is done; `then`
-    /// makes the result. In a forked child without what runs it, it is done when it is started.
-    pub(crate) fn start_remotely<T: Send + 'static>(
-        file: Arc<FileState>,
-        mut work: Work,
-        then: impl FnOnce(u64) -> T + Send + 'static,
-    ) -> Pending<T> {
-        let (connection, remote) = file.connected();
-        if let Some(got) = connection.read_mapped(remote, &mut work) {
-            return Pending::ready(Ok(then(got)));
-        }
-        let Ok(engine) = file.volume.remote_engine().cloned() else {
-            let done = connection.perform(remote, &mut work);
-            FileState::release(file);
-            return Pending::ready(done.map(then));
-        };
-        work.begin(connection);
-        Pending::running(engine.spawn(move |requests| async move {
-            let done = Self::perform_remotely(requests, file, &work).await;
-            done.map(then)
-        }))
-    }
-
-    /// Does work on an open file that has begun ([`Work::begin`]), and lets go of the file.
-    pub(crate) async fn perform_remotely(
-        requests: &Requests,
-        file: Arc<FileState>,
-        work: &Work,
-    ) -> Result<u64> {
-        let (connection, remote) = file.connected();
-        let done = requests.perform(connection, remote, work).await;
-        work.end(connection);
-        if let Some(last) = Arc::into_inner(file) {
-            // The file was dropped meanwhile, and perhaps the volume. Closing waits for the server.
-            elsewhere(move || last.close());
-        }
-        done
     }
 
     /// A queue whose waiting threads drive this volume.

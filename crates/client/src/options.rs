@@ -218,15 +218,15 @@ impl VolumeOptions {
     /// Files that lost their last name while a killed process had them open stay until a
     /// [`Server`](crate::Server) has begun to serve the volume, so that its sessions can go on with
     /// them, and with their locks. The program itself uses the volume only after
-    /// [`wait_for_last_sessions`](crate::Server::wait_for_last_sessions). The default is no: such files
-    /// are deleted when the volume is opened.
+    /// [`wait_for_last_sessions`](crate::Server::wait_for_last_sessions). The default is no: such
+    /// files are deleted when the volume is opened.
     pub fn resumable(&mut self, yes: bool) -> &mut Self {
         self.resumable = yes;
         self
     }
 
-    /// Other processes of this user, and of root, can use the volume meanwhile: as `unix:SOCKET`, in
-    /// sessions of this process ([`Server`](crate::Server) has more options). When the volume is
+    /// Other processes of this user, and of root, can use the volume meanwhile: as `unix:SOCKET`,
+    /// in sessions of this process ([`Server`](crate::Server) has more options). When the volume is
     /// closed, or the process dies, they go on with whoever shares or serves it at the socket next.
     /// Nothing for a volume that is in a server, is opened read-only, or is memory.
     pub fn share(&mut self, socket: impl Into<PathBuf>) -> &mut Self {
@@ -234,9 +234,9 @@ impl VolumeOptions {
         self
     }
 
-    /// A volume in a server: how long calls wait for the next server when this one ends. In the next
-    /// one the process has what it had: its open files, its locks, what it has written; each call is
-    /// done once. The default is 10 s; zero: calls fail with `EPIPE` at once.
+    /// A volume in a server: how long calls wait for the next server when this one ends. In the
+    /// next one the process has what it had: its open files, its locks, what it has written; each
+    /// call is done once. The default is 10 s; zero: calls fail with `EPIPE` at once.
     pub fn reconnect(&mut self, wait: Duration) -> &mut Self {
         self.reconnect = wait;
         self

@@ -136,14 +136,14 @@ impl Server {
         self.server.state()
     }
 
-    /// Moves a session to another poller; the server's policy may move it again. `ENOENT` if there is
-    /// no such session, `EINVAL` if there is no such poller.
+    /// Moves a session to another poller; the server's policy may move it again. `ENOENT` if there
+    /// is no such session, `EINVAL` if there is no such poller.
     pub fn move_session(&self, number: u64, poller: u32) -> Result<()> {
         self.server.move_session(number, poller)
     }
 
-    /// Closes the volumes in such a way that the next server at the socket goes on with all sessions:
-    /// a new version of the program, say. What is under way beyond 0.2 s is done there.
+    /// Closes the volumes in such a way that the next server at the socket goes on with all
+    /// sessions: a new version of the program, say. What is under way beyond 0.2 s is done there.
     ///
     /// The next server serves the same volumes, opened with
     /// [`resumable`](crate::VolumeOptions::resumable). The errors are those of

@@ -57,8 +57,8 @@ impl Drop for SharedMapping {
 }
 
 impl Volume {
-    /// Can other processes have files of this volume open, too? So it is in a server (`unix:SOCKET`),
-    /// and where this process serves the volume, or did so before
+    /// Can other processes have files of this volume open, too? So it is in a server
+    /// (`unix:SOCKET`), and where this process serves the volume, or did so before
     /// ([`Server`](crate::Server), [`VolumeOptions::share`](crate::VolumeOptions::share)).
     pub fn is_shared(&self) -> Result<bool> {
         self.opened.is_shared()
@@ -82,9 +82,9 @@ impl File {
     /// A child of `fork` has the mapping as well.
     ///
     /// `EOPNOTSUPP` if no other process can have the volume ([`Volume::is_shared`]): memory of this
-    /// process does. `EINVAL` for no bytes, or an `offset` within a page of 4096 bytes; `EACCES` for
-    /// a file that can't be read; `ENODEV` for a directory; `EMFILE` for more than 1024 mapped files
-    /// in a session, `ENFILE` and `ENOMEM` if the server has no descriptor or no room for it.
+    /// process does. `EINVAL` for no bytes, or an `offset` within a page of 4096 bytes; `EACCES`
+    /// for a file that can't be read; `ENODEV` for a directory; `EMFILE` for more than 1024 mapped
+    /// files in a session, `ENFILE` and `ENOMEM` if the server has no descriptor or no room for it.
     pub fn map_shared(&self, offset: u64, len_bytes: usize) -> Result<SharedMapping> {
         if !self.volume().is_shared()? {
             let what = "share memory of a file: no other process can have the volume";

@@ -4,7 +4,7 @@
 //! closes it. Operations on names are in `names.rs`, on content in `file.rs`.
 
 use crate::file::File;
-use crate::open_volume::{self, OpenVolume};
+use crate::open_volume::OpenVolume;
 use crate::options::{MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
 use adit_base::{Errno, Error, Result};
@@ -45,7 +45,7 @@ impl Volume {
     /// Errors: `EEXIST` if the device is not empty and `force` is not set, `EBUSY` if a process has
     /// it open, `ENOENT` if there is no such file and no size to create it with, `EINVAL`.
     pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
-        open_volume::mkfs(address, options).map_err(|error| naming(error, "format", address))
+        crate::mkfs::mkfs(address, options).map_err(|error| naming(error, "format", address))
     }
 
     /// Opens a volume for reading and writing, and recovers it if it wasn't closed. `mem:SIZE`
@@ -140,15 +140,15 @@ impl Volume {
         self.opened.begin_fork().map(Fork)
     }
 
-    /// Leaves open files to a program that this process executes: a connection that the program must
-    /// keep open, and what to tell it for [`of_program`](Self::of_program).
+    /// Leaves open files to a program that this process executes: a connection that the program
+    /// must keep open, and what to tell it for [`of_program`](Self::of_program).
     #[cfg(feature = "internal")]
     pub fn leave(&self, files: &[&File]) -> Result<(OwnedFd, Vec<u8>)> {
         self.opened.leave(files.iter().map(|file| file.open()))
     }
 
-    /// The volume with the files that the program before this one has left, in the order in which it
-    /// has named them.
+    /// The volume with the files that the program before this one has left, in the order in which
+    /// it has named them.
     #[cfg(feature = "internal")]
     pub fn of_program(
         address: &str,
@@ -165,7 +165,8 @@ impl Volume {
         Ok((Volume { opened, who }, files))
     }
 
-    /// In a forked child, or in a program: takes what was left to it, so that another process can't.
+    /// In a forked child, or in a program: takes what was left to it, so that another process
+    /// can't.
     #[cfg(feature = "internal")]
     pub fn inherit(&self) -> Result<()> {
         self.opened.usable()
@@ -314,8 +315,8 @@ impl Volume {
             .map_err(|error| naming(error, "grow", self.address()))
     }
 
-    /// The sessions and pollers of the server that has the volume. `EOPNOTSUPP` for a volume in this
-    /// process, `EACCES` for other users than root and the server's.
+    /// The sessions and pollers of the server that has the volume. `EOPNOTSUPP` for a volume in
+    /// this process, `EACCES` for other users than root and the server's.
     pub fn server_state(&self) -> Result<ServerState> {
         self.opened.server_call(&self.who, &Sessions {})
     }
@@ -332,9 +333,9 @@ impl Volume {
     /// MiB, and is not cleared: `ENOMEM` while all of it is in use. Larger memory comes from the
     /// system: `ENOMEM` if it has none, `EINVAL` from 4 GiB on.
     ///
-    /// Of a volume in a server the first 64 MiB, in pieces of up to 1 MiB, are memory that the server
-    /// has, too: direct IO moves data between it and the device without a copy. A forked child must
-    /// not look into such a buffer: the memory isn't mapped there.
+    /// Of a volume in a server the first 64 MiB, in pieces of up to 1 MiB, are memory that the
+    /// server has, too: direct IO moves data between it and the device without a copy. A forked
+    /// child must not look into such a buffer: the memory isn't mapped there.
     pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
         self.opened.buffer(len_bytes)
     }

@@ -680,7 +680,8 @@ fn a_write_with_its_sync_is_one_write_of_the_device() {
     assert_eq!(content, b"in pieces pieces es in pieces in pieces ");
 }
 
-/// A storage engine makes CURRENT, MANIFEST or a pid file so; by three calls it sent three messages.
+/// A storage engine makes CURRENT, MANIFEST or a pid file so; by three calls it sent three
+/// messages.
 #[test]
 fn a_file_is_created_with_its_content_durably_by_one_write_of_the_device() {
     let device = MemoryDevice::new(MemoryConfig::default()).expect("memory");

@@ -98,7 +98,8 @@ fn a_volume_that_can_not_be_shared_is_not_left_open() {
     assert!(!socket.exists());
 }
 
-/// The last handle goes inside an operation, with a session there: the volume is closed all the same.
+/// The last handle goes inside an operation, with a session there: the volume is closed all the
+/// same.
 #[test]
 fn a_shared_volume_whose_last_handle_goes_in_an_operation_is_closed() {
     let directory = tempfile::tempdir().expect("a directory");

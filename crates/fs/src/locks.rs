@@ -45,8 +45,8 @@ impl Fs {
         self.flock_until(file, operation, || None).await
     }
 
-    /// As [`Fs::flock`], until `stop` has an error to end waiting with. It is asked before each wait
-    /// ([`Fs::wake_lock_waiters`]).
+    /// As [`Fs::flock`], until `stop` has an error to end waiting with. It is asked before each
+    /// wait ([`Fs::wake_lock_waiters`]).
     pub async fn flock_until(
         &self,
         file: &OpenFile,

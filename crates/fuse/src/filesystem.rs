@@ -4,8 +4,8 @@
 //! that thread. A lock that is waited for blocks none (`locks.rs`). The kernel has checked
 //! permissions; the caller's ids only set the owner of new inodes.
 //!
-//! Here: from a request's arguments to one operation, and to the body of its reply. Steps with several
-//! operations are in `mounted.rs`, `attributes.rs`, `listing.rs` and `locks.rs`.
+//! Here: from a request's arguments to one operation, and to the body of its reply. Steps with
+//! several operations are in `mounted.rs`, `attributes.rs`, `listing.rs` and `locks.rs`.
 
 use crate::attributes::{decides_nothing, put_xattr};
 use crate::kernel::{Body, Connection, DATA_BYTES_MAX, Features, Operation, Request};
@@ -40,8 +40,8 @@ pub(crate) fn features(changes: Changes) -> Features {
         .and(Features::HANDLE_SET_IDS);
     always.and(match changes {
         Changes::ByMount => Features::LIST_ATTRIBUTES,
-        // Attributes in a listing would be out of date at once. splice(2) and private mappings cache
-        // pages all the same.
+        // Attributes in a listing would be out of date at once. splice(2) and private mappings
+        // cache pages all the same.
         Changes::ByOthersToo => Features::AUTO_INVALIDATE
             .and(Features::POSIX_LOCKS)
             .and(Features::FLOCK_LOCKS),
@@ -228,8 +228,8 @@ impl Filesystem {
                 }
             }
             Operation::ListXattr { len } => {
-                // The kernel does not filter the list: attributes that only privileged users see are
-                // left out here.
+                // The kernel does not filter the list: attributes that only privileged users see
+                // are left out here.
                 let who = Credentials::user(request.uid, request.gid, &[]);
                 let at = At::inode(&who, mounted.id(request.node)?);
                 let mut list = Vec::new();
@@ -355,7 +355,8 @@ impl Filesystem {
                 body.count(copied as u32);
             }
             Operation::Ioctl => return Err(Errno::from_raw(libc::ENOTTY).into()),
-            // The kernel implements it itself, or reports it as unsupported; it asks once, or rarely.
+            // The kernel implements it itself, or reports it as unsupported; it asks once, or
+            // rarely.
             _ => return Err(Errno::NOSYS.into()),
         }
         Ok(())

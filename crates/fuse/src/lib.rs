@@ -3,18 +3,18 @@
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
 //! requests into operations of `adit-fs`, with `mounted.rs`, `attributes.rs`, `listing.rs` and
 //! `locks.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `place.rs` mounts. [`mount`] serves a volume that nobody else
-//! uses, until it is unmounted or the process gets a signal; [`ServedMount`] (`served.rs`) one that
-//! this process serves to others as well.
+//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `place.rs` mounts.
+//! [`mount`] serves a volume that nobody else uses, until it is unmounted or the process gets a
+//! signal; [`ServedMount`] (`served.rs`) one that this process serves to others as well.
 //!
 //! The kernel sees all users of the mount, so it does the permission checks (`default_permissions`:
-//! it knows every group of the caller). Every `write` is a request, answered when Adit has the data:
-//! from then on it survives the death of this process.
+//! it knows every group of the caller). Every `write` is a request, answered when Adit has the
+//! data: from then on it survives the death of this process.
 //!
 //! What the kernel caches depends on who changes the volume ([`mounted::Changes`]). Nobody but the
-//! mount: names, attributes and pages stay valid for ever, and pages of a shared mapping get to Adit
-//! when the kernel writes them back. Others as well: nothing stays valid, and each read and write
-//! is a request (docs/decisions/0032).
+//! mount: names, attributes and pages stay valid for ever, and pages of a shared mapping get to
+//! Adit when the kernel writes them back. Others as well: nothing stays valid, and each read and
+//! write is a request (docs/decisions/0032).
 
 mod attributes;
 mod filesystem;

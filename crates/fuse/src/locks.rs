@@ -1,9 +1,9 @@
 //! Locks that the mount's processes share with sessions.
 //!
-//! flock(2) locks by open file, which is a descriptor of the file system. fcntl(2) locks by owner: a
-//! process, or with `F_OFD_SETLK` an open file; the kernel doesn't tell which. It says when a process
-//! closes a descriptor, and when an open file is gone: then all owners that have locked through it
-//! are.
+//! flock(2) locks by open file, which is a descriptor of the file system. fcntl(2) locks by owner:
+//! a process, or with `F_OFD_SETLK` an open file; the kernel doesn't tell which. It says when a
+//! process closes a descriptor, and when an open file is gone: then all owners that have locked
+//! through it are.
 //!
 //! A lock that is waited for takes no thread: the operation that gets it replies. The kernel
 //! interrupts it when a signal arrives, possibly before the thread that has the request waits.

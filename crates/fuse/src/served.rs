@@ -14,8 +14,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A volume on a directory, beside other users of the volume in this process. Each sees at once what
-/// the others change. Dropping it unmounts.
+/// A volume on a directory, beside other users of the volume in this process. Each sees at once
+/// what the others change. Dropping it unmounts.
 pub struct ServedMount {
     shared: Arc<Shared>,
     place: Place,
@@ -27,11 +27,11 @@ pub struct ServedMount {
 
 impl ServedMount {
     /// Mounts volumes, each on an empty directory of its own; requests wait until a mount is
-    /// [served](Self::serve). A mount of the same volume that a killed process left there is removed
-    /// first. A mount keeps a handle on its volume until it ends.
+    /// [served](Self::serve). A mount of the same volume that a killed process left there is
+    /// removed first. A mount keeps a handle on its volume until it ends.
     ///
-    /// `ENOTDIR`, `ENOENT` and `ENOTEMPTY` for a directory, `EINVAL` for the same one twice, `ENODEV`
-    /// and `EPERM` where this process can't mount.
+    /// `ENOTDIR`, `ENOENT` and `ENOTEMPTY` for a directory, `EINVAL` for the same one twice,
+    /// `ENODEV` and `EPERM` where this process can't mount.
     pub fn attach(mounts: &[(&Volume, &Path)], options: &MountOptions) -> Result<Vec<ServedMount>> {
         // All directories are looked at before there is a mount: one that nobody serves yet would
         // never answer.
@@ -83,12 +83,10 @@ impl ServedMount {
             })?;
         Ok(())
     }
-
-    /// Unmounts. Requests under way get their replies; a program that has a file open there, or works
-    /// in a directory there, gets ENOTCONN from then on.
-    pub fn end(self) {}
 }
 
+/// Unmounts. Requests under way get their replies; a program that has a file open there, or works
+/// in a directory there, gets ENOTCONN from then on.
 impl Drop for ServedMount {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);

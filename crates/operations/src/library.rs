@@ -14,7 +14,6 @@ use std::sync::Arc;
 const NAMES_BYTES: usize = 4096;
 
 /// An open file system as a target.
-#[allow(missing_debug_implementations)]
 pub struct Library {
     /// What runs it.
     pub engine: Arc<Engine<Fs>>,
@@ -31,7 +30,6 @@ impl Target for Library {
 
 /// Open files by slot.
 #[derive(Default)]
-#[allow(missing_debug_implementations)]
 pub struct Files(BTreeMap<usize, Arc<OpenFile>>);
 
 impl Files {

@@ -27,9 +27,7 @@ struct Rows(Prng);
 impl Rows {
     fn next(&mut self) -> [u8; ROW_BYTES] {
         let mut row = [0; ROW_BYTES];
-        for word in row.chunks_mut(8) {
-            word.copy_from_slice(&self.0.next().to_le_bytes()[..word.len()]);
-        }
+        self.0.fill(&mut row);
         row
     }
 }

@@ -261,7 +261,7 @@ impl Run<'_> {
             if word > 0 {
                 text.push(' ');
             }
-            let mut bits = self.random.next();
+            let mut bits = self.random.next_u64();
             for _ in 0..5 {
                 text.push(char::from(b'a' + (bits % 26) as u8));
                 bits /= 26;

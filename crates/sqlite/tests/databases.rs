@@ -263,8 +263,8 @@ fn vacuum_temporary_tables_and_large_sorts_leave_nothing_behind() {
     stage.end();
 }
 
-/// A sort that is too large for memory needs a temporary file: where the root of the volume can't be
-/// written, that was "unable to open database file".
+/// A sort that is too large for memory needs a temporary file: where the root of the volume can't
+/// be written, that was "unable to open database file".
 #[test]
 fn large_sorts_work_where_no_file_can_be_made() {
     let stage = Stage::new("sorts", "128M");
@@ -295,8 +295,8 @@ fn large_sorts_work_where_no_file_can_be_made() {
     stage.end();
 }
 
-/// The deletion of a journal is made durable by the folder, which the user may change, and not read:
-/// each commit was "disk I/O error", and had happened all the same.
+/// The deletion of a journal is made durable by the folder, which the user may change, and not
+/// read: each commit was "disk I/O error", and had happened all the same.
 #[test]
 fn a_commit_needs_no_right_to_read_its_folder() {
     let stage = Stage::new("drop box", "64M");

@@ -71,7 +71,8 @@ fn insert(connection: &Connection, who: &str, number: u64) -> rusqlite::Result<(
     connection.execute_batch("COMMIT")
 }
 
-/// `VFS address`: the plugin's, in a volume at that address, or `unix` with the path of the database.
+/// `VFS address`: the plugin's, in a volume at that address, or `unix` with the path of the
+/// database.
 fn open(place: &str) -> rusqlite::Result<Connection> {
     let (vfs, address) = place.split_once(' ').expect("VFS and address");
     let connection = match vfs {
@@ -523,8 +524,8 @@ fn processes_go_on_with_the_next_server() {
 }
 
 /// A process that is stopped while the server is replaced has no lock any more when it goes on, and
-/// memory that nobody else has: it is told, and reads nothing of what others have written since over
-/// the log that it was reading.
+/// memory that nobody else has: it is told, and reads nothing of what others have written since
+/// over the log that it was reading.
 #[test]
 fn a_process_that_comes_back_too_late_gets_an_error_and_no_wrong_rows() {
     come_back_too_late(Process::at);

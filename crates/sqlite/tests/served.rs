@@ -16,7 +16,8 @@ use served::Served;
 use std::time::Duration;
 use support::{Mode, ask, check, connect};
 
-/// In WAL mode the second session got `SQLITE_BUSY`, since the WAL's index was memory of one process.
+/// In WAL mode the second session got `SQLITE_BUSY`, since the WAL's index was memory of one
+/// process.
 #[test]
 fn sessions_use_a_database_at_once_in_each_mode() {
     let served = Served::new(adit::Volume::open("mem:64M").expect("memory"));
@@ -46,8 +47,8 @@ fn sessions_use_a_database_at_once_in_each_mode() {
     }
 }
 
-/// The program that serves a volume has its databases open, too: with the index of the sessions if it
-/// served first, otherwise with one of its own, and the sessions are kept out.
+/// The program that serves a volume has its databases open, too: with the index of the sessions if
+/// it served first, otherwise with one of its own, and the sessions are kept out.
 #[test]
 fn the_owner_of_a_served_volume_uses_the_index_of_its_sessions() {
     let volume = adit::Volume::open("mem:64M").expect("memory");

@@ -1,10 +1,10 @@
 //! `cargo xtask mariadb`: MariaDB on ext4, XFS and Adit, side by side, under sysbench.
 //!
 //! Each cell of the table begins with a device that was just formatted, an installation and fresh
-//! tables; then each number of threads and each test runs on them, in the same order everywhere. The
-//! durability is equal (`innodb_flush_log_at_trx_commit=1`, no binary log), and so are all options;
-//! where ext4 and XFS have an io_uring, Adit has libaio. The memory is not equal: ext4 and XFS have all of the machine's for
-//! their page cache, Adit what `--cache` says.
+//! tables; then each number of threads and each test runs on them, in the same order everywhere.
+//! The durability is equal (`innodb_flush_log_at_trx_commit=1`, no binary log), and so are all
+//! options; where ext4 and XFS have an io_uring, Adit has libaio. The memory is not equal: ext4 and
+//! XFS have all of the machine's for their page cache, Adit what `--cache` says.
 //!
 //! Without `--directory` the device is /dev/zram0; with it, ext4 stands for the file system of that
 //! directory, and Adit has an image file there.

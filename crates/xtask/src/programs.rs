@@ -1,8 +1,8 @@
 //! `cargo xtask programs`: the long tests with stock programs on a volume.
 //!
-//! They are tests of some crate with `#[ignore = "long: cargo xtask programs"]`. Libtest can't choose
-//! by that reason: it runs all ignored tests of the files that have such ones, but for those with
-//! another reason (helper processes of tests), whose names are read from the source.
+//! They are tests of some crate with `#[ignore = "long: cargo xtask programs"]`. Libtest can't
+//! choose by that reason: it runs all ignored tests of the files that have such ones, but for those
+//! with another reason (helper processes of tests), whose names are read from the source.
 
 use std::path::{Path, PathBuf};
 

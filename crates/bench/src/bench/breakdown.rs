@@ -126,19 +126,6 @@ pub fn run_breakdown(
     })
 }
 
-/// As [`run_breakdown`], on one volume that has been formatted and has nothing at these names: some
-/// files stay in it.
-pub fn breakdown_of(
-    address: &str,
-    title: &str,
-    quick: bool,
-    progress: &mut dyn FnMut(&str, f64),
-) -> io::Result<BreakdownBlock> {
-    let _guard = interrupt::Guard::new();
-    let threads = Options::default().threads();
-    measure(address, "", title, &Sizes::new(quick, threads), progress)
-}
-
 fn in_image(
     directory: &Path,
     title: &str,

@@ -35,7 +35,8 @@ pub(super) const IMAGE_BYTES: u64 = 1 << 30;
 const MEMORY: &str = "/dev/shm";
 
 impl Place {
-    /// Fails if this machine lacks something that the place needs; `images` is the folder for images.
+    /// Fails if this machine lacks something that the place needs; `images` is the folder for
+    /// images.
     pub(super) fn check(self, images: &Path) -> io::Result<()> {
         match self {
             Place::Device | Place::Ssd(_) => Ok(()),

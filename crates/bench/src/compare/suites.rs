@@ -654,8 +654,8 @@ fn leveldb() -> Vec<Group> {
     ]
 }
 
-/// Ten databases, each of a client of one server, or of a process on a kernel's file system. The same in
-/// each suite.
+/// Ten databases, each of a client of one server, or of a process on a kernel's file system. The
+/// same in each suite.
 fn leveldb_clients() -> Vec<Group> {
     const TERMS: &str = "Ten databases, each of a process of its own, which has LevelDB's default options (a write buffer of 4 MiB, a block cache \
                          of 8 MiB, snappy) and compacts by itself. served: by the plugin's Env, a client of one server; the others: LevelDB's own Env.";

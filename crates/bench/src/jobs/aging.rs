@@ -4,9 +4,9 @@
 use std::io;
 
 use super::stage::{Measured, Stage};
-use crate::measurement::data::Prng;
 use crate::measurement::interrupt;
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// Sizes of the files: 4 KiB times a power of two below 2^SIZES, small ones more often.
 const SIZES: u64 = 9;

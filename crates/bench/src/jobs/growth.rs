@@ -8,10 +8,11 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::stage::{Measured, Stage, places, readable_bytes, warm};
-use crate::measurement::data::{AlignedBuffer, PAGE_BYTES, Prng};
+use crate::measurement::data::{AlignedBuffer, PAGE_BYTES};
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// The size that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,10 +6,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::stage::{Measured, Stage, in_threads};
-use crate::measurement::data::{AlignedBuffer, Prng};
+use crate::measurement::data::AlignedBuffer;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// The size of a message, or a page of the web: filebench's mean.
 const FILE_BYTES: usize = 16 << 10;
@@ -110,8 +111,8 @@ pub(super) fn web<T: Target>(stage: &Stage<'_, T>, threads: u32) -> io::Result<V
     Ok(vec![(key.with_threads(threads), sample)])
 }
 
-/// Append 100 bytes again and again while another thread overwrites a file of 16 MiB, 1 MiB a write: how
-/// long does a short operation wait for a long one?
+/// Append 100 bytes again and again while another thread overwrites a file of 16 MiB, 1 MiB a
+/// write: how long does a short operation wait for a long one?
 pub(super) fn append_beside_writes<T: Target>(stage: &Stage<'_, T>) -> io::Result<Measured> {
     const WRITE_BYTES: u64 = 1 << 20;
     let [long_name, log_name] = ["long", "log"].map(|what| stage.name(what, 0));

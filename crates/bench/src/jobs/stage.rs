@@ -8,13 +8,14 @@ use adit_base::held;
 use serde::{Deserialize, Serialize};
 
 use crate::measurement::calm::{Look, measure_calm};
-use crate::measurement::data::{AlignedBuffer, Noise, PAGE_BYTES, Prng};
+use crate::measurement::data::{AlignedBuffer, Noise, PAGE_BYTES};
 use crate::measurement::gate::Gate;
 use crate::measurement::interrupt;
 use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing, measure};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// How much of everything; the same for all systems.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -9,11 +9,12 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::stage::{Measured, Stage, readable_bytes};
-use crate::measurement::data::{AlignedBuffer, Prng};
+use crate::measurement::data::AlignedBuffer;
 use crate::measurement::resources::observed;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Flow, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// The requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

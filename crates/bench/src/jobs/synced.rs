@@ -4,10 +4,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::stage::{Measured, Stage, in_threads};
-use crate::measurement::data::{PAGE_BYTES, Prng};
+use crate::measurement::data::PAGE_BYTES;
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// The size of a small transaction in a database's log.
 const RECORD_BYTES: usize = 100;

@@ -1,5 +1,5 @@
-//! The same operation by several threads at once: each on its own file (or in its own directory), or
-//! all on one.
+//! The same operation by several threads at once: each on its own file (or in its own directory),
+//! or all on one.
 //!
 //! The threads start together and each runs for the same time. All files that are read or
 //! overwritten have the same size together, however many threads there are. Creating, renaming and
@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::stage::{Measured, Stage, in_threads, places, to_the_end, warm};
 use super::synced;
-use crate::measurement::data::{AlignedBuffer, PAGE_BYTES, Prng};
+use crate::measurement::data::{AlignedBuffer, PAGE_BYTES};
 use crate::measurement::row::RowKey;
 use crate::measurement::sample::{Limit, Sample, Timing};
 use crate::target::{Access, Name, Target, TargetFile};
+use adit_base::random::Prng;
 
 /// One point of the curves of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

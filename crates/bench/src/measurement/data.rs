@@ -1,7 +1,8 @@
-//! Data and places of writes: incompressible bytes, random places, page-aligned memory.
+//! Data of writes: incompressible bytes, page-aligned memory.
 //!
 //! Seeded, so that every system and every round sees the same sequence.
 
+use adit_base::random::Prng;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -60,37 +61,6 @@ impl Drop for AlignedBuffer {
     }
 }
 
-/// SplitMix64: enough to choose places and to defeat compression.
-#[derive(Clone, Debug)]
-pub struct Prng(u64);
-
-impl Prng {
-    /// The sequence of that seed.
-    pub fn new(seed: u64) -> Prng {
-        Prng(seed)
-    }
-
-    /// The next 64 bits.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it has no end, of which an iterator would have to tell"
-    )]
-    #[inline]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform below `bound`, without a division.
-    #[inline]
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// Incompressible bytes to write from. Large enough that a device doesn't see the same page twice
 /// in a row, small enough to stay in the processor's cache.
 pub(crate) struct Noise {
@@ -102,10 +72,7 @@ const NOISE_BYTES: usize = 2 << 20;
 impl Noise {
     pub(crate) fn new(seed: u64) -> Noise {
         let mut bytes = AlignedBuffer::new(NOISE_BYTES);
-        let mut prng = Prng::new(seed);
-        for word in bytes.chunks_exact_mut(8) {
-            word.copy_from_slice(&prng.next().to_le_bytes());
-        }
+        Prng::new(seed).fill(&mut bytes);
         Noise { bytes }
     }
 
@@ -121,7 +88,7 @@ impl Noise {
 
 #[cfg(test)]
 mod tests {
-    use super::{AlignedBuffer, Noise, PAGE_BYTES, Prng};
+    use super::{AlignedBuffer, Noise, PAGE_BYTES};
 
     #[test]
     fn buffers_and_noise_lie_on_page_boundaries() {
@@ -132,15 +99,5 @@ mod tests {
             assert_eq!(noise.at(turn, 100).as_ptr() as usize % PAGE_BYTES, 0);
         }
         assert_eq!(noise.at(u64::MAX, 1 << 20).len(), 1 << 20);
-    }
-
-    #[test]
-    fn below_stays_below_and_reaches_both_ends() {
-        let mut prng = Prng::new(1);
-        let mut seen = [false; 5];
-        for _ in 0..1000 {
-            seen[prng.below(5) as usize] = true;
-        }
-        assert_eq!(seen, [true; 5]);
     }
 }

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::row::{Measurement, threads_in_title};
 
-/// The labels of the floor, of Adit, of programs under `adit run`, and of clients of a server; every
-/// other label is a kernel's file system.
+/// The labels of the floor, of Adit, of programs under `adit run`, and of clients of a server;
+/// every other label is a kernel's file system.
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ADIT: &str = "adit";
 pub(crate) const ADIT_RUN: &str = "adit run";

@@ -85,7 +85,8 @@ pub struct Measurement {
     /// The share of the time in which the lock of Adit's worker was held, where that was measured.
     #[serde(default)]
     pub lock_share: Option<f64>,
-    /// Of several clients, the share of the one that did least, of what each of them did on average.
+    /// Of several clients, the share of the one that did least, of what each of them did on
+    /// average.
     #[serde(default)]
     pub least_share: Option<f64>,
 }

@@ -222,11 +222,6 @@ impl Sample {
         }
     }
 
-    /// Operations per second.
-    pub fn rate(&self) -> f64 {
-        self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
-    }
-
     /// Several threads that ran at the same time.
     pub(crate) fn side_by_side(samples: Vec<Sample>) -> Sample {
         let mut sum = Sample::untimed(0, Duration::ZERO);

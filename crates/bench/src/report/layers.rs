@@ -60,36 +60,8 @@ pub(crate) fn write(text: &mut String, rows: &[BreakdownRow]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layer, write};
-    use crate::measurement::layers::{BreakdownRow, LayerShare};
-
-    /// All of its time in these layers.
-    fn row(title: &str, shares: &[(Layer, f64)]) -> BreakdownRow {
-        let share = |&(layer, share): &(Layer, f64)| LayerShare {
-            layer: layer.name().to_owned(),
-            us: share * 12.0,
-            share,
-            entries: 1.0,
-        };
-        BreakdownRow {
-            id: "id".to_owned(),
-            title: title.to_owned(),
-            threads: 1,
-            operations: 10,
-            untimed_us: 10.0,
-            timed_us: 12.0,
-            layers: shares.iter().map(share).collect(),
-        }
-    }
-
-    fn rows() -> Vec<BreakdownRow> {
-        let device = [
-            (Layer::Call, 0.2),
-            (Layer::Map, 0.001),
-            (Layer::Device, 0.799),
-        ];
-        vec![row("append", &device), row("stat", &[(Layer::Names, 1.0)])]
-    }
+    use super::write;
+    use crate::measurement::layers::samples::rows;
 
     #[test]
     fn the_table_has_the_layers_that_take_time() {

@@ -1,7 +1,7 @@
 //! One database in several processes: RocksDB's secondary and read-only instances, over a socket.
 
-use crate::support::library;
-use crate::{HANGS_AFTER, built, check, fails_with_words, mkfs, run, scratch, text, with_plugin};
+use crate::support::*;
+use crate::{built, fails_with_words, with_plugin};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,9 @@
-//! A RocksDB that fills a DB and is killed again and again: the program, the server under it, or both.
+//! A RocksDB that fills a DB and is killed again and again: the program, the server under it, or
+//! both.
 
 use crate::instances::{place, serve};
-use crate::{HANGS_AFTER, built, check, mkfs, run, scratch, support, text, with_plugin};
+use crate::support::{HANGS_AFTER, check, kills, mkfs, moments, run, scratch, seed, text};
+use crate::{built, support, with_plugin};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -9,31 +11,7 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
-
-/// Kills of each kind. `ADIT_KILLS` makes it more.
-const KILLS: u64 = 3;
-
-fn kills() -> u64 {
-    std::env::var("ADIT_KILLS").map_or(KILLS, |n| n.parse().expect("a number"))
-}
-
-/// In messages of failures: it decides the moments.
-fn seed() -> u64 {
-    let now = SystemTime::UNIX_EPOCH.elapsed();
-    now.map_or(1, |now| now.as_nanos() as u64)
-}
-
-/// A few random milliseconds.
-fn moments(seed: u64) -> impl Iterator<Item = Duration> {
-    let mut state = seed | 1;
-    std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        Duration::from_millis(20 + state % 700)
-    })
-}
+use std::time::{Duration, Instant};
 
 /// A program that puts one key after the other.
 struct Writer {

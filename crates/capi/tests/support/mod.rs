@@ -7,8 +7,13 @@ mod served;
 
 pub(crate) use served::Served;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
+
+/// No program takes this long, however busy the machine is.
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(240);
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -120,4 +125,110 @@ pub(crate) fn shown_by(library: &Path) -> Vec<String> {
     let mut names: Vec<String> = names.lines().map(str::to_owned).collect();
     names.sort();
     names
+}
+
+/// The sources in a folder of the repository.
+pub(crate) fn sources(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut sources: Vec<_> = std::fs::read_dir(root().join(folder))
+        .expect("the folder is there")
+        .map(|entry| entry.expect("a folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|of| of == extension))
+        .collect();
+    sources.sort();
+    assert!(!sources.is_empty());
+    sources
+}
+
+/// Runs the command lines in the first comment of an example, as they are written, in a folder
+/// where `target/release` is what cargo built with this test; the folder, and what they print.
+pub(crate) fn run_as_it_says(source: &Path) -> (tempfile::TempDir, String) {
+    let built = library("libadit.so");
+    let built = built.parent().expect("a library lies in a folder");
+    let root = root().canonicalize().expect("the repository");
+    let folder = scratch();
+    let link = |from: &Path, to: &str| {
+        std::os::unix::fs::symlink(from, folder.path().join(to)).expect("linked");
+    };
+    link(&root.join("examples"), "examples");
+    link(&root.join("crates"), "crates");
+    std::fs::create_dir(folder.path().join("target")).expect("made");
+    link(built, "target/release");
+    let text = std::fs::read_to_string(source).expect("a source");
+    let lines: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(" *   "))
+        .collect();
+    let [cargo, rest @ ..] = &lines[..] else {
+        panic!("{}: no command lines", source.display());
+    };
+    assert_eq!(*cargo, "cargo build --release --package libadit");
+    let output = run(Command::new("sh")
+        .args(["-e", "-c", &rest.join("\n")])
+        .current_dir(folder.path())
+        .env_remove("LD_LIBRARY_PATH"));
+    (folder, output)
+}
+
+pub(crate) fn mkfs(image: &Path, size_bytes: u64) {
+    adit::Volume::mkfs(text(image), adit::MkfsOptions::new().size_bytes(size_bytes))
+        .expect("a fresh image can be formatted");
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("the target folder has a plain name")
+}
+
+/// What `adit check` does: opens, which recovers, and compares everything with everything.
+pub(crate) fn check(image: &Path, when: &str) {
+    let volume = adit::Volume::open(text(image)).expect("a killed volume can be opened");
+    let report = volume.check().expect("a volume can be checked");
+    assert!(report.problems.is_empty(), "{when}: {:?}", report.problems);
+    volume.close().expect("it is in use by nobody else");
+}
+
+/// Waits for a program, and ends the test if it hangs; its exit code, its output, and what it said.
+pub(crate) fn ends(command: &mut Command) -> (Option<i32>, Vec<u8>, String) {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let pid = child.id() as libc::pid_t;
+    let (ended, watched) = mpsc::channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        let late = watched.recv_timeout(HANGS_AFTER) == Err(RecvTimeoutError::Timeout);
+        if late {
+            // SAFETY: plain system call on a child of ours that nobody has waited for to its end.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        late
+    });
+    let output = child.wait_with_output().expect("it ends");
+    drop(ended);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!watcher.join().expect("no panic"), "it hangs: {words}");
+    assert!(!words.contains("panicked"), "{words}");
+    (output.status.code(), output.stdout, words)
+}
+
+/// Kills of each kind: few, or `ADIT_KILLS`.
+pub(crate) fn kills() -> u64 {
+    std::env::var("ADIT_KILLS").map_or(3, |n| n.parse().expect("a number"))
+}
+
+/// Decides the [`moments`]; it belongs into the message of a failure.
+pub(crate) fn seed() -> u64 {
+    let now = SystemTime::UNIX_EPOCH.elapsed();
+    now.map_or(1, |now| now.as_nanos() as u64)
+}
+
+/// A few random milliseconds.
+pub(crate) fn moments(seed: u64) -> impl Iterator<Item = Duration> {
+    let mut state = seed | 1;
+    std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        Duration::from_millis(20 + state % 700)
+    })
 }

@@ -1,6 +1,6 @@
 //! Runs the `adit` binary in a directory of its own.
 
-#![allow(dead_code, unreachable_pub)] // each test file uses its part
+#![allow(dead_code, unreachable_pub, unused_macros)] // each test file uses its part
 
 #[path = "../../../client/tests/support/served.rs"]
 mod served;
@@ -20,6 +20,33 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 /// The image of most tests.
 const VOLUME: &str = "v.adit";
+
+/// Skips a test of `adit run` where the library isn't built, or a program isn't installed.
+macro_rules! need {
+    ($($program:literal)*) => {
+        if let Some(missing) = support::missing(&[$($program),*]) {
+            return adit_skip::skip(missing);
+        }
+    };
+}
+
+/// What this machine lacks for `adit run` with these programs.
+pub fn missing(programs: &[&str]) -> Option<String> {
+    if !library().is_file() {
+        return Some("libadit_preload.so is not built (cargo build -p adit-preload)".to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    let folders: Vec<PathBuf> = folders.collect();
+    let is_installed = |program: &str| folders.iter().any(|of| of.join(program).is_file());
+    let missing = programs.iter().find(|program| !is_installed(program))?;
+    Some(format!("{missing} is not installed"))
+}
+
+/// `cargo build --workspace` puts it beside the command.
+pub fn library() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("libadit_preload.so")
+}
 
 pub struct Place {
     directory: tempfile::TempDir,
@@ -46,14 +73,28 @@ impl Place {
         self.directory.path().join(name)
     }
 
+    /// Compiles a C program of these tests; its path.
+    pub fn compiled(&self, name: &str) -> String {
+        let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let program = self.path(name);
+        let compiled = Command::new("cc")
+            .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
+            .args([program.as_os_str(), source.as_ref(), "-ldl".as_ref()])
+            .output()
+            .expect("a C compiler");
+        let errors = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{errors}");
+        program.to_str().expect("text").to_owned()
+    }
+
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
         command.args(arguments).current_dir(self.directory.path());
         command
     }
 
-    /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`, the
-    /// volume lies in a server meanwhile, and the command gets its address (and names that).
+    /// Runs it. It must end in time, and without a panic. Where this file is a part of `served`,
+    /// the volume lies in a server meanwhile, and the command gets its address (and names that).
     pub fn run(&self, arguments: &[&str]) -> Output {
         let (command, served) = self.begin(arguments);
         let output = self.end(command);

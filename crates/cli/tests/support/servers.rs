@@ -10,6 +10,17 @@ use std::time::{Duration, Instant};
 
 /// Nothing takes so long, however busy the machine is.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A record: its number, and bytes made of it; of a length that no page is a multiple of.
+pub const RECORD_BYTES: usize = 100;
+
+pub fn record(number: u64) -> [u8; RECORD_BYTES] {
+    let mut record = [number as u8; RECORD_BYTES];
+    record[..8].copy_from_slice(&number.to_le_bytes());
+    record
+}
+
+/// How often something dies: `ADIT_DEATHS`.
 pub fn deaths(few: u64) -> u64 {
     let given = std::env::var("ADIT_DEATHS").ok();
     given.map_or(few, |given| given.parse().expect("a number"))

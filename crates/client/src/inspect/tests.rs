@@ -202,8 +202,8 @@ fn an_onlooker_of_the_old_protocol_is_sent_away() {
     volume.close().expect("closed");
 }
 
-/// An onlooker, and its connection, which is accepted here. This process has the image's lock, so it
-/// is believed.
+/// An onlooker, and its connection, which is accepted here. This process has the image's lock, so
+/// it is believed.
 fn with_a_visitor(image: &Image, visited: impl FnOnce(OwnedFd)) -> Result<Inspector> {
     let listener = Identity::of(&image.address).expect("there").listen();
     let listener = listener.expect("listens");

@@ -674,8 +674,8 @@ fn many_reads_of_one_call_are_done_by_many_threads() {
     assert_eq!(got, [10, 0, content.len()]);
 }
 
-/// The pollers were stopped one by one, and the first waited for a lock that a session of the second
-/// had; another one panicked when it counted the work of sessions that it had just ended.
+/// The pollers were stopped one by one, and the first waited for a lock that a session of the
+/// second had; another one panicked when it counted the work of sessions that it had just ended.
 #[test]
 fn a_server_with_several_pollers_stops_while_locks_wait_and_sessions_work() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -722,8 +722,8 @@ fn a_server_with_several_pollers_stops_while_locks_wait_and_sessions_work() {
     }
 }
 
-/// A file of many extents becomes shorter in several transactions; meanwhile its size is the new one
-/// for each reader, of mapped pages, too.
+/// A file of many extents becomes shorter in several transactions; meanwhile its size is the new
+/// one for each reader, of mapped pages, too.
 #[test]
 fn pages_behind_the_end_are_not_read_while_a_file_becomes_shorter_in_steps() {
     const PAGE: u64 = 4096;

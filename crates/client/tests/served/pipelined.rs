@@ -1,5 +1,5 @@
-//! Asynchronous operations of one thread: several messages are under way, more operations than slots
-//! wait their turn, and none is lost with its handle, its file, its queue or in a fork.
+//! Asynchronous operations of one thread: several messages are under way, more operations than
+//! slots wait their turn, and none is lost with its handle, its file, its queue or in a fork.
 
 use crate::support::Served;
 use crate::{connect, errno, read_write, served};
@@ -142,8 +142,8 @@ fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A volume in a server, on a device with a gate, and a file for direct IO of so many pages, each of
-/// its own bytes.
+/// A volume in a server, on a device with a gate, and a file for direct IO of so many pages, each
+/// of its own bytes.
 fn gated(pages: usize) -> (Arc<Gate>, Served, Volume, File) {
     let gate = Gate::new();
     let device = Arc::new(Gated(gate.clone()));
@@ -211,8 +211,8 @@ fn a_direct_read_goes_from_the_device_into_the_buffer() {
                 }
             });
             gate.until(1);
-            // SAFETY: mapped as long as the buffer, which the read has; the device writes there only
-            // once the gate is open.
+            // SAFETY: mapped as long as the buffer, which the read has; the device writes there
+            // only once the gate is open.
             assert_eq!(unsafe { start.read_volatile() }, MARK, "no copy is between");
             gate.open();
             let read = read.join().expect("no panic").expect("read");

@@ -1,9 +1,9 @@
-//! Appends without a message: a file that one descriptor alone has open may have a *tail*, memory of
-//! a tmpfs to which the program that has the descriptor appends (`adit_store`'s `cache/tail`).
+//! Appends without a message: a file that one descriptor alone has open may have a *tail*, memory
+//! of a tmpfs to which the program that has the descriptor appends (`adit_store`'s `cache/tail`).
 //!
 //! Invariant: each operation on the content, size or times of a file with a tail absorbs it first;
-//! each that changes them, and each new descriptor, ends it. So nobody sees the file without what was
-//! acknowledged, and only absorption moves its end while there is a tail.
+//! each that changes them, and each new descriptor, ends it. So nobody sees the file without what
+//! was acknowledged, and only absorption moves its end while there is a tail.
 
 use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
@@ -29,7 +29,8 @@ fn is_of_client(error: &Error) -> bool {
 
 impl Fs {
     /// Gives a descriptor a tail of so many bytes, to whose [memory](OpenFile::tail) its program
-    /// appends from here on; `nonce` makes its name one that nobody guesses, and `may` is asked last.
+    /// appends from here on; `nonce` makes its name one that nobody guesses, and `may` is asked
+    /// last.
     ///
     /// `EBUSY`: others have the file open, or use it at this moment. `EOPNOTSUPP`: not for such a
     /// descriptor, or the volume's cache doesn't survive this process.

@@ -3,8 +3,8 @@
 //!
 //! Rules are those of path_resolution(7): each directory on the way must be searchable by the
 //! caller, and at most [`LINKS_FOLLOWED_MAX`] symbolic links are followed, with targets of at most
-//! [`FOLLOWED_BYTES_MAX`]. The operation judges the last component ([`Last`]), since each has its own
-//! errno for `.`, `..` and a trailing slash.
+//! [`FOLLOWED_BYTES_MAX`]. The operation judges the last component ([`Last`]), since each has its
+//! own errno for `.`, `..` and a trailing slash.
 
 use super::slot::{Slots, kind_of};
 use super::symlink;

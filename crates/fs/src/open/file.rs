@@ -190,9 +190,9 @@ impl OpenFile {
         self.flags.writable() && !self.flags.intersects(OTHERS) && self.credentials.privileged // other writers clear set-ID bits
     }
 
-    /// An overwrite without the worker, where it is granted: of bytes within a page that is dirty in
-    /// the cache or, opened DIRECT, of whole physical blocks of the device. The caller must do what
-    /// the result asks for (`Fs::end_granted_writes`).
+    /// An overwrite without the worker, where it is granted: of bytes within a page that is dirty
+    /// in the cache or, opened DIRECT, of whole physical blocks of the device. The caller must do
+    /// what the result asks for (`Fs::end_granted_writes`).
     pub fn try_write(&self, offset: u64, data: &[u8]) -> GrantedWrite {
         match &self.shared {
             Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {

@@ -1,4 +1,5 @@
-//! The tail of an open file: memory to which its program appends without a message (`data/tail.rs`).
+//! The tail of an open file: memory to which its program appends without a message
+//! (`data/tail.rs`).
 
 use super::file::OpenFile;
 use super::inode::Inode;

@@ -82,8 +82,8 @@ impl Fs {
         self.base.root
     }
 
-    /// Is what lost its last name in an earlier opening still there ([`Fs::open_with_orphans`])? Then
-    /// nobody has used the volume yet.
+    /// Is what lost its last name in an earlier opening still there ([`Fs::open_with_orphans`])?
+    /// Then nobody has used the volume yet.
     pub fn keeps_orphans(&self) -> bool {
         self.keeps_orphans.get()
     }

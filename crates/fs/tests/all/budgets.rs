@@ -225,8 +225,8 @@ fn a_second_attribute_within_a_tick_is_made_durable_by_an_fsync() {
 }
 
 /// A second atomic write within a tick changes pages of data and not the slot. The place of the
-/// transaction was only in memory, which the file left when others came, and an fsync took the write
-/// for durable.
+/// transaction was only in memory, which the file left when others came, and an fsync took the
+/// write for durable.
 #[test]
 fn an_atomic_write_to_a_file_that_left_memory_is_made_durable_by_an_fsync() {
     const OTHERS: u32 = 2500;

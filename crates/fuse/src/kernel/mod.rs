@@ -1,8 +1,8 @@
 //! The kernel's side of a mount: the protocol of `/dev/fuse`, version 7.
 //!
 //! `request.rs` reads a request, `reply.rs` writes the body of a reply, `connection.rs` has the
-//! descriptor that they pass through. All numbers have the machine's byte order; the layouts are those
-//! of Linux's `include/uapi/linux/fuse.h`.
+//! descriptor that they pass through. All numbers have the machine's byte order; the layouts are
+//! those of Linux's `include/uapi/linux/fuse.h`.
 //!
 //! Not here: any file system.
 

@@ -246,9 +246,9 @@ impl MappedMemory {
         }
     }
 
-    /// `ENOMEM`, if it is more than a small one and other programs would find little memory: less than
-    /// a quarter of the tmpfs, or an eighth of the machine's memory, is free. A database's index is
-    /// small, and a tmpfs may be full of the cache, a machine of a database's buffers.
+    /// `ENOMEM`, if it is more than a small one and other programs would find little memory: less
+    /// than a quarter of the tmpfs, or an eighth of the machine's memory, is free. A database's
+    /// index is small, and a tmpfs may be full of the cache, a machine of a database's buffers.
     pub(crate) fn check_room(&self) -> Result<()> {
         const SMALL_BYTES: u64 = 2 << 20;
         let taken =

@@ -11,7 +11,7 @@
 
 use super::{BlobShared, GRANT_FRAMES_AFTER, MappedPages, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};
-use crate::format::{BlobId, BlobKind, Slot};
+use crate::format::{BlobId, Slot};
 use crate::journal::Point;
 use crate::metadata::extents::Mapping;
 use adit_base::PAGE_BYTES;
@@ -149,11 +149,6 @@ impl Blob {
             false => None,
             true => self.mapped.borrow().clone(),
         }
-    }
-
-    /// What it is.
-    pub fn kind(&self) -> BlobKind {
-        BlobKind::from_u8(self.slot.borrow().kind).unwrap_or(BlobKind::Blob)
     }
 
     /// Size in bytes, as `write` left it.
@@ -294,8 +289,9 @@ impl Blob {
         self.note_size();
     }
 
-    /// Invariant, under the worker's lock: while the size isn't that of the slot that others see, it
-    /// is counted, from before that is acknowledged; as [`Ahead`](super::Ahead) for all attributes.
+    /// Invariant, under the worker's lock: while the size isn't that of the slot that others see,
+    /// it is counted, from before that is acknowledged; as [`Ahead`](super::Ahead) for all
+    /// attributes.
     fn note_size(&self) {
         self.count_size(self.size() != self.slot.borrow().size);
     }

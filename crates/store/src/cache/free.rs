@@ -57,19 +57,6 @@ impl FreeFrames {
     pub(super) fn count(&self) -> u32 {
         self.count
     }
-
-    /// How many of a chunk are free.
-    pub(super) fn count_in(&self, chunk: u32) -> u32 {
-        let bits = &self.bits[chunk as usize];
-        bits.iter().map(|word| word.count_ones()).sum()
-    }
-
-    /// Takes all that are free in a chunk. Slow.
-    pub(super) fn take_chunk(&mut self, chunk: u32) {
-        self.count -= self.count_in(chunk);
-        self.bits[chunk as usize] = [0; WORDS];
-        self.chunks.retain(|&other| other != chunk);
-    }
 }
 
 fn place(frame: u32) -> (usize, u64) {
@@ -88,7 +75,6 @@ mod tests {
         let mut free = FreeFrames::new(frames);
         assert_eq!(free.pop(), None);
         (0..frames).rev().for_each(|frame| free.push(frame));
-        assert_eq!(free.count_in(3), 7);
         let taken: Vec<u32> = std::iter::from_fn(|| free.pop()).collect();
         assert!(taken.iter().copied().eq(0..frames));
     }
@@ -101,16 +87,6 @@ mod tests {
         assert_eq!([free.pop(), free.pop()], [Some(CHUNK_FRAMES + 3), Some(0)]);
         free.push(0);
         assert_eq!(free.pop(), Some(0));
-    }
-
-    #[test]
-    fn a_chunk_is_taken_as_a_whole() {
-        let mut free = FreeFrames::new(3 * CHUNK_FRAMES);
-        (0..3 * CHUNK_FRAMES).for_each(|frame| free.push(frame));
-        free.take_chunk(1);
-        assert_eq!(free.count_in(1), 0);
-        let taken = std::iter::from_fn(|| free.pop());
-        assert!(taken.eq((2 * CHUNK_FRAMES..3 * CHUNK_FRAMES).chain(0..CHUNK_FRAMES)));
     }
 
     #[test]

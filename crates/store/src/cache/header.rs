@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) const META_OFFSET: usize = PAGE_BYTES;
 /// "aditcach"
 pub(super) const MAGIC: u64 = 0x6863_6163_7469_6461;
-/// Changes with the header, with [`FrameMeta`], with what either means, and with what lies beside the
-/// mapping and is taken over with it (`tail`).
+/// Changes with the header, with [`FrameMeta`], with what either means, and with what lies beside
+/// the mapping and is taken over with it (`tail`).
 pub(super) const VERSION: u32 = 4;
 
 /// Applies have numbers above it, in each opening.

@@ -265,7 +265,7 @@ impl Mapping {
             _guard: None,
             file: None,
             versions: None,
-            huge_pages: HugePages::new(layout.frames.div_ceil(CHUNK_FRAMES)),
+            huge_pages: HugePages::default(),
             superfluous: AtomicBool::new(false),
             generation: adit_base::fork::generation(),
             #[cfg(loom)]
@@ -319,7 +319,8 @@ impl Mapping {
         self.versions.as_ref().map(|versions| versions.of(frame))
     }
 
-    /// The counts of blobs that are ahead of their slots, if readers in other processes look at them.
+    /// The counts of blobs that are ahead of their slots, if readers in other processes look at
+    /// them.
     pub(super) fn ahead_counts(&self, of: AheadOf) -> Option<&[AtomicU32]> {
         self.versions
             .as_ref()
@@ -408,7 +409,7 @@ impl Mapping {
             // A tmpfs gives no huge pages by itself (mount option huge=never); asked in this way it
             // does. SAFETY: keeps the content; a whole chunk of our own mapping.
             let collapsed = unsafe { libc::madvise(start, len_bytes, MADV_COLLAPSE) } == 0;
-            self.huge_pages.note(chunk, collapsed, started.elapsed());
+            self.huge_pages.note(collapsed, started.elapsed());
             if collapsed {
                 return true;
             }
@@ -420,30 +421,6 @@ impl Mapping {
         // Only faster.
         let _ = unsafe { rustix::mm::madvise(start, len_bytes, Advice::LinuxPopulateWrite) };
         true
-    }
-
-    /// Gives the memory of a chunk without used frames back to the system. Whether it did.
-    pub(super) fn release_chunk(&self, chunk: u32) -> bool {
-        if self.versions.is_some() {
-            // A reader that is about to look would allocate it again, or find no room: SIGBUS.
-            return false;
-        }
-        let (first, frames) = self.chunk(chunk);
-        let advice = match &self.placement {
-            CachePlacement::Shared(_) => Advice::LinuxRemove,
-            // Reserved huge pages are not promised to come back.
-            CachePlacement::Anonymous { huge_tlb: true, .. } => return false,
-            CachePlacement::Anonymous { .. } => Advice::LinuxDontNeed,
-        };
-        let start = self.page(first).cast::<c_void>();
-        // SAFETY: the owner vouches that no frame of the chunk is in use, so its content may become
-        // zeroes.
-        let released =
-            unsafe { rustix::mm::madvise(start, frames as usize * PAGE_BYTES, advice).is_ok() };
-        if released {
-            self.huge_pages.forget(chunk);
-        }
-        released
     }
 
     /// Bytes of memory that the cache put on huge pages.

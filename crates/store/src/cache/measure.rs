@@ -110,7 +110,7 @@ fn reads() {
                     );
                 }
             }
-            cache.close().expect("closed");
+            cache.frames().delete_shared().expect("closed");
         }
     }
 }

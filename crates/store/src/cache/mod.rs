@@ -1,13 +1,13 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
-//! `mapping.rs` is the memory, `header.rs` its first page, `frames.rs` what every thread may do with
-//! it, `held.rs` how one sees several pages of one moment, `index.rs` how a page is found, `owner.rs`
-//! what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which are free,
-//! `writing.rs`: how it changes pages), `apply.rs` how a transaction becomes visible, `lists.rs` the
-//! owner's lists of frames, `published.rs` frames that other processes read, `salvage.rs` what is
-//! left of a process that died, `leftover.rs` how that is found, `name.rs` how it is named,
-//! `claim.rs` how an opener keeps others away that reach the volume in another way, `tail` memory
-//! beside the mapping to which programs in other processes append.
+//! `mapping.rs` is the memory, `header.rs` its first page, `frames.rs` what every thread may do
+//! with it, `held.rs` how one sees several pages of one moment, `index.rs` how a page is found,
+//! `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which
+//! are free, `writing.rs`: how it changes pages), `apply.rs` how a transaction becomes visible,
+//! `published.rs` frames that other processes read, `salvage.rs` what is left of a process that
+//! died, `leftover.rs` how that is found, `name.rs` how it is named, `claim.rs` how an opener keeps
+//! others away that reach the volume in another way, `tail` memory beside the mapping to which
+//! programs in other processes append.
 //!
 //! Invariants:
 //! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
@@ -35,7 +35,6 @@ mod held;
 mod huge_pages;
 mod index;
 mod leftover;
-mod lists;
 mod mapping;
 mod mappings;
 #[cfg(test)]
@@ -62,7 +61,6 @@ pub(crate) use header::ADDRESS_BYTES_MAX;
 pub use header::CacheHeader;
 pub(crate) use held::{HeldPage, HeldPages};
 pub use leftover::{Content, Dead, Leftover, Purpose};
-pub use lists::{FrameList, Lane};
 pub use mapping::{CacheOptions, CachePlacement, Survive};
 pub(crate) use mapping::{delete_file, impossible};
 pub use mappings::{Mapping, mappings, remove_mapping};

@@ -52,7 +52,7 @@ fn assert_all_come_back(cache: &mut Cache) {
             cache.remove(frame);
         }
     }
-    cache.set_limit(cache.counts().total);
+    cache.drain_returned();
     let counts = cache.counts();
     assert_eq!((counts.used, counts.retired), (0, 0), "a frame got lost");
 }

@@ -8,8 +8,8 @@
 //! that is handed out points into frame memory, not into `Cache`. Its content changes only through
 //! [`OwnedCache::write`], [`OwnedCache::apply`] or a shadow's pointer, none of which the store
 //! calls while it holds the page (`transaction.rs`: pages are read through `&self`, changed through
-//! `&mut self`). [`OwnedCache::fill_shadow`] changes only granules that nobody was given yet. Threads
-//! overwrite only pages that the store doesn't look at meanwhile (`blob/write_grant`).
+//! `&mut self`). [`OwnedCache::fill_shadow`] changes only granules that nobody was given yet.
+//! Threads overwrite only pages that the store doesn't look at meanwhile (`blob/write_grant`).
 
 use crate::cache::{Applied, Cache, Counts, FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::Page;

@@ -2,20 +2,18 @@
 //!
 //! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the
 //! caller keeps a `Cache` in its worker state. Content of a published frame is changed in place
-//! when nobody pins it and else in a fresh frame that takes its place, number in the index, lists,
-//! flags and all.
+//! when nobody pins it and else in a fresh frame that takes its place, number in the index, flags
+//! and all.
 //!
 //! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow,
 //! journal buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags
-//! change only through `set_flags_word`. `used` counts every frame that isn't free; it exceeds
-//! `limit` only after `set_limit`.
+//! change only through `set_flags_word`. `used` counts every frame that isn't free.
 
 use super::ahead::Ahead;
 use super::frames::{Frames, Loads, RETIRED, WRITING};
 use super::free::FreeFrames;
 use super::header::NOTHING_APPLIED;
 use super::index::Index;
-use super::lists::{FrameList, Lane, Links};
 use super::mapping::Mapping;
 use super::{CacheOptions, CachePlacement, FrameFlags, FrameId, FrameKey, PageBytes};
 use adit_base::Result;
@@ -34,10 +32,8 @@ pub struct Pinned;
 /// How many frames are what.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// Address space for so many.
+    /// Used and free ones.
     pub total: u32,
-    /// At most so many are used at once.
-    pub limit: u32,
     /// Not free.
     pub used: u32,
     /// With DIRTY.
@@ -56,15 +52,12 @@ pub struct Counts {
 pub struct Cache {
     pub(super) frames: Arc<Frames>,
     pub(super) loads: Arc<Loads>,
-    pub(super) links: Links,
     /// First and last LSN of journaled frames.
     pub(super) lsns: Vec<[u64; 2]>,
     pub(super) free: FreeFrames,
-    /// Free frames whose chunk was given back to the system, lowest last.
-    pub(super) cold_chunks: Vec<u32>,
     /// Frames at and above it were never used.
     pub(super) touched: u32,
-    /// Frames below it have memory behind them (apart from cold chunks).
+    /// Frames below it have memory behind them.
     pub(super) backed: u32,
     pub(super) backing_retry: u32,
     pub(super) ahead: Ahead,
@@ -87,17 +80,14 @@ impl Cache {
             loads: Arc::new(Loads(frames.clone())),
             ahead: Ahead::new(frames.clone()),
             frames,
-            links: Links::new(total),
             lsns: vec![[0; 2]; total as usize],
             free: FreeFrames::new(total),
-            cold_chunks: Vec::new(),
             touched: 0,
             backed: 0,
             backing_retry: 0,
             hand: 0,
             counts: Counts {
                 total,
-                limit: total,
                 ..Counts::default()
             },
             applies: NOTHING_APPLIED,
@@ -119,17 +109,6 @@ impl Cache {
     /// `allocate`.
     pub fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// At most so many frames are used at once.
-    pub fn limit(&self) -> u32 {
-        self.counts.limit
-    }
-
-    /// The clean end of a volume whose state is all on the device: a shared mapping's name goes
-    /// away. Without this it is left to be salvaged.
-    pub fn close(self) -> Result<()> {
-        self.frames.mapping().delete()
     }
 
     // ---- finding and looking
@@ -164,12 +143,6 @@ impl Cache {
     pub fn prefetch(&self, key: FrameKey, offset: usize) {
         let frames = &self.frames;
         frames.index.prefetch(frames.mapping(), key, offset);
-    }
-
-    /// Is this frame still the one that holds that page? (It may have been replaced while its
-    /// write-back was in flight.)
-    pub fn is_current(&self, id: FrameId, key: FrameKey) -> bool {
-        self.flags(id).contains(FrameFlags::INDEXED) && self.key(id) == key
     }
 
     /// The page. Not while a device fills it.
@@ -509,8 +482,8 @@ impl Cache {
         self.frames.buffer_of_pin(id.0)
     }
 
-    /// Takes a page out of the cache, whatever its flags, and out of its lists. The frame is free
-    /// now, or when its last pin goes.
+    /// Takes a page out of the cache, whatever its flags. The frame is free now, or when its last
+    /// pin goes.
     pub fn remove(&mut self, id: FrameId) {
         assert!(
             self.flags(id).contains(FrameFlags::INDEXED),
@@ -535,8 +508,6 @@ impl Cache {
 
     /// Out of everything, then free: at once, or through the return stack.
     pub(super) fn retire(&mut self, frame: u32) {
-        self.links.unlink(Lane::Data, frame);
-        self.links.unlink(Lane::Journal, frame);
         // Before RETIRED: nobody can see VALID on a frame whose last pin made it free.
         self.set_flags_word(frame, 0);
         let frames = &self.frames;
@@ -556,52 +527,6 @@ impl Cache {
         } else {
             self.counts.retired += 1;
         }
-    }
-
-    // ---- lists
-    // -----------------------------------------------------------------------------------------
-
-    /// A new, empty list.
-    pub fn new_list(&mut self, lane: Lane) -> FrameList {
-        self.links.new_list(lane)
-    }
-
-    /// Forgets an empty list.
-    pub fn drop_list(&mut self, list: FrameList) {
-        self.links.drop_list(list);
-    }
-
-    /// Appends a frame that is in no list of this lane.
-    pub fn push_back(&mut self, list: &FrameList, id: FrameId) {
-        self.links.push_back(list, id.0);
-    }
-
-    /// Takes a frame out of its list of this lane, if it is in one.
-    pub fn unlink(&mut self, lane: Lane, id: FrameId) {
-        self.links.unlink(lane, id.0);
-    }
-
-    /// Is the frame in a list of this lane?
-    pub fn is_listed(&self, lane: Lane, id: FrameId) -> bool {
-        self.links.is_listed(lane, id.0)
-    }
-
-    /// The first frame of a list.
-    pub fn first(&self, list: &FrameList) -> Option<FrameId> {
-        self.links.first(list).map(FrameId)
-    }
-
-    /// The frame after this one in its list.
-    pub fn after(&self, list: &FrameList, id: FrameId) -> Option<FrameId> {
-        self.links.after(list.lane(), id.0).map(FrameId)
-    }
-
-    /// The frames of a list, from the front.
-    pub fn iter<'a>(&'a self, list: &FrameList) -> impl Iterator<Item = FrameId> + 'a {
-        let lane = list.lane();
-        std::iter::successors(self.first(list), move |id| {
-            self.links.after(lane, id.0).map(FrameId)
-        })
     }
 }
 

@@ -18,7 +18,8 @@
 //!    hint's length is true while its version is.
 //! 3. A reader writes nothing. It believes no byte before it has looked at the word again.
 //! 4. Before another process begins to change what a dead owner's mapping held, it marks the
-//!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it then.
+//!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it
+//!    then.
 
 use super::frames::FrameMeta;
 use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
@@ -348,8 +349,8 @@ impl RemoteFrames {
         unsafe { self.memory.cast().as_ref() }
     }
 
-    /// Copies bytes of a page, from `within` on, to where `into` points. False: ask the server; some
-    /// bytes may have been copied.
+    /// Copies bytes of a page, from `within` on, to where `into` points. False: ask the server;
+    /// some bytes may have been copied.
     #[inline]
     pub fn read(&self, hint: Hint, key: FrameKey, within: usize, into: &mut [u8]) -> bool {
         self.read_while(hint, key, within, into, || true)
@@ -430,8 +431,8 @@ impl RemoteFrames {
 /// (`blob/ahead`).
 #[inline]
 fn is_current(count: &AtomicU32) -> bool {
-    // Who sees that it is counted no more sees at the second look, behind the fence of `is_still`, that
-    // the slot has changed.
+    // Who sees that it is counted no more sees at the second look, behind the fence of `is_still`,
+    // that the slot has changed.
     count.load(Ordering::Relaxed) == 0
 }
 

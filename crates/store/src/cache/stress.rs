@@ -193,7 +193,7 @@ fn readers_see_whole_pages_of_their_key_and_never_older_ones() {
             owner.cache.remove(id);
         }
     }
-    owner.cache.set_limit(64);
+    owner.cache.drain_returned();
     let counts = owner.cache.counts();
     assert_eq!((counts.used, counts.retired), (0, 0), "no frame got lost");
     assert_eq!(counts.clean, 0);

@@ -1,10 +1,9 @@
 //! Where frames come from: returned ones, free ones, memory not used yet, and the clock.
 //!
-//! A frame is exactly one of free (in `free`, or in a cold chunk, or never used) and used. Memory
-//! is taken from the system a chunk at a time and given back in whole chunks, in quiet moments. It
-//! decides nothing about dirty frames: while all are, the answer is none.
+//! A frame is exactly one of free (in `free`, or never used) and used. Memory is taken from the
+//! system a chunk at a time. Nothing is decided here about dirty frames: while all are, the answer
+//! is none.
 
-use super::lists::Lane;
 use super::mapping::CHUNK_FRAMES;
 use super::owner::{Cache, Counts};
 use super::{FrameFlags, FrameId, FrameKey};
@@ -21,23 +20,15 @@ pub const FRAMES_LEFT_BY_DATA: u32 = 192;
 impl Cache {
     pub(super) fn take_frame(&mut self) -> Option<u32> {
         self.drain_returned();
-        if self.counts.used < self.counts.limit
-            && let Some(frame) = self.free_frame()
-        {
+        if let Some(frame) = self.free_frame() {
             self.counts.used += 1;
             return Some(frame);
-        }
-        // The limit was lowered while nothing could go.
-        if self.counts.used > self.counts.limit
-            && let Some(frame) = self.evict_one()
-        {
-            self.free.push(frame);
-            self.counts.used -= 1;
         }
         self.evict_one()
     }
 
-    fn drain_returned(&mut self) {
+    /// Frames whose last pin has gone are free.
+    pub(super) fn drain_returned(&mut self) {
         let mut link = self.frames.take_returned();
         while let Some(frame) = link.checked_sub(1) {
             link = self.frames.meta(frame).next.load(Ordering::Relaxed);
@@ -48,7 +39,7 @@ impl Cache {
     }
 
     fn free_frame(&mut self) -> Option<u32> {
-        if self.ready() < FRAMES_LEFT_BY_DATA && self.counts.used + self.ready() < self.counts.limit
+        if self.ready() < FRAMES_LEFT_BY_DATA && self.counts.used + self.ready() < self.counts.total
         {
             match self.backing_retry {
                 0 => self.back_chunk(),
@@ -76,9 +67,9 @@ impl Cache {
     /// Frames that can be had without write-back, pins apart.
     pub fn available(&self) -> u32 {
         let Counts {
-            limit, used, clean, ..
+            total, used, clean, ..
         } = self.counts;
-        let free = limit.saturating_sub(used);
+        let free = total - used;
         // The system has refused more memory, for the time being.
         let free = match self.backing_retry {
             0 => free,
@@ -97,13 +88,8 @@ impl Cache {
             return;
         }
         let first = chunk * CHUNK_FRAMES;
-        if self.cold_chunks.pop().is_some() {
-            let end = (first + CHUNK_FRAMES).min(self.touched);
-            (first..end).for_each(|frame| self.free.push(frame));
-        } else {
-            self.backed = (first + CHUNK_FRAMES).min(self.counts.total);
-        }
-        if self.counts.used + CHUNK_FRAMES < self.counts.limit
+        self.backed = (first + CHUNK_FRAMES).min(self.counts.total);
+        if self.counts.used + CHUNK_FRAMES < self.counts.total
             && let Some(next) = self.next_chunk()
         {
             self.ahead.want(next);
@@ -112,8 +98,7 @@ impl Cache {
 
     /// The chunk whose memory is needed next, when all that has memory is used.
     fn next_chunk(&self) -> Option<u32> {
-        let unused = (self.backed < self.counts.total).then_some(self.backed / CHUNK_FRAMES);
-        self.cold_chunks.last().copied().or(unused)
+        (self.backed < self.counts.total).then_some(self.backed / CHUNK_FRAMES)
     }
 
     /// The clock: frees the next clean frame that nobody looked at since the hand passed last.
@@ -165,47 +150,9 @@ impl Cache {
         if !self.begin_writing(frame) {
             return false;
         }
-        self.links.unlink(Lane::Data, frame);
-        self.links.unlink(Lane::Journal, frame);
         self.unindex(frame);
         self.set_flags_word(frame, 0);
         self.end_writing(frame);
         true
-    }
-
-    /// Changes how many frames may be used; evicts clean ones, the highest first so that whole
-    /// chunks become free. What is dirty or pinned goes later: call it again, or leave it to
-    /// `allocate`. Then [`Cache::trim`] gives memory back.
-    pub fn set_limit(&mut self, frames: u32) {
-        self.counts.limit = frames.clamp(1, self.counts.total);
-        self.drain_returned();
-        for frame in (0..self.touched).rev() {
-            if self.counts.used <= self.counts.limit {
-                break;
-            }
-            if self.flags(FrameId(frame)).is_clean() && self.try_evict(frame) {
-                self.free.push(frame);
-                self.counts.used -= 1;
-            }
-        }
-    }
-
-    /// Gives the memory of chunks (2 MiB) without a used frame back to the system. Returns the
-    /// bytes. Some system calls and a pass over the free frames: for quiet moments.
-    pub fn trim(&mut self) -> u64 {
-        self.drain_returned();
-        let chunks = self.touched.div_ceil(CHUNK_FRAMES);
-        let mut released = 0;
-        for chunk in (0..chunks).rev() {
-            let first = chunk * CHUNK_FRAMES;
-            // The last chunk is still being handed out for the first time unless it is all touched.
-            let frames = CHUNK_FRAMES.min(self.counts.total - first);
-            if self.free.count_in(chunk) == frames && self.frames.mapping().release_chunk(chunk) {
-                self.free.take_chunk(chunk);
-                self.cold_chunks.push(chunk);
-                released += u64::from(frames) * adit_base::PAGE_BYTES as u64;
-            }
-        }
-        released
     }
 }

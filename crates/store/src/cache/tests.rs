@@ -121,13 +121,9 @@ fn eviction_takes_clean_pages_that_nobody_looked_at() {
 #[test]
 fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     let mut cache = cache(64);
-    let list = cache.new_list(Lane::Data);
-    let before = add(&mut cache, 1, 1);
+    add(&mut cache, 1, 1);
     let old = add(&mut cache, 2, 2);
-    let behind = add(&mut cache, 3, 3);
-    for id in [before, old, behind] {
-        cache.push_back(&list, id);
-    }
+    add(&mut cache, 3, 3);
     cache.set_flags(old, FrameFlags::DIRTY);
     cache.set_kind(old, 7);
     cache.set_home(old, 1234);
@@ -146,8 +142,6 @@ fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     assert_eq!(buffer.as_slice(), [2; PAGE_BYTES]);
     assert_eq!((cache.bytes(new)[0], cache.bytes(new)[1]), (200, 2));
     assert_eq!(cache.find(key(2)), Some(new));
-    assert!(cache.is_current(new, key(2)) && !cache.is_current(old, key(2)));
-    assert_eq!(cache.iter(&list).collect::<Vec<_>>(), [before, new, behind]);
     assert!(cache.flags(new).contains(FrameFlags::DIRTY));
     assert_eq!((cache.kind(new), cache.home(new)), (7, 1234));
     assert_eq!((cache.generation(new), cache.end(new)), (4, 100));
@@ -160,10 +154,6 @@ fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
     assert_eq!(cache.allocate(), Some(old), "the last pin gave it back");
     assert_eq!(cache.counts().retired, 0);
     assert_eq!(cache.write_or_replace(new, |page| page[0] = 3), Some(new));
-    for id in [before, new, behind] {
-        cache.unlink(Lane::Data, id);
-    }
-    cache.drop_list(list);
 }
 
 #[test]
@@ -208,8 +198,6 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     let free = add(&mut cache, 1, 1);
     let pinned = add(&mut cache, 2, 2);
     let same = add(&mut cache, 3, 3);
-    let list = cache.new_list(Lane::Journal);
-    cache.push_back(&list, pinned);
     cache.set_pending(pinned, 1 << 10);
     let frames = cache.frames().clone();
     let reader = frames.pin(key(2)).expect("cached");
@@ -241,7 +229,6 @@ fn applying_changes_granules_in_place_or_swaps_frames_when_pinned() {
     assert_eq!(cache.bytes(swapped)[4094..], [2, 100]);
     assert_eq!(reader.bytes()[4094..], [2, 2]);
     assert_eq!(cache.find(key(2)), Some(swapped));
-    assert_eq!(cache.first(&list), Some(swapped));
     let shown = cache.flags(swapped);
     assert_eq!(
         shown,
@@ -405,41 +392,11 @@ fn a_shadow_finds_room_by_evicting_others_never_its_target() {
 }
 
 #[test]
-fn lowering_the_limit_evicts_and_trimming_gives_chunks_back() {
-    let directory = in_shared_memory();
-    shrink_and_grow(cache(2048));
-    shrink_and_grow(shared(directory.path(), 2048, 1));
-}
-
-fn shrink_and_grow(mut cache: Cache) {
-    for page in 0..2048 {
-        let id = add(&mut cache, page, 1);
-        if page == 3 || page == 1000 {
-            cache.set_flags(id, FrameFlags::DIRTY);
-        }
-    }
-    cache.set_limit(600);
-    assert_eq!(cache.counts().used, 600);
-    assert_eq!(cache.trim(), 2 * 512 * 4096, "the upper two chunks");
-    assert_eq!(cache.trim(), 0);
-    assert_eq!(first_byte(&cache, 1000), Some(1));
-    assert_eq!(first_byte(&cache, 3), Some(1));
-    cache.set_limit(2048);
-    for page in 3000..3000 + 1448 {
-        let id = cache.allocate().expect("a frame");
-        cache.insert(id, key(page), FrameFlags::VALID);
-    }
-    assert_eq!(cache.counts().used, 2048);
-    assert_eq!(first_byte(&cache, 1000), Some(1));
-}
-
-#[test]
-fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
+fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_cache() {
     const CHUNK_BYTES: u64 = 512 * 4096;
     let directory = in_shared_memory();
-    for (epoch, limit, chunks) in [(1, 2048, 2), (2, 512, 1)] {
-        let mut cache = shared(directory.path(), 2048, epoch);
-        cache.set_limit(limit);
+    for (epoch, frames, chunks) in [(1, 2048, 2), (2, 512, 1)] {
+        let mut cache = shared(directory.path(), frames, epoch);
         let CachePlacement::Shared(path) = cache.placement().clone() else {
             panic!("shared");
         };
@@ -463,30 +420,9 @@ fn memory_is_made_ready_ahead_of_its_use_but_not_beyond_the_limit() {
         for page in 300..3000 {
             add(&mut cache, page, 1);
         }
-        let all = u64::from(limit) * 4096;
+        let all = u64::from(frames) * 4096;
         assert_eq!(used() * CHUNK_BYTES, all);
     }
-}
-
-#[test]
-fn lists_keep_order_and_forget_removed_frames() {
-    let mut cache = cache(8);
-    let (one, two) = (cache.new_list(Lane::Data), cache.new_list(Lane::Journal));
-    let ids: Vec<_> = (0..4).map(|page| add(&mut cache, page, 0)).collect();
-    for &id in &ids {
-        cache.push_back(&one, id);
-    }
-    cache.push_back(&two, ids[2]);
-    cache.remove(ids[2]);
-    cache.unlink(Lane::Data, ids[0]);
-    assert_eq!(cache.iter(&one).collect::<Vec<_>>(), [ids[1], ids[3]]);
-    assert_eq!(cache.after(&one, ids[1]), Some(ids[3]));
-    assert_eq!(cache.after(&one, ids[3]), None);
-    assert!(cache.is_listed(Lane::Data, ids[1]) && !cache.is_listed(Lane::Data, ids[0]));
-    assert_eq!(cache.first(&two), None);
-    cache.drop_list(two);
-    let again = cache.new_list(Lane::Data);
-    assert_eq!(cache.first(&again), None);
 }
 
 /// A cache whose mapping outlives it, in a directory of its own.
@@ -515,7 +451,7 @@ fn a_clean_close_leaves_nothing_behind() {
     let mut cache = shared(directory.path(), 1000, 1);
     add(&mut cache, 1, 1);
     assert!(found(directory.path()).is_empty(), "its owner lives");
-    cache.close().expect("deleted");
+    cache.frames().delete_shared().expect("deleted");
     let left = std::fs::read_dir(directory.path()).expect("listed").count();
     assert_eq!(left, 0);
 }
@@ -696,8 +632,8 @@ fn a_cache_that_cannot_be_shared_is_refused_or_says_why() {
     assert!(Cache::new(&CacheOptions::new(0)).is_err());
 }
 
-/// A profiler sends signals all the time, and a tmpfs of older kernels gives no memory to a call that
-/// one interrupts. (Of the kernel that this was written on, only a signal that kills does.)
+/// A profiler sends signals all the time, and a tmpfs of older kernels gives no memory to a call
+/// that one interrupts. (Of the kernel that this was written on, only a signal that kills does.)
 #[test]
 fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
     use std::sync::atomic::{AtomicBool, Ordering};

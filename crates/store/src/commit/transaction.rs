@@ -22,7 +22,6 @@ use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
 use crate::state::{RESERVE_PAGES, Receipt, Store};
-use adit_base::hash::HashKey;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, SECTOR_BYTES, granules};
 use smallvec::SmallVec;
@@ -126,11 +125,6 @@ impl<'s> Transaction<'s> {
     /// The volume-state page.
     pub fn state(&self) -> Result<StatePage, Stop> {
         state(self.store, self)
-    }
-
-    /// Key of the directories' name hash.
-    pub fn hash_key(&self) -> HashKey {
-        self.store.hash_key
     }
 
     /// Stages a blob's slot. The checksum is computed here.

@@ -10,7 +10,6 @@ use crate::metadata::pages::{PagesRead, Stop};
 use crate::metadata::slot_page::absurdities;
 use crate::metadata::space::PageState;
 use crate::state::Store;
-use adit_base::hash::HashKey;
 use adit_base::{Errno, Error, SECTOR_BYTES};
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -50,11 +49,6 @@ impl<'s> View<'s> {
     /// The volume-state page.
     pub fn state(&self) -> Result<StatePage, Stop> {
         state(self.store, self)
-    }
-
-    /// Key of the directories' name hash.
-    pub fn hash_key(&self) -> HashKey {
-        self.store.hash_key
     }
 }
 

@@ -102,8 +102,8 @@ impl Store {
         unreachable!("it ends with the last page")
     }
 
-    /// Notes missing pages without data as filled: they are zeroes, as the memory is, until somebody
-    /// writes there. Returns the page up to which it looked.
+    /// Notes missing pages without data as filled: they are zeroes, as the memory is, until
+    /// somebody writes there. Returns the page up to which it looked.
     async fn note_holes(
         &self,
         blob: &Rc<Blob>,

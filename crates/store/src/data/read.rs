@@ -232,7 +232,7 @@ impl Store {
         let mut streams = blob.streams.get();
         // In a small cache, many readers must not take each other's pages before they are read;
         // each has two loads.
-        let most = LOAD_PAGES_MAX.min(self.cache.counts().limit / 64);
+        let most = LOAD_PAGES_MAX.min(self.cache.counts().total / 64);
         let ahead = match &load {
             Load::For(true) => 1,
             Load::For(false) => streams.ahead(page).min(most),

@@ -26,9 +26,9 @@ impl Store {
     }
 
     /// Begins a tail of so many bytes at the blob's end, which `make` makes; `check` may refuse it
-    /// when nobody else uses the blob. Until [`Store::end_tail`] other threads and processes ask the
-    /// worker for its size and content, and the volume has room for the tail. The caller absorbs
-    /// before each operation on the blob.
+    /// when nobody else uses the blob. Until [`Store::end_tail`] other threads and processes ask
+    /// the worker for its size and content, and the volume has room for the tail. The caller
+    /// absorbs before each operation on the blob.
     pub async fn begin_tail(
         &self,
         blob: &Rc<Blob>,
@@ -74,8 +74,8 @@ impl Store {
         self.reservations.end(pages(capacity));
     }
 
-    /// Writes the last bytes of a tail to the room that was kept for it, which is kept no more, also
-    /// after an error.
+    /// Writes the last bytes of a tail to the room that was kept for it, which is kept no more,
+    /// also after an error.
     pub async fn write_last_of_tail(
         &self,
         blob: &Rc<Blob>,

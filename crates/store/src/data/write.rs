@@ -374,10 +374,10 @@ impl Store {
     /// written much: its writers wait from a half on, or from five twelfths on if the blobs of its
     /// [writer](Blob::set_writer), if it has one, had more dirty when the present flush began.
     fn is_crowded(&self, blob: &Blob) -> bool {
-        let limit = self.cache.counts().limit;
-        let (busy, little) = (self.busy_frames(), limit as usize / 64);
-        if busy <= limit / 3 || busy > limit / 2 {
-            return busy > limit / 3;
+        let total = self.cache.counts().total;
+        let (busy, little) = (self.busy_frames(), total as usize / 64);
+        if busy <= total / 3 || busy > total / 2 {
+            return busy > total / 3;
         }
         if blob.dirty.borrow().len() > little {
             return true;
@@ -387,14 +387,14 @@ impl Store {
             let pages = self.write_back.pages_by_writer.borrow();
             writer != 0 && pages.get(&writer).is_some_and(|pages| *pages > little)
         };
-        busy > limit / 12 * 5 && has_more()
+        busy > total / 12 * 5 && has_more()
     }
 
-    /// From a quarter of the cache on, what is dirty is written back in the background; writers wait
-    /// for that (and help: who waits drives) while it [is crowded](Store::is_crowded). Not while
-    /// they hold a blob's lock: write-back takes the `map_lock`s, which come first.
+    /// From a quarter of the cache on, what is dirty is written back in the background; writers
+    /// wait for that (and help: who waits drives) while it [is crowded](Store::is_crowded). Not
+    /// while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
     pub(crate) async fn throttle(&self, blob: &Blob) {
-        if self.busy_frames() <= self.cache.counts().limit / 4 {
+        if self.busy_frames() <= self.cache.counts().total / 4 {
             return;
         }
         let wait: ColdFuture<'_, _> = Box::pin(async {

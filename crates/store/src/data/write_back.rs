@@ -195,7 +195,7 @@ impl Store {
     /// Takes on a blob's dirty pages from `next` to `end`, ascending: at most a plan's worth, of
     /// which a transaction can carry those with live bytes, and one more. Says what is left.
     fn take_dirty(&self, blob: &Blob, next: &mut u32, end: u32) -> (DirtyPages, Remaining) {
-        let plan_pages = (self.cache.counts().limit as usize / PLANS_PER_CACHE)
+        let plan_pages = (self.cache.counts().total as usize / PLANS_PER_CACHE)
             .clamp(JOURNAL_DATA_PAGES_MIN, PLAN_PAGES_MAX);
         let mut listed = blob.dirty.borrow_mut();
         // Stable, since that is quick where most is in order already.

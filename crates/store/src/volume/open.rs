@@ -12,7 +12,6 @@ use crate::cache::{
     Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
 };
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
-use crate::data::SyncKind;
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
     self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
@@ -448,11 +447,6 @@ impl Store {
         written?;
         self.claim.borrow_mut().take();
         self.frames.delete_shared()
-    }
-
-    /// fsync of a blob, for callers that have its kind at hand.
-    pub async fn sync_data(&self, blob: &Rc<crate::blob::Blob>) -> Result<()> {
-        self.sync(blob, SyncKind::Data).await
     }
 }
 

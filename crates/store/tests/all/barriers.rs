@@ -1,7 +1,7 @@
 //! A device tells once what it lost, to whichever flush or durable write is there: nobody else may
 //! believe his own.
 
-use crate::rig::{PAGE, create, drop_dead, errno, format_as, formatted, open, pattern};
+use crate::rig::{PAGE, create, drop_dead, errno, format_as, formatted, open, pattern, until};
 use adit_base::{Errno, Result, SECTOR_BYTES};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
@@ -54,16 +54,6 @@ async fn both(first: Work<'_>, second: Work<'_>) -> [Option<Errno>; 2] {
     let results = join_all([first, second]).await;
     let mut errors = (results.into_iter()).map(|result| result.err().map(|error| error.errno()));
     [errors.next().unwrap(), errors.next().unwrap()]
-}
-
-async fn until(store: &Store, done: impl Fn() -> bool) {
-    for _ in 0..100_000 {
-        if done() {
-            return;
-        }
-        store.reactor().yield_now().await;
-    }
-    panic!("it never came");
 }
 
 /// How a commit of the small file ends, and a sync of new data of the large one that begins while

@@ -1,87 +1,28 @@
 //! A blobstore through its public interface, on devices in memory.
 
-use adit_base::{Errno, Result};
-use adit_block::{Device, MemoryConfig, MemoryDevice};
+use crate::rig::{close, create, drop_dead, format_as, open, pattern};
+use adit_base::Errno;
+use adit_block::{MemoryConfig, MemoryDevice};
+use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_reactor::{Engine, EngineOptions};
-use adit_store::format::{BlobKind, Slot};
-use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, StoreOptions, Survive, SyncKind, mkfs};
+use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, SyncKind};
 use std::sync::Arc;
-use zerocopy::FromZeros;
 
-fn memory(size_bytes: u64) -> Arc<MemoryDevice> {
-    MemoryDevice::new(MemoryConfig {
+/// A formatted device that threads may read and write without the worker.
+fn formatted(size_bytes: u64) -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(MemoryConfig {
         size_bytes,
         volatile_cache: true,
         ..MemoryConfig::default()
     })
-    .unwrap()
-}
-
-fn options() -> StoreOptions {
-    StoreOptions {
-        cache_bytes: 16 << 20,
-        survive: Survive::Off,
-        ..StoreOptions::default()
-    }
-}
-
-fn engine_options() -> EngineOptions {
-    EngineOptions {
-        queue_depth: 64,
-        keeper: true,
-        name: "test".into(),
-    }
-}
-
-fn format(device: &Arc<MemoryDevice>) {
-    let device: Arc<dyn Device> = device.clone();
-    let engine = Engine::<()>::start(device, engine_options(), |reactor| async move {
-        mkfs(&reactor, &MkfsOptions::default()).await
-    })
     .unwrap();
-    engine.shutdown(|()| async { Ok(()) }).unwrap();
-}
-
-fn open(device: &Arc<MemoryDevice>) -> Arc<Engine<Store>> {
-    let device: Arc<dyn Device> = device.clone();
-    Engine::start(device, engine_options(), |reactor| async move {
-        Store::open(reactor, &options()).await
-    })
-    .unwrap()
-}
-
-fn close(engine: Arc<Engine<Store>>) {
-    engine
-        .shutdown(|store| async { store.close().await })
-        .unwrap();
-}
-
-/// Ends without a clean close, as a power cut after all completed writes would.
-fn drop_dead(engine: Arc<Engine<Store>>) {
-    engine.shutdown(|_| async { Ok(()) }).unwrap();
-}
-
-async fn create(store: &Store) -> Result<BlobId> {
-    store
-        .transact(|txn| {
-            let mut slot = Slot::new_zeroed();
-            slot.kind = BlobKind::Blob as u8;
-            txn.create(slot)
-        })
-        .await
-}
-
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    adit_base::random::Prng::new(seed).fill(&mut bytes);
-    bytes
+    format_as(&device, MkfsOptions::default());
+    device
 }
 
 #[test]
 fn what_was_synced_is_there_after_a_crash() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     let data = pattern(1_000_000, 1);
     let id = engine
@@ -110,8 +51,7 @@ fn what_was_synced_is_there_after_a_crash() {
 
 #[test]
 fn small_appends_with_a_sync_each_survive_and_cost_one_write() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     let data = pattern(100 * 400, 2); // fewer than make a checkpoint begin
     let id = engine.run(|store| async { create(store).await }).unwrap();
@@ -147,8 +87,7 @@ fn small_appends_with_a_sync_each_survive_and_cost_one_write() {
 
 #[test]
 fn the_ring_wraps_many_times_under_small_appends() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     let id = engine.run(|store| async { create(store).await }).unwrap();
     let mut expected = Vec::new();
@@ -179,8 +118,7 @@ fn the_ring_wraps_many_times_under_small_appends() {
 
 #[test]
 fn holes_tails_and_truncation_read_as_zeroes() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     let id = engine
         .run(|store| async {
@@ -225,8 +163,7 @@ fn holes_tails_and_truncation_read_as_zeroes() {
 
 #[test]
 fn a_deleted_blob_gives_its_space_back() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     let free = |engine: &Arc<Engine<Store>>| {
         engine
@@ -258,8 +195,7 @@ fn a_deleted_blob_gives_its_space_back() {
 
 #[test]
 fn a_full_volume_says_so_and_recovers_after_a_delete() {
-    let device = memory(16 << 20);
-    format(&device);
+    let device = formatted(16 << 20);
     let engine = open(&device);
     let fill = |store: Store| async move {
         let id = create(&store).await?;
@@ -291,8 +227,7 @@ fn a_full_volume_says_so_and_recovers_after_a_delete() {
 
 #[test]
 fn direct_and_cached_access_agree() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     engine
         .run(|store| async {
@@ -340,8 +275,7 @@ fn direct_and_cached_access_agree() {
 /// wanted: it then was in the cache twice, and a write changed one of the two.
 #[test]
 fn readers_that_miss_together_load_a_page_once() {
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     let pages = 200;
     let id = engine
@@ -384,8 +318,7 @@ fn readers_that_miss_together_load_a_page_once() {
 
 #[test]
 fn a_write_without_space_changes_nothing() {
-    let device = memory(16 << 20);
-    format(&device);
+    let device = formatted(16 << 20);
     let engine = open(&device);
     engine
         .run(|store| async {
@@ -413,8 +346,7 @@ fn a_write_without_space_changes_nothing() {
 /// nothing.
 #[test]
 fn a_write_beyond_the_largest_size_is_efbig() {
-    let device = memory(16 << 20);
-    format(&device);
+    let device = formatted(16 << 20);
     let engine = open(&device);
     engine
         .run(|store| async {
@@ -440,8 +372,7 @@ fn a_write_beyond_the_largest_size_is_efbig() {
 #[test]
 fn blobs_that_nobody_uses_leave_memory_one_by_one() {
     const KEPT: usize = 1 << 10;
-    let device = memory(64 << 20);
-    format(&device);
+    let device = formatted(64 << 20);
     let engine = open(&device);
     engine
         .run(|store| async {

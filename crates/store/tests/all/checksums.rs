@@ -5,7 +5,7 @@
 use crate::rig;
 use crate::rig::{
     Bytes, PAGE, assert_clean, check, close, create, cut, drop_dead, engine_options, format_as,
-    formatted_with, open, pattern, slot_of,
+    formatted_with, new_blob, open, pattern, slot_of,
 };
 use adit_base::hash::HashKey;
 use adit_base::random::Prng;
@@ -33,17 +33,6 @@ const FIRST_GROUP: u64 = 2 + 1024 + 1;
 /// A volume whose data has checksums.
 fn summed(size_bytes: u64) -> Arc<FaultDevice> {
     formatted_with(size_bytes, true)
-}
-
-fn new_blob(engine: &Arc<Engine<Store>>, len: usize, seed: u64) -> BlobId {
-    let made = engine.run(|store| async {
-        let id = create(store).await?;
-        let blob = store.blob(id).await?;
-        store.write(&blob, 0, &pattern(len, seed)).await?;
-        store.sync(&blob, SyncKind::All).await?;
-        Ok(id)
-    });
-    made.unwrap()
 }
 
 fn overwrite(engine: &Arc<Engine<Store>>, id: BlobId, offset: u64, data: &[u8]) {

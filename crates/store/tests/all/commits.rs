@@ -1,6 +1,6 @@
 //! Commits overlap at the device, and count in the order in which they were sealed.
 
-use crate::rig::{PAGE, assert_clean, create, drop_dead, engine_options, format_as, open};
+use crate::rig::{PAGE, assert_clean, create, drop_dead, engine_options, format_as, open, until};
 use adit_base::{Errno, Result};
 use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
@@ -57,16 +57,6 @@ async fn append(store: &Store, id: BlobId) -> Result<()> {
     let blob = store.blob(id).await?;
     store.append(&blob, b", ended").await?;
     store.sync(&blob, SyncKind::Data).await
-}
-
-async fn until(store: &Store, done: impl Fn() -> bool) {
-    for _ in 0..100_000 {
-        if done() {
-            return;
-        }
-        store.reactor().yield_now().await;
-    }
-    panic!("it never came");
 }
 
 /// What each file holds after the machine lost power now, keeping whatever was written.

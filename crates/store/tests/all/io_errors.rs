@@ -2,7 +2,7 @@
 
 use crate::rig::{
     Bytes, PAGE, assert_clean, close, create, cut, drop_dead, errno, formatted, formatted_with,
-    open, pattern, slot_of, try_open,
+    new_blob, open, pattern, slot_of, try_open,
 };
 use adit_base::random::Prng;
 use adit_base::{Errno, PAGE_BYTES};
@@ -22,18 +22,6 @@ const DATA: Range<u64> = (2 + 1024 + 1) * PAGE..VOLUME_BYTES;
 
 fn io_error(on: FaultOn) -> FaultRule {
     FaultRule::new(on, FaultEffect::Error(Errno::IO))
-}
-
-fn new_blob(engine: &Arc<Engine<Store>>, len: usize, seed: u64) -> BlobId {
-    engine
-        .run(|store| async {
-            let id = create(store).await?;
-            let blob = store.blob(id).await?;
-            store.write(&blob, 0, &pattern(len, seed)).await?;
-            store.sync(&blob, SyncKind::All).await?;
-            Ok(id)
-        })
-        .unwrap()
 }
 
 fn write(

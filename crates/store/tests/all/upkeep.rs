@@ -490,7 +490,8 @@ fn a_checkpoint_of_many_pages_lets_others_in_again_and_again() {
         .unwrap();
 }
 
-/// A write of many small pieces is as long as one of few large ones: others have their turn in both.
+/// A write of many small pieces is as long as one of few large ones: others have their turn in
+/// both.
 #[test]
 fn a_write_of_many_pieces_gives_way_like_one_of_few() {
     const PAGES: usize = 200;

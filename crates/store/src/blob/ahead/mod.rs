@@ -8,14 +8,14 @@ use adit_base::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 /// For any thread: may the blob at a slot address be ahead of its slot? Counts the dirty blobs by
-/// their slot addresses, many of which share a count. Readers in other processes see the counts, too,
-/// where the cache is published.
+/// their slot addresses, many of which share a count. Readers in other processes see the counts,
+/// too, where the cache is published.
 ///
 /// Invariants, under the worker's lock:
 /// 1. A blob is counted before the first change that its slot lacks is acknowledged.
 /// 2. It is uncounted after the transaction became visible that put the last such change there. So
-///    who reads the slot, then finds the blob uncounted, and then that no transaction became visible
-///    meanwhile (`Frames::is_at`), has read what was acknowledged before.
+///    who reads the slot, then finds the blob uncounted, and then that no transaction became
+///    visible meanwhile (`Frames::is_at`), has read what was acknowledged before.
 pub(crate) enum Ahead {
     Own(Box<[AtomicU32]>),
     /// In the memory of version words, which other processes read.

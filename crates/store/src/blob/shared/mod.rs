@@ -108,11 +108,6 @@ impl BlobShared {
         }
     }
 
-    /// The blob.
-    pub fn id(&self) -> BlobId {
-        self.id
-    }
-
     /// Size in bytes, as `write` left it.
     #[inline]
     pub fn size(&self) -> u64 {
@@ -286,8 +281,8 @@ impl BlobShared {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
     }
 
-    /// A program in another process appends to its tail, or does no more. The worker only; to begin,
-    /// with the blob's `lock` held exclusively.
+    /// A program in another process appends to its tail, or does no more. The worker only; to
+    /// begin, with the blob's `lock` held exclusively.
     pub(crate) fn set_tail(&self, has_tail: bool) {
         self.is_mapped.store(has_tail, Ordering::Relaxed);
         fence(Ordering::SeqCst);

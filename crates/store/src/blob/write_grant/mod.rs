@@ -1,5 +1,5 @@
-//! Write grants: any thread may overwrite pages of a blob without the worker: the granted extents on
-//! the device (decision 0017), and what is dirty in the cache (decision 0021).
+//! Write grants: any thread may overwrite pages of a blob without the worker: the granted extents
+//! on the device (decision 0017), and what is dirty in the cache (decision 0021).
 //!
 //! The worker grants writes while it holds both of the blob's locks shared, and holds them until
 //! the grant ends. Truncation, deletion, cached writes and write-back need a lock exclusively, so
@@ -14,13 +14,13 @@
 //!              └────────┴──────────────────────────► NONE (end_grant)
 //! ```
 //! Invariants:
-//! 1. While a grant is out, no frame holds a page of the granted extents and the map doesn't change.
-//!    `load_data`, which has no exclusive lock, enters its frame into the index, recalls, and waits
-//!    for the end of the grant before it reads the device.
-//! 2. While a grant is out, the worker neither looks at the bytes of the blob's dirty frames without
-//!    live bytes nor changes their flags. Reads through the worker, which have no exclusive lock,
-//!    recall first. (Commits and checkpoints do both to a frame with live bytes: nobody overwrites
-//!    it.)
+//! 1. While a grant is out, no frame holds a page of the granted extents and the map doesn't
+//!    change. `load_data`, which has no exclusive lock, enters its frame into the index, recalls,
+//!    and waits for the end of the grant before it reads the device.
+//! 2. While a grant is out, the worker neither looks at the bytes of the blob's dirty frames
+//!    without live bytes nor changes their flags. Reads through the worker, which have no exclusive
+//!    lock, recall first. (Commits and checkpoints do both to a frame with live bytes: nobody
+//!    overwrites it.)
 //! 3. A writer counts itself on entering, and takes its count back after it has written and noted
 //!    the write. The worker waits for each writer that found OPEN on entering. The last writer to
 //!    leave a RECALLED grant tells the worker.

@@ -3,9 +3,9 @@
 //! ```text
 //! client ── copy, publish ──► tail (a file of a tmpfs) ── absorb ──► the end of the file
 //! ```
-//! The memory is a ring of the file's own bytes: byte `n` of the tail is byte `base + n` of the file.
-//! The client says how many bytes there are, the server how many it has absorbed, and, once, how many
-//! there will ever be. It has a name, so the next process finds it when both are killed.
+//! The memory is a ring of the file's own bytes: byte `n` of the tail is byte `base + n` of the
+//! file. The client says how many bytes there are, the server how many it has absorbed, and, once,
+//! how many there will ever be. It has a name, so the next process finds it when both are killed.
 //!
 //! Invariants:
 //! 1. An append is acknowledged after its bytes are published, and only if the tail has not ended
@@ -208,8 +208,8 @@ impl TailMemory {
         }
     }
 
-    /// Makes one under a name, on a tmpfs, for bytes of a file from `base` on. `ENOMEM`: there is no
-    /// memory for so many bytes.
+    /// Makes one under a name, on a tmpfs, for bytes of a file from `base` on. `ENOMEM`: there is
+    /// no memory for so many bytes.
     pub fn create(name: PathBuf, base: u64, capacity: u64) -> Result<TailMemory> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(&name, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
@@ -344,8 +344,8 @@ impl TailMemory {
         }
     }
 
-    /// Tells the client that there is room. The next opening trusts the file's size instead: it may be
-    /// told late.
+    /// Tells the client that there is room. The next opening trusts the file's size instead: it may
+    /// be told late.
     pub fn note_absorbed(&self, bytes: u64) -> Result<()> {
         self.set_count(word::ABSORBED, bytes)
     }

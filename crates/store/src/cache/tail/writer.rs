@@ -123,8 +123,8 @@ impl Memory {
     }
 }
 
-/// Locks a mutex that no thread holds for long. None: its holder has to run first, and may be the code
-/// that this thread's signal handler has interrupted.
+/// Locks a mutex that no thread holds for long. None: its holder has to run first, and may be the
+/// code that this thread's signal handler has interrupted.
 pub fn locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const SPINS: u32 = 200;
     const ROUNDS: u32 = 20;
@@ -142,7 +142,8 @@ pub fn locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl TailWriter {
-    /// Maps a tail, which nobody else has mapped to append: `EBUSY`. A child of fork doesn't have it.
+    /// Maps a tail, which nobody else has mapped to append: `EBUSY`. A child of fork doesn't have
+    /// it.
     pub fn map(file: &OwnedFd) -> Result<TailWriter> {
         let what = "map the tail of a file";
         let failed = |errno| Error::with(from_rustix(errno), what);

@@ -1,5 +1,5 @@
-//! Operations learn the numbers of their transactions, and the next opening how far the dead process
-//! came.
+//! Operations learn the numbers of their transactions, and the next opening how far the dead
+//! process came.
 
 use super::moment::{
     Mappings, Moment, VOLUME_BYTES, formatted, formatted_with, open_alone, open_with, options,
@@ -161,9 +161,9 @@ fn what_was_durable_when_the_process_died_counts_too() {
     assert_eq!(applied, (epoch, told.number()));
 }
 
-/// A rename over a file looks at the names in a transaction, writes its source's data back, and then
-/// renames. When the process died before that, the number that the look had taken said that it had
-/// renamed.
+/// A rename over a file looks at the names in a transaction, writes its source's data back, and
+/// then renames. When the process died before that, the number that the look had taken said that it
+/// had renamed.
 #[test]
 fn a_transaction_that_only_looks_takes_no_number() {
     let scene = Scene::new();

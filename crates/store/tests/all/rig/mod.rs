@@ -6,7 +6,7 @@ use adit_base::{Errno, PAGE_BYTES, Result};
 use adit_block::{Device, FaultConfig, FaultDevice};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::format::{BlobKind, Slot, Superblock, VolumeId};
-use adit_store::{BlobId, CheckReport, MkfsOptions, Store, StoreOptions, Survive, mkfs};
+use adit_store::{BlobId, CheckReport, MkfsOptions, Store, StoreOptions, Survive, SyncKind, mkfs};
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros};
 
@@ -28,7 +28,7 @@ pub fn engine_options() -> EngineOptions {
     }
 }
 
-pub fn format_as(device: &Arc<FaultDevice>, options: MkfsOptions) {
+pub fn format_as(device: &Arc<impl Device + 'static>, options: MkfsOptions) {
     let device: Arc<dyn Device> = device.clone();
     let engine = Engine::<()>::start(device, engine_options(), |reactor| async move {
         mkfs(&reactor, &options).await
@@ -52,7 +52,7 @@ pub fn formatted_with(size_bytes: u64, data_checksums: bool) -> Arc<FaultDevice>
     device
 }
 
-pub fn try_open(device: &Arc<FaultDevice>) -> Result<Arc<Engine<Store>>> {
+pub fn try_open(device: &Arc<impl Device + 'static>) -> Result<Arc<Engine<Store>>> {
     let device: Arc<dyn Device> = device.clone();
     Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
@@ -64,7 +64,7 @@ pub fn try_open(device: &Arc<FaultDevice>) -> Result<Arc<Engine<Store>>> {
     })
 }
 
-pub fn open(device: &Arc<FaultDevice>) -> Arc<Engine<Store>> {
+pub fn open(device: &Arc<impl Device + 'static>) -> Arc<Engine<Store>> {
     try_open(device).unwrap()
 }
 
@@ -94,6 +94,29 @@ pub async fn create(store: &Store) -> Result<BlobId> {
             txn.create(slot)
         })
         .await
+}
+
+/// Lets others work until it is so.
+pub async fn until(store: &Store, done: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if done() {
+            return;
+        }
+        store.reactor().yield_now().await;
+    }
+    panic!("it never came");
+}
+
+/// A blob with a pattern, durable.
+pub fn new_blob(engine: &Arc<Engine<Store>>, len: usize, seed: u64) -> BlobId {
+    let made = engine.run(|store| async {
+        let id = create(store).await?;
+        let blob = store.blob(id).await?;
+        store.write(&blob, 0, &pattern(len, seed)).await?;
+        store.sync(&blob, SyncKind::All).await?;
+        Ok(id)
+    });
+    made.unwrap()
 }
 
 pub fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {

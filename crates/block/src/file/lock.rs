@@ -277,7 +277,7 @@ mod tests {
     /// An opener waited 30 s for the lock of a living process of another user.
     #[test]
     fn a_process_that_the_host_hides_is_not_dead() {
-        // What this thread does to its mounts and its user ends with it.
+        // The mounts and the user of this thread end with it.
         let seen = std::thread::spawn(|| {
             // SAFETY: plain calls with constant strings. Without libc's functions around them, the
             // last three are for this thread alone.

@@ -693,7 +693,8 @@ int64_t adit_queue_pending(adit_queue *queue);
  * readable while there are completions. Level-triggered, it stays readable until all are taken.
  * Edge-triggered, it reports whenever the queue stops being empty: take completions until there are
  * none. What a thread in adit_queue_wait takes doesn't make it readable. Don't read or write it.
- * While the program sleeps in epoll_wait, Adit's background thread of the volume drives. */
+ * While the program sleeps in epoll_wait, Adit's background thread of the volume drives. epoll_wait
+ * may end with EINTR though no signal came, as with any io_uring: wait again. */
 int adit_queue_eventfd(adit_queue *queue);
 
 /* Waits for the operations in flight, drops their completions, and calls no callback. No other call

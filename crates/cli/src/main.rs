@@ -37,7 +37,22 @@ enum Outcome {
     Problems,
 }
 
+/// A write past the limit of file sizes (`ulimit -f`) fails with EFBIG; without this, it ends the
+/// process. A handler, since programs that a command starts would inherit SIG_IGN.
+fn outlive_the_limit_of_file_sizes() {
+    extern "C" fn go_on(_signal: libc::c_int) {}
+    let go_on: extern "C" fn(libc::c_int) = go_on;
+    // SAFETY: plain calls; the handler does nothing.
+    unsafe {
+        let before = libc::signal(libc::SIGXFSZ, go_on as libc::sighandler_t);
+        if before == libc::SIG_IGN {
+            libc::signal(libc::SIGXFSZ, before);
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    outlive_the_limit_of_file_sizes();
     let arguments = Arguments::parse();
     let filter = log::filter(arguments.verbose);
     let outcome = log::to_stderr(filter.clone())

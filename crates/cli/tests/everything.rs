@@ -602,6 +602,41 @@ fn a_file_that_could_not_be_written_is_named_and_the_rest_arrives() {
     assert_eq!(fs::read(place.path("copy/z/b")).expect("there"), b"2");
 }
 
+/// A server that wrote past the limit of file sizes was killed by SIGXFSZ, and `mkfs` left an empty
+/// file behind.
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_ends_no_process() {
+    let place = Place::with_volume();
+    place.write("large", noise(5, 3 << 20));
+    for arguments in [
+        &["mkfs", "new.adit", "--size", "16M"][..],
+        &["put", "v.adit", "large", "/"],
+        &["serve", "v.adit", "--socket", "s"],
+    ] {
+        let mut command = place.command(arguments);
+        // SAFETY: the closure makes two system calls and nothing else.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+                let limit = libc::rlimit {
+                    rlim_cur: 1 << 20,
+                    rlim_max: 1 << 20,
+                };
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+                Ok(())
+            });
+        }
+        let output = place.end(command);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains("EFBIG"), "{arguments:?}: {errors}");
+    }
+    assert!(
+        !place.path("new.adit").exists(),
+        "after a failure there is no file"
+    );
+}
+
 /// The target of a long symbolic link shares a page with its attributes.
 #[test]
 fn attributes_that_do_not_fit_are_named_and_the_rest_arrives() {

@@ -187,7 +187,8 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
     /// until there are none. Don't read from it.
     ///
     /// Nobody drives the volume while the program sleeps elsewhere; its keeper does that, a thread
-    /// that each volume has.
+    /// that each volume has. `epoll_wait` may end with `EINTR` though no signal came, as with any
+    /// io_uring: the kernel interrupts the thread that began an operation when a request is done.
     pub fn event(&self) -> Result<BorrowedFd<'_>> {
         let descriptor = self.queue.event()?;
         // SAFETY: open as long as the queue, which is borrowed.

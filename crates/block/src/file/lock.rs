@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -136,14 +137,36 @@ pub fn is_locked(stat: &rustix::fs::Stat) -> bool {
 /// The process that holds a lock on this file, as far as /proc shows it.
 fn holder_pid(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
-    let device = (
+    let device = lock_device(file).unwrap_or((
         u64::from(major(metadata.dev())),
         u64::from(minor(metadata.dev())),
-    );
+    ));
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     locks
         .lines()
         .find_map(|line| holder(line, device, metadata.ino()))
+}
+
+/// The device by which /proc/locks names the file system of a file. On btrfs, and on an overlay over
+/// several file systems, `stat` gives another number, for each subvolume or layer.
+fn lock_device(file: &File) -> Option<(u64, u64)> {
+    let opened = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    let mount = opened
+        .lines()
+        .find_map(|line| line.strip_prefix("mnt_id:"))?
+        .trim();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| mount_device(line, mount))
+}
+
+/// The device in a mount's line of /proc/self/mountinfo: "45 27 0:39 / /mnt rw - btrfs …" (number,
+/// parent, device in decimal).
+fn mount_device(line: &str, mount: &str) -> Option<(u64, u64)> {
+    let mut words = line.split(' ');
+    let number = words.next()?;
+    let (major, minor) = words.nth(1)?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    (number == mount).then_some(device)
 }
 
 /// "adit (pid 123)".
@@ -182,11 +205,21 @@ pub enum Life {
 /// PF_EXITING of `/proc/PID/stat`'s flags.
 const FLAG_EXITING: u64 = 4;
 
+/// Does `/proc` hide a process that there is? It hides other users' with `hidepid`, or
+/// `ProtectProc=invisible` of systemd.
+fn is_hidden(pid: u32) -> bool {
+    let pid = libc::pid_t::try_from(pid).unwrap_or_default();
+    // SAFETY: a plain call; signal 0 only asks whether there is such a process.
+    pid > 0 && (unsafe { libc::kill(pid, 0) } == 0 || Errno::last() == Errno::PERM)
+}
+
 /// A process as `/proc` shows it. A pid means nothing in another pid namespace.
 pub fn life_of(pid: u32) -> Life {
     let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Life::Gone,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_hidden(pid) => {
+            return Life::Gone;
+        }
         Err(_) => return Life::Runs,
     };
     // "123 (name) Z …"; a name may hold anything, brackets too. State is field 3, flags field 9.
@@ -241,6 +274,38 @@ mod tests {
         assert!(is_dead(child.id()));
     }
 
+    /// An opener waited 30 s for the lock of a living process of another user.
+    #[test]
+    fn a_process_that_the_host_hides_is_not_dead() {
+        // The mounts and the user of this thread end with it.
+        let seen = std::thread::spawn(|| {
+            // SAFETY: plain calls with constant strings. Without libc's functions around them, the
+            // last three are for this thread alone.
+            let hides = unsafe {
+                let none = std::ptr::null();
+                let private = libc::MS_REC | libc::MS_PRIVATE;
+                let proc = c"proc".as_ptr();
+                libc::unshare(libc::CLONE_NEWNS) == 0
+                    && libc::mount(proc, c"/".as_ptr(), proc, private, none) == 0
+                    && libc::mount(
+                        proc,
+                        c"/proc".as_ptr(),
+                        proc,
+                        0,
+                        c"hidepid=2".as_ptr().cast(),
+                    ) == 0
+                    && libc::syscall(libc::SYS_setgroups, 0, none) == 0
+                    && libc::syscall(libc::SYS_setresgid, 65534, 65534, 65534) == 0
+                    && libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) == 0
+            };
+            hides.then(|| (name_of(1).is_err(), life_of(1), life_of(i32::MAX as u32)))
+        });
+        match seen.join().expect("no panic") {
+            None => adit_skip::skip("only root can mount"),
+            Some(seen) => assert_eq!(seen, (true, Life::Runs, Life::Gone)),
+        }
+    }
+
     #[test]
     fn the_holder_is_found_in_its_line_only() {
         let line = "1: FLOCK  ADVISORY  WRITE 123 fd:01:4711 0 EOF";
@@ -260,6 +325,56 @@ mod tests {
         );
         for nonsense in ["", "1:", "1: FLOCK a b c d:e", "1: FLOCK a b 7 fd:01"] {
             assert_eq!(holder(nonsense, (0xfd, 1), 4711), None);
+        }
+    }
+
+    /// A volume on btrfs that was open: each look and each second opening took 30 s, and did not name
+    /// the process, since `stat` and /proc/locks give one file two device numbers there.
+    #[test]
+    fn the_holder_is_found_where_stat_gives_another_device_than_the_lock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["over", "upper", "lower"] {
+            std::fs::create_dir(path(name)).expect("a folder");
+        }
+        let mount = |arguments: &[&str]| {
+            let mut mount = std::process::Command::new("mount");
+            mount.args(arguments).current_dir(folder.path());
+            mount.status().is_ok_and(|status| status.success())
+        };
+        // An overlay over two file systems is such a place, too, and every kernel has it.
+        if !mount(&["-t", "tmpfs", "none", "upper"]) {
+            return adit_skip::skip("only root can mount");
+        }
+        let unmount = |name: &str| {
+            // Lazily: a process that another test forks may have the descriptor for a moment.
+            let mut unmount = std::process::Command::new("umount");
+            let unmounted = unmount.arg("-l").arg(path(name)).status();
+            assert!(unmounted.is_ok_and(|status| status.success()), "unmounted");
+        };
+        std::fs::create_dir(path("upper/files")).expect("a folder");
+        std::fs::create_dir(path("upper/work")).expect("a folder");
+        let layers = "lowerdir=lower,upperdir=upper/files,workdir=upper/work";
+        if !mount(&["-t", "overlay", "-o", layers, "none", "over"]) {
+            unmount("upper");
+            return adit_skip::skip("this kernel has no overlays");
+        }
+        let file = File::create(path("over/x")).expect("a file");
+        flock(&file, FlockOperation::NonBlockingLockExclusive).expect("locked");
+        let holder = lock_holder(&path("over/x"));
+        drop(file);
+        unmount("over");
+        unmount("upper");
+        assert_eq!(holder, Some(std::process::id()));
+    }
+
+    #[test]
+    fn the_device_of_a_mount_is_found_in_its_line_only() {
+        let line = "45 27 0:39 / /mnt rw,relatime - btrfs /dev/loop0 rw,subvol=/";
+        assert_eq!(mount_device(line, "45"), Some((0, 39)));
+        assert_eq!(mount_device(line, "27"), None);
+        for nonsense in ["", "45", "45 27", "45 27 0", "45 27 0:x / /"] {
+            assert_eq!(mount_device(nonsense, "45"), None);
         }
     }
 }

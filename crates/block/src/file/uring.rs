@@ -26,11 +26,16 @@
 //! in part or not at all (a short transfer, EINTR, EAGAIN, ECANCELED when the submitting thread has
 //! ended) is rare: a system call in `poll` finishes it, the one exception to "no call on a queue
 //! enters the kernel".
+//!
+//! The kernel may refuse a ring that it took requests from before: the program has entered a sandbox.
+//! `refused` says so, for good; the queue then takes no request, and `poll` does those that no thread
+//! handed over. Their entries stay in the ring, so nothing may be handed over afterwards: `poll` takes
+//! all that is unsubmitted, and nothing is pushed any more.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_base::fork::{self, ChildGuard};
@@ -64,6 +69,8 @@ struct Ring {
     uring: ManuallyDrop<IoUring>,
     /// Entries published in the ring and not yet handed to the kernel.
     unsubmitted: AtomicU32,
+    /// The kernel takes no requests any more.
+    refused: AtomicBool,
     in_flight: AtomicUsize,
     generation: u32,
 }
@@ -111,6 +118,7 @@ impl UringQueue {
             _guard: guard,
             uring: ManuallyDrop::new(uring),
             unsubmitted: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             generation: fork::generation(),
         });
@@ -190,6 +198,25 @@ impl UringQueue {
         }
         Ok(())
     }
+
+    /// Does requests that the kernel refuses, once none of the others is in flight: until then
+    /// another thread may be about to hand some of them over.
+    fn run_refused(&mut self, done: &mut Vec<Completion>) {
+        let unsubmitted = self.ring.unsubmitted.swap(0, Ordering::Acquire);
+        if (unsubmitted as usize) < self.in_flight() {
+            self.ring
+                .unsubmitted
+                .fetch_add(unsubmitted, Ordering::Release);
+            return;
+        }
+        for index in 0..self.slots.len() {
+            if let Some(mut slot) = self.slots[index].take() {
+                let result = self.outcome(&mut slot, -libc::ECANCELED);
+                self.free.push(index as u32);
+                done.push(slot.request.complete(result));
+            }
+        }
+    }
 }
 
 impl Queue for UringQueue {
@@ -207,6 +234,7 @@ impl Queue for UringQueue {
             || !few_parts
             || !small
             || fork::generation() != self.ring.generation
+            || self.ring.refused.load(Ordering::Acquire)
             || request.check(&self.opened.geometry()).is_err()
         {
             return Submission::Inline(request);
@@ -245,6 +273,9 @@ impl Queue for UringQueue {
             self.free.push(index);
             let result = self.outcome(&mut slot, answer.result());
             done.push(slot.request.complete(result));
+        }
+        if ring.refused.load(Ordering::Acquire) {
+            self.run_refused(done);
         }
         let count = done.len() - before;
         self.ring.in_flight.fetch_sub(count, Ordering::Relaxed);
@@ -314,7 +345,10 @@ impl Ring {
                 Ok(taken) if taken > 0 => {}
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::BUSY) => std::thread::yield_now(),
-                Err(errno) => return Err(errno),
+                Err(errno) => {
+                    self.refused.store(true, Ordering::Release);
+                    return Err(errno);
+                }
             }
             tries += usize::from(left > 0);
             if tries > SUBMIT_TRIES {
@@ -334,7 +368,7 @@ impl Doorbell for Ring {
     }
 
     fn wait(&self, timeout: Option<Duration>) {
-        if self.ring().is_err() {
+        if self.ring().is_err() || self.refused.load(Ordering::Acquire) {
             // Nothing to learn by waiting in the kernel; don't let the caller spin on the error.
             return std::thread::sleep(timeout.unwrap_or(WAIT_MAX).min(Duration::from_millis(1)));
         }
@@ -354,6 +388,10 @@ impl Doorbell for Ring {
 mod tests {
     use super::super::{FileDevice, FileEngine, FileOptions};
     use super::*;
+    use crate::Device;
+
+    /// A minute or less, each ends after [`WAIT_MAX`] at the latest.
+    const WAITS_MAX: usize = 6_000;
 
     /// A device hangs, its volume is dropped, and the device wakes up: a write of the former
     /// opening came over those of the next one, since the lock had ended with the wait.
@@ -387,6 +425,101 @@ mod tests {
                     true => Err(Errno::BUSY),
                 }
             );
+        }
+    }
+
+    /// A program opened a volume and then entered a sandbox that forbids io_uring: all its calls that
+    /// needed the device hung, and dropping the queue took 30 s.
+    #[test]
+    fn requests_are_done_that_the_kernel_refuses_from_some_moment_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.adit");
+        let options = FileOptions {
+            engine: FileEngine::Sync,
+            ..FileOptions::default()
+        };
+        let device = FileDevice::create(&path, 1 << 20, &options).expect("the image");
+        let Ok(mut queue) = UringQueue::open(device.opened.clone(), 4) else {
+            return adit_skip::skip("this kernel has no io_uring");
+        };
+        let doorbell = queue.doorbell();
+        let page = |byte| Buffer::copy_of(&[byte; 4096]);
+        let submit = |queue: &mut UringQueue, at| {
+            let request = Request::write(at * 4096, page(at as u8), at);
+            matches!(queue.submit(request), Submission::Accepted)
+        };
+        // One is in flight, two are not handed over yet.
+        assert!(submit(&mut queue, 1));
+        doorbell.ring().expect("handed over");
+        assert!(submit(&mut queue, 2) && submit(&mut queue, 3));
+        // A filter is a thread's; this one's ends with it.
+        let outcome = std::thread::scope(|scope| {
+            let sandboxed = scope.spawn(|| {
+                if !forbid_entering() {
+                    return None;
+                }
+                let mut done = Vec::new();
+                for _ in 0..WAITS_MAX {
+                    if queue.in_flight() == 0 {
+                        break;
+                    }
+                    doorbell.wait(Some(WAIT_MAX));
+                    queue.poll(&mut done);
+                }
+                Some(done)
+            });
+            sandboxed.join().expect("no panic")
+        });
+        let Some(mut done) = outcome else {
+            return adit_skip::skip("this kernel has no system call filters");
+        };
+        done.sort_by_key(|completion| completion.request.token);
+        let ended = |completion: &Completion| (completion.request.token, completion.result);
+        let ended: Vec<_> = done.iter().map(ended).collect();
+        assert_eq!(ended, [(1, Ok(())), (2, Ok(())), (3, Ok(()))]);
+        // No entry of a request that is over may reach the kernel.
+        assert!(!submit(&mut queue, 0));
+        doorbell.ring().expect("there is nothing to hand over");
+        let read = device.execute(Request::read(0, Buffer::zeroed(4 * 4096), 0));
+        let pages = read.request.buffers[0].as_slice().chunks(4096);
+        assert!(pages.map(|page| page[0]).eq(0..4), "each in its place");
+        drop(queue);
+    }
+
+    /// From now on this thread may not enter a ring. False if the kernel has no filters.
+    fn forbid_entering() -> bool {
+        let statement = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
+        let program = [
+            statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0),
+            statement(
+                (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+                libc::SYS_io_uring_enter as u32,
+                1,
+            ),
+            statement(
+                (libc::BPF_RET | libc::BPF_K) as u16,
+                libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+                0,
+            ),
+            statement(
+                (libc::BPF_RET | libc::BPF_K) as u16,
+                libc::SECCOMP_RET_ALLOW,
+                0,
+            ),
+        ];
+        let program = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_ptr().cast_mut(),
+        };
+        // SAFETY: the kernel copies the program, which lives until the calls end.
+        unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::syscall(
+                    libc::SYS_seccomp,
+                    libc::SECCOMP_SET_MODE_FILTER,
+                    0,
+                    &raw const program,
+                ) == 0
         }
     }
 }

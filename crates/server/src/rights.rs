@@ -131,7 +131,13 @@ pub(crate) async fn open_to_read(
         fs.access(place, links, Access::WRITE).await?;
         return Err(read_only());
     }
-    fs.open(place, flags.difference(changing), mode).await
+    let file = fs.open(place, flags.difference(changing), mode).await?;
+    if flags.writable() {
+        // A file has come to that name since.
+        fs.close(&file).await?;
+        return Err(read_only());
+    }
+    Ok(file)
 }
 
 /// Checks rights for a read-only session.

@@ -6,14 +6,18 @@ use crate::rig::{
     Bytes, PAGE, assert_clean, check, close, create, drop_dead, formatted, open, pattern,
 };
 use adit_base::random::Prng;
+use adit_base::{Errno, Result};
 use adit_block::{Buffer, Device, Operation, Request};
 use adit_reactor::Engine;
+use adit_reactor::sync::join_all;
 use adit_store::format::{
     BlobKind, EXTENT_UNWRITTEN, GroupMap, MAP_EXTENT_TREE, MAP_NAME_TREE, PageKind, RawExtent,
     Slot, StatePage,
 };
 use adit_store::node::Tree;
 use adit_store::{AllocateMode, BlobId, CheckReport, Problem, Store, SyncKind, XattrMode};
+use std::cell::Cell;
+use std::pin::Pin;
 use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -503,4 +507,41 @@ fn whatever_metadata_says_a_check_ends_without_a_panic() {
 
 fn bytes_state_page(device: &Arc<adit_block::FaultDevice>) -> u64 {
     Bytes::of(device).state_page
+}
+
+/// A check looks whether anything has changed meanwhile. Transactions that joined a commit which had
+/// begun before the check did not count: it told of space that is lost, and of pages in use that are
+/// marked as free.
+#[test]
+fn changes_while_a_check_runs_are_no_damage() {
+    let device = formatted(64 << 20);
+    let engine = open(&device);
+    populate(&engine);
+    engine
+        .run(|store| async {
+            let is_done = Cell::new(false);
+            let change = async {
+                while !is_done.get() {
+                    create(store).await?;
+                    store.reactor().yield_now().await;
+                }
+                Ok(())
+            };
+            let check = async {
+                for _ in 0..20 {
+                    match store.check(&mut |_, _| {}).await {
+                        Ok(report) => assert!(report.is_clean(), "{report:#?}"),
+                        Err(error) => assert_eq!(error.errno(), Errno::BUSY),
+                    }
+                }
+                is_done.set(true);
+                Ok(())
+            };
+            let both: [Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(change), Box::pin(check)];
+            join_all(both).await.into_iter().collect::<Result<()>>()
+        })
+        .unwrap();
+    assert_clean(&engine);
+    close(engine);
 }

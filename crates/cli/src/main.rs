@@ -3,6 +3,9 @@
 //! Exit codes: 0 done, 1 a failure (on stderr as `adit: …`), 2 wrong usage, 3 `check` or `scrub`
 //! found problems. Data goes to stdout, everything else to stderr.
 
+// These panic where stdout or stderr can't be written.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod check;
 mod compare;

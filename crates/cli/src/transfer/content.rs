@@ -4,6 +4,7 @@ use super::Copy;
 use adit::Errno;
 use rustix::fs::SeekFrom;
 use std::fs;
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -19,6 +20,8 @@ pub(super) trait Source {
 pub(super) trait Target {
     fn write(&self, data: &[u8], offset: u64) -> adit::Result<()>;
     fn set_size(&self, size_bytes: u64) -> adit::Result<()>;
+    /// Everything is written; an error that came late is told now.
+    fn end(&self) -> adit::Result<()>;
 }
 
 impl Source for fs::File {
@@ -75,6 +78,10 @@ impl Target for adit::File {
     fn set_size(&self, size_bytes: u64) -> adit::Result<()> {
         self.set_len(size_bytes)
     }
+
+    fn end(&self) -> adit::Result<()> {
+        Ok(())
+    }
 }
 
 impl Target for fs::File {
@@ -84,6 +91,16 @@ impl Target for fs::File {
 
     fn set_size(&self, size_bytes: u64) -> adit::Result<()> {
         Ok(self.set_len(size_bytes)?)
+    }
+
+    /// A network file system may write at close(2), and tell only there that it has no room.
+    fn end(&self) -> adit::Result<()> {
+        let closed = self.try_clone()?.into_raw_fd();
+        // SAFETY: the descriptor was made above, and nothing else has it.
+        match unsafe { libc::close(closed) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error().into()),
+        }
     }
 }
 
@@ -127,7 +144,8 @@ impl Copy<'_> {
                 let chunk = &mut self.chunk[..wanted];
                 let got = source.read(chunk, at).map_err(Failed::Reading)?;
                 if got == 0 {
-                    return target.set_size(at).map_err(Failed::Writing);
+                    let ended = target.set_size(at).and_then(|()| target.end());
+                    return ended.map_err(Failed::Writing);
                 }
                 target.write(&chunk[..got], at).map_err(Failed::Writing)?;
                 self.progress.advance(got as u64);
@@ -136,6 +154,54 @@ impl Copy<'_> {
         }
         let size_bytes = source.size_bytes().map_err(Failed::Reading)?.max(at);
         self.progress.advance(size_bytes - at);
-        target.set_size(size_bytes).map_err(Failed::Writing)
+        let ended = target.set_size(size_bytes).and_then(|()| target.end());
+        ended.map_err(Failed::Writing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Keep;
+
+    /// A file of a network file system that is full.
+    struct Late;
+
+    impl Target for Late {
+        fn write(&self, _: &[u8], _: u64) -> adit::Result<()> {
+            Ok(())
+        }
+
+        fn set_size(&self, _: u64) -> adit::Result<()> {
+            Ok(())
+        }
+
+        fn end(&self) -> adit::Result<()> {
+            Err(Errno::DQUOT.into())
+        }
+    }
+
+    /// The error of close(2) was dropped: an incomplete copy counted as done.
+    #[test]
+    fn an_error_that_comes_with_the_end_of_the_copy_is_told() {
+        let volume = adit::Volume::open("mem:64M").expect("opened");
+        let keep = Keep {
+            no_owner: false,
+            no_xattrs: false,
+        };
+        let mut copy = Copy::new(&volume, &keep, 0);
+        for content in ["", "content"] {
+            volume.write("/f", content).expect("written");
+            let mut options = adit::OpenOptions::new();
+            let source = volume.open_file("/f", options.read(true)).expect("there");
+            let (from, to) = (Path::new("/f"), Path::new("f"));
+            let error = copy
+                .content((from, &source), (to, &Late), "is not there")
+                .expect_err("the disk is full");
+            assert_eq!(error.errno(), Errno::DQUOT);
+            let said = error.to_string();
+            assert!(said.starts_with("f is not there: write f: "), "{said}");
+        }
+        volume.close().expect("closed");
     }
 }

@@ -285,6 +285,8 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     /// A file is named .NAME.adit-put until it is whole. Whatever ends the copy before, a file that
     /// was to be replaced is as it was, and a new one is not there; so replacing takes room for
     /// both. The next put of that name removes what a killed one left.
+    ///
+    /// A file that is written meanwhile is named, exit code 1: its copy may be a mixture.
     #[command(after_help = "Examples:
   adit put db.adit a.txt /            as /a.txt
   adit put db.adit a.txt /b.txt       as /b.txt

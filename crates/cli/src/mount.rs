@@ -93,7 +93,7 @@ fn serve(
     let directory = arguments.directory.as_path();
     if arguments.volume.starts_with("unix:") {
         let what = format!(
-            "mount {}: the server itself mounts its volume (adit serve --mount)",
+            "mount {} through a server: it mounts its volume itself (adit serve --mount)",
             arguments.volume
         );
         return Err(Error::with(adit::Errno::OPNOTSUPP, what));

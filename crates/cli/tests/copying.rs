@@ -311,6 +311,49 @@ fn two_copies_to_one_name_do_not_mix() {
     volume.close().expect("closed");
 }
 
+/// The copy of `f` would remove the copy of `.f.adit-put` as what a killed copy left.
+#[test]
+fn a_file_with_the_temporary_name_of_another_one_is_named() {
+    let place = Place::with_volume();
+    for name in ["f", ".f.adit-put", ".f.adit-get", ".g.adit-put"] {
+        place.write(&format!("tree/{name}"), name);
+    }
+    let errors = place.fails(1, &["put", "v.adit", "tree", "/"]);
+    assert!(
+        errors.contains("copy tree/.f.adit-put: f, beside it"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let names = ".f.adit-get\n.g.adit-put\nf\n";
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), names);
+    let errors = place.fails(1, &["get", "v.adit", "/tree", "out"]);
+    assert!(
+        errors.contains("copy /tree/.f.adit-get: f, beside it"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(
+        std::fs::read_dir(place.path("out")).expect("made").count(),
+        2
+    );
+}
+
+/// `put` made directories with the mode 0755, and gave them theirs at its end: until then, and after a
+/// copy that did not get there, everybody could read what a private directory hides.
+#[test]
+fn a_directory_is_private_until_the_copy_ends() {
+    let place = Place::with_volume();
+    place.write("tree/secret", "1");
+    place.write("tree/too large", noise(2, 200 << 20));
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(place.path("tree"), private).expect("set");
+    let errors = place.fails(1, &["put", "v.adit", "tree", "/"]);
+    assert!(errors.contains("ENOSPC"), "{errors}");
+    let listed = place.ok(&["ls", "-l", "v.adit"]);
+    assert!(listed.starts_with("drwx------ "), "{listed}");
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), "secret\n");
+}
+
 /// A user who put files of others through a server was told of each that its owner stayed, and the
 /// command failed; `get` takes that for granted.
 #[test]

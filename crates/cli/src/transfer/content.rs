@@ -1,16 +1,18 @@
 //! The content of a file, with its holes, from one side to the other.
 
 use super::Copy;
-use adit::Errno;
+use adit::{Errno, Error};
 use rustix::fs::SeekFrom;
 use std::fs;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Where content comes from.
 pub(super) trait Source {
     fn size_bytes(&self) -> adit::Result<u64>;
+    fn modified(&self) -> adit::Result<SystemTime>;
     /// Where data is from an offset on, and where it ends; None: only a hole follows.
     fn next_data(&self, offset: u64) -> adit::Result<Option<(u64, u64)>>;
     fn read(&self, buffer: &mut [u8], offset: u64) -> adit::Result<usize>;
@@ -27,6 +29,10 @@ pub(super) trait Target {
 impl Source for fs::File {
     fn size_bytes(&self) -> adit::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+
+    fn modified(&self) -> adit::Result<SystemTime> {
+        Ok(self.metadata()?.modified()?)
     }
 
     fn next_data(&self, offset: u64) -> adit::Result<Option<(u64, u64)>> {
@@ -55,6 +61,10 @@ impl Source for fs::File {
 impl Source for adit::File {
     fn size_bytes(&self) -> adit::Result<u64> {
         self.len()
+    }
+
+    fn modified(&self) -> adit::Result<SystemTime> {
+        Ok(self.metadata()?.modified())
     }
 
     fn next_data(&self, offset: u64) -> adit::Result<Option<(u64, u64)>> {
@@ -113,7 +123,8 @@ enum Failed {
 impl Copy<'_> {
     /// Copies content. Is all of it there? If not, `left` is the fate of `to` for the message. A
     /// file that cannot be read is named, with EIO too, since a bad sector below one file says
-    /// nothing about the others.
+    /// nothing about the others. So is one that was written meanwhile: its copy may be a mixture
+    /// that the file never was, which is worthless for a database.
     pub(super) fn content(
         &mut self,
         (from, source): (&Path, &impl Source),
@@ -121,7 +132,16 @@ impl Copy<'_> {
         left: &str,
     ) -> adit::Result<bool> {
         match self.copy_data(source, target) {
-            Ok(()) => Ok(true),
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                let what = format!(
+                    "copy {}: it changed meanwhile, and {} may be a mixture",
+                    from.display(),
+                    to.display()
+                );
+                self.skip(&Error::with(Errno::BUSY, what));
+                Ok(true)
+            }
             Err(Failed::Reading(error)) => {
                 let error = error.context(format_args!("read {}", from.display()));
                 self.skip(&error.context(format_args!("{} {left}", to.display())));
@@ -134,7 +154,18 @@ impl Copy<'_> {
         }
     }
 
-    fn copy_data(&mut self, source: &impl Source, target: &impl Target) -> Result<(), Failed> {
+    /// False: the source changed meanwhile.
+    fn copy_data(&mut self, source: &impl Source, target: &impl Target) -> Result<bool, Failed> {
+        let version = || -> adit::Result<_> { Ok((source.size_bytes()?, source.modified()?)) };
+        let before = version().map_err(Failed::Reading)?;
+        let end_bytes = self.copy_bytes(source, target)?;
+        let ended = target.set_size(end_bytes).and_then(|()| target.end());
+        ended.map_err(Failed::Writing)?;
+        Ok(version().map_err(Failed::Reading)? == before)
+    }
+
+    /// Returns where it ends.
+    fn copy_bytes(&mut self, source: &impl Source, target: &impl Target) -> Result<u64, Failed> {
         let mut at = 0;
         while let Some((start, end)) = source.next_data(at).map_err(Failed::Reading)? {
             self.progress.advance(start - at);
@@ -144,8 +175,7 @@ impl Copy<'_> {
                 let chunk = &mut self.chunk[..wanted];
                 let got = source.read(chunk, at).map_err(Failed::Reading)?;
                 if got == 0 {
-                    let ended = target.set_size(at).and_then(|()| target.end());
-                    return ended.map_err(Failed::Writing);
+                    return Ok(at);
                 }
                 target.write(&chunk[..got], at).map_err(Failed::Writing)?;
                 self.progress.advance(got as u64);
@@ -154,8 +184,7 @@ impl Copy<'_> {
         }
         let size_bytes = source.size_bytes().map_err(Failed::Reading)?.max(at);
         self.progress.advance(size_bytes - at);
-        let ended = target.set_size(size_bytes).and_then(|()| target.end());
-        ended.map_err(Failed::Writing)
+        Ok(size_bytes)
     }
 }
 
@@ -202,6 +231,60 @@ mod tests {
             let said = error.to_string();
             assert!(said.starts_with("f is not there: write f: "), "{said}");
         }
+        volume.close().expect("closed");
+    }
+
+    /// A file that another process writes whenever it is read.
+    struct Written<'a>(adit::File, &'a adit::Volume);
+
+    impl Source for Written<'_> {
+        fn size_bytes(&self) -> adit::Result<u64> {
+            self.0.len()
+        }
+
+        fn modified(&self) -> adit::Result<SystemTime> {
+            Source::modified(&self.0)
+        }
+
+        fn next_data(&self, offset: u64) -> adit::Result<Option<(u64, u64)>> {
+            Source::next_data(&self.0, offset)
+        }
+
+        fn read(&self, buffer: &mut [u8], offset: u64) -> adit::Result<usize> {
+            let got = self.0.read_at(buffer, offset)?;
+            self.1.write("/written", "other")?;
+            let later = SystemTime::now() + std::time::Duration::from_secs(1);
+            self.1.set_times("/written", None, Some(later))?;
+            Ok(got)
+        }
+    }
+
+    /// A database that was written while it was copied arrived as a mixture of its states, and the
+    /// copy counted as done.
+    #[test]
+    fn a_file_that_changes_while_it_is_copied_is_named() {
+        let volume = adit::Volume::open("mem:64M").expect("opened");
+        let keep = Keep {
+            no_owner: false,
+            no_xattrs: false,
+        };
+        let mut copy = Copy::new(&volume, &keep, 0);
+        let mut options = adit::OpenOptions::new();
+        let mut create = |name| {
+            let created = volume.open_file(name, options.read(true).write(true).create(true));
+            created.expect("opened")
+        };
+        let (still, written, target) = (create("/still"), create("/written"), create("/target"));
+        for file in [&still, &written] {
+            file.write_at(b"other", 0).expect("written");
+        }
+        let to = (Path::new("t"), &target);
+        assert_eq!(copy.content((Path::new("s"), &still), to, ""), Ok(true));
+        assert_eq!(copy.failures, 0);
+        let source = Written(written, &volume);
+        assert_eq!(copy.content((Path::new("w"), &source), to, ""), Ok(true));
+        assert_eq!(copy.failures, 1);
+        drop((copy, still, source, target));
         volume.close().expect("closed");
     }
 }

@@ -6,7 +6,7 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
-use super::site::{Directory, Site};
+use super::site::{Directory, Site, check_name};
 use super::{Copy, Links, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Get, VolumeArguments};
@@ -129,9 +129,15 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
             }
         };
         let first_below = pending.len();
-        for name in names(copy, &from) {
-            let name = OsStr::from_bytes(&name);
+        let names = names(copy, &from);
+        for name in &names {
+            let name = OsStr::from_bytes(name);
             let (from, to, below) = (from.join(name), to.join(name), below.join(name));
+            let others = names.iter().map(|other| OsStr::from_bytes(other));
+            if let Err(error) = check_name(&from, OnHost::SUFFIX, others) {
+                copy.skip(&error);
+                continue;
+            }
             let metadata = match copy.volume.symlink_metadata(&from) {
                 Ok(metadata) => metadata,
                 Err(error) => {

@@ -117,8 +117,9 @@ impl Node {
 
     /// Is it a pipe or socket that is in no directory, such as `/dev/stdin` and `<(…)` name?
     pub(super) fn is_nameless(&self) -> bool {
-        const KINDS: [i64; 2] = [0x5049_5045, 0x534f_434b]; // PIPEFS_MAGIC, SOCKFS_MAGIC
-        rustix::fs::fstatfs(&self.0).is_ok_and(|system| KINDS.contains(&(system.f_type as i64)))
+        // PIPEFS_MAGIC, SOCKFS_MAGIC
+        let is_theirs = |magic| matches!(magic, 0x5049_5045 | 0x534f_434b);
+        rustix::fs::fstatfs(&self.0).is_ok_and(|system| is_theirs(system.f_type))
     }
 
     /// The kernel's name for it.

@@ -2,12 +2,12 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
-use super::site::{Directory, Site};
+use super::site::{Directory, Site, check_name};
 use super::{Copy, Links, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
 use adit::{Errno, Error, File, FileKind, FlockOperation, OpenOptions, Volume};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -122,13 +122,18 @@ fn put_tree(
             copy.skip(&local(error, "read", &from));
         }
         let first_below = pending.len();
-        for name in names {
-            let (from, to) = (from.join(&name), to.join(&name));
+        for name in &names {
+            let (from, to) = (from.join(name), to.join(name));
+            let others = names.iter().map(OsString::as_os_str);
+            if let Err(error) = check_name(&from, InVolume::SUFFIX, others) {
+                copy.skip(&error);
+                continue;
+            }
             let child = directory
-                .child(&name)
+                .child(name)
                 .and_then(|child| Ok((child.metadata()?, child)));
             match child {
-                Ok((metadata, _)) if metadata.is_dir() => pending.push(below.join(&name)),
+                Ok((metadata, _)) if metadata.is_dir() => pending.push(below.join(name)),
                 Ok((_, child)) => {
                     if let Err(error) = put_node(copy, links, &child, &from, &to) {
                         copy.failed(error)?;
@@ -157,7 +162,8 @@ fn attributes(copy: &mut Copy<'_>, node: &Node, from: &Path) -> adit::Result<Att
 }
 
 fn make_directory(volume: &Volume, path: &Path) -> adit::Result<()> {
-    match volume.create_dir(path) {
+    // Private until its attributes are set.
+    match volume.create_dir_with(path, 0o700) {
         Err(error) if error.errno() == Errno::EXIST => {
             match volume.symlink_metadata(path)?.is_dir() {
                 true => Ok(()),

@@ -181,6 +181,25 @@ impl<D: Directory> Drop for Site<'_, D> {
     }
 }
 
+/// Refuses a file of a directory that has the temporary name of another one there: the copy of that
+/// would remove it.
+pub(super) fn check_name<'n>(
+    from: &Path,
+    suffix: &[u8],
+    mut names: impl Iterator<Item = &'n OsStr>,
+) -> adit::Result<()> {
+    let name = from.file_name().unwrap_or_default();
+    if !name.as_bytes().ends_with(suffix) {
+        return Ok(());
+    }
+    let Some(other) = names.find(|other| beside(other, suffix) == name) else {
+        return Ok(());
+    };
+    let (from, other) = (from.display(), other.display());
+    let what = format!("copy {from}: {other}, beside it, has that name until it is whole");
+    Err(Error::with(Errno::EXIST, what))
+}
+
 /// The temporary name.
 fn beside(name: &OsStr, suffix: &[u8]) -> OsString {
     let kept = name.len().min(NAME_BYTES_MAX - 1 - suffix.len());

@@ -112,9 +112,13 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     ///
     /// With kinds, permissions, owners, times, extended attributes, holes and hard links. Symbolic
     /// links inside a tree are copied as links; LOCAL itself is followed if it is one. A directory
-    /// that is there is filled, a file replaced: when the new one is whole, which is named
-    /// .NAME.adit-put until then. Whatever ends the copy before, the old one is as it was; so it
-    /// takes room for both.
+    /// that is there is filled, a file replaced.
+    ///
+    /// A file is named .NAME.adit-put until it is whole. Whatever ends the copy before, a file that
+    /// was to be replaced is as it was, and a new one is not there; so replacing takes room for
+    /// both. The next put of that name removes what a killed one left.
+    ///
+    /// A file that is written meanwhile is named, exit code 1: its copy may be a mixture.
     #[command(after_help = "Examples:
   adit put db.adit a.txt /            as /a.txt
   adit put db.adit a.txt /b.txt       as /b.txt
@@ -123,10 +127,12 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Put(Put),
     /// Copy a file or tree out of a volume
     ///
-    /// As put. Who isn't root gets all that he may have: what others own becomes his own, and
-    /// trusted.* and security.* attributes are left out. Root gets everything, programs with the
-    /// set-user-ID bit and devices included: of a volume that you don't trust, get it as somebody
-    /// else.
+    /// As put; a file is named .NAME.adit-get until it is whole. Of a file that can't be read to its
+    /// end `adit cat` writes the part before.
+    ///
+    /// Who isn't root gets all that he may have: what others own becomes his own, and trusted.* and
+    /// security.* attributes are left out. Root gets everything, programs with the set-user-ID bit
+    /// and devices included: of a volume that you don't trust, get it as somebody else.
     #[command(after_help = "Examples:
   adit get db.adit /a.txt .           as ./a.txt
   adit get db.adit / ./all            everything, into the directory ./all")]

@@ -8,7 +8,7 @@
 //! Errors and warnings, more with `-v`, `-vv` and `RUST_LOG`. Nothing here waits for a reader of
 //! the log: a mount whose messages wait for a log on that mount would hang.
 
-use crate::output::{plain, time};
+use crate::output::{plain, tell, time};
 use crate::progress::beside_the_bar;
 use adit::log::{Filter, Level, send_to};
 use adit::{Error, Result};
@@ -133,9 +133,9 @@ pub(crate) fn to_syslog(filter: Filter, syslog: Syslog) -> Result<()> {
 /// Reports on stderr that a mount in the background has no log for its messages.
 pub(crate) fn say_that_nobody_hears(error: &std::io::Error) {
     let error = plain(&error.to_string()).into_owned();
-    eprintln!(
+    tell(&format!(
         "adit: warning: messages of this mount are lost from now on, since {SYSLOG} does not answer ({error}); --log FILE keeps them"
-    );
+    ));
 }
 
 #[cfg(test)]

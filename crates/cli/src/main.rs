@@ -3,6 +3,9 @@
 //! Exit codes: 0 done, 1 a failure (on stderr as `adit: …`), 2 wrong usage, 3 `check` or `scrub`
 //! found problems. Data goes to stdout, everything else to stderr.
 
+// These panic where stdout or stderr can't be written.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod check;
 mod compare;
@@ -93,9 +96,9 @@ fn run(
         Command::Lsof(arguments) => lsof::lsof(&arguments, options)?,
         Command::Ctl(arguments) => ctl::ctl(&arguments, options)?,
         Command::Mappings(arguments) => mappings::list(&arguments, options)?,
-        Command::Rm(arguments) => names::rm(&arguments, options)?,
-        Command::Mkdir(arguments) => names::mkdir(&arguments, options)?,
-        Command::Rmdir(arguments) => names::rmdir(&arguments, options)?,
+        Command::Rm(arguments) => return names::rm(&arguments, options),
+        Command::Mkdir(arguments) => return names::mkdir(&arguments, options),
+        Command::Rmdir(arguments) => return names::rmdir(&arguments, options),
         Command::Mv(arguments) => names::mv(&arguments, options)?,
         Command::Ln(arguments) => names::ln(&arguments, options)?,
         Command::Put(arguments) => return transfer::put(&arguments, options),

@@ -1,7 +1,7 @@
 //! `adit mount`.
 
 use crate::arguments::{Mount, VolumeArguments};
-use crate::log;
+use crate::{log, output};
 use adit::log::Filter;
 use adit::{Error, Result};
 use adit_fuse::MountOptions;
@@ -62,7 +62,7 @@ pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments, filter: Filter
                     ),
                 )),
                 _ => {
-                    eprintln!("adit: {}", crate::output::plain(&said));
+                    output::tell(&format!("adit: {}", output::plain(&said)));
                     std::process::exit(1);
                 }
             }
@@ -91,6 +91,13 @@ fn serve(
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let directory = arguments.directory.as_path();
+    if arguments.volume.starts_with("unix:") {
+        let what = format!(
+            "mount {} through a server: it mounts its volume itself (adit serve --mount)",
+            arguments.volume
+        );
+        return Err(Error::with(adit::Errno::OPNOTSUPP, what));
+    }
     let volume = match arguments.read_only {
         true => options.open_to_read(&arguments.volume)?,
         false => options.open(&arguments.volume)?,

@@ -1,44 +1,58 @@
 //! Commands that change names: rm, mkdir, rmdir, mv, ln.
 
 use crate::arguments::{Cat, Ln, Mkdir, Mv, Rm, VolumeArguments};
+use crate::{Outcome, output};
 use adit::{Errno, RenameFlags, Volume};
 use std::path::{Path, PathBuf};
 
-pub(crate) fn rm(arguments: &Rm, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open(&arguments.volume)?;
-    for path in &arguments.paths {
-        match remove(&volume, path, arguments.recursive) {
-            Err(error) if arguments.force && error.errno() == Errno::NOENT => {}
-            done => done?,
+/// Changes each path; one that fails stops no other.
+fn each(
+    options: &VolumeArguments,
+    address: &str,
+    paths: &[PathBuf],
+    change: impl Fn(&Volume, &Path) -> adit::Result<()>,
+) -> adit::Result<Outcome> {
+    let volume = options.open(address)?;
+    let mut outcome = Outcome::Done;
+    for path in paths {
+        if let Err(error) = change(&volume, path) {
+            output::complain(&error);
+            outcome = Outcome::Partly;
         }
     }
-    volume.close()
+    volume.close()?;
+    Ok(outcome)
 }
 
-fn remove(volume: &Volume, path: &Path, recursive: bool) -> adit::Result<()> {
-    match recursive {
-        true => volume.remove_dir_all(path),
-        false => volume.remove_file(path),
-    }
+pub(crate) fn rm(arguments: &Rm, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let (address, paths) = (&arguments.volume, &arguments.paths);
+    each(options, address, paths, |volume, path| {
+        let removed = match arguments.recursive {
+            true => volume.remove_dir_all(path),
+            false => volume.remove_file(path),
+        };
+        match removed {
+            Err(error) if arguments.force && error.errno() == Errno::NOENT => Ok(()),
+            done => done,
+        }
+    })
 }
 
-pub(crate) fn mkdir(arguments: &Mkdir, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open(&arguments.volume)?;
-    for path in &arguments.paths {
+pub(crate) fn mkdir(arguments: &Mkdir, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let (address, paths) = (&arguments.volume, &arguments.paths);
+    each(options, address, paths, |volume, path| {
         match arguments.parents {
-            true => volume.create_dir_all(path)?,
-            false => volume.create_dir(path)?,
+            true => volume.create_dir_all(path),
+            false => volume.create_dir(path),
         }
-    }
-    volume.close()
+    })
 }
 
-pub(crate) fn rmdir(arguments: &Cat, options: &VolumeArguments) -> adit::Result<()> {
-    let volume = options.open(&arguments.volume)?;
-    for path in &arguments.paths {
-        volume.remove_dir(path)?;
-    }
-    volume.close()
+pub(crate) fn rmdir(arguments: &Cat, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let (address, paths) = (&arguments.volume, &arguments.paths);
+    each(options, address, paths, |volume, path| {
+        volume.remove_dir(path)
+    })
 }
 
 pub(crate) fn mv(arguments: &Mv, options: &VolumeArguments) -> adit::Result<()> {

@@ -136,7 +136,13 @@ fn of_stdout(error: std::io::Error) -> std::io::Error {
 
 /// Reports a failure on standard error.
 pub(crate) fn complain(error: &adit::Error) {
-    eprintln!("adit: {}", plain(&error.to_string()));
+    tell(&format!("adit: {}", plain(&error.to_string())));
+}
+
+/// Writes a line to standard error. There is nowhere to tell that it is full, or that its reader has
+/// gone, and neither is a reason to stop: the exit code remains.
+pub(crate) fn tell(line: &str) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Writes a value as JSON and ends the line.

@@ -1,6 +1,6 @@
 //! A progress bar for long commands, on a terminal; elsewhere a line for some steps.
 
-use crate::output::plain;
+use crate::output::{plain, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -71,7 +71,7 @@ impl Progress {
             && line.elapsed() >= LINE_EVERY
         {
             *line = Instant::now();
-            eprintln!("{:3.0}% {}", done * 100.0, plain(what));
+            tell(&format!("{:3.0}% {}", done * 100.0, plain(what)));
         }
     }
 
@@ -97,7 +97,7 @@ impl Progress {
 
     /// Prints a line without disturbing the bar.
     pub(crate) fn complain(&self, what: &str) {
-        self.bar.suspend(|| eprintln!("adit: {}", plain(what)));
+        self.bar.suspend(|| tell(&format!("adit: {}", plain(what))));
     }
 }
 

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Data is lost in pages.
+const PAGE_BYTES: usize = 4096;
 
 pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.inspect(&arguments.volume)?;
@@ -203,14 +205,16 @@ pub(crate) fn cat(arguments: &Cat, options: &VolumeArguments) -> adit::Result<Ou
                 continue;
             }
         };
-        let mut offset = 0;
+        let (mut offset, mut wanted) = (0, chunk.len());
         loop {
-            match file.read_at(&mut chunk, offset) {
+            match file.read_at(&mut chunk[..wanted], offset) {
                 Ok(0) => break,
                 Ok(got) => {
                     out.write_all(&chunk[..got])?;
                     offset += got as u64;
                 }
+                // All that can be read before the page that can't.
+                Err(_) if wanted > PAGE_BYTES => wanted = PAGE_BYTES,
                 Err(error) => {
                     failed(error.context(format_args!("read {}", path.display())));
                     break;

@@ -223,3 +223,165 @@ fn a_bad_sector_below_one_file_stops_no_other() {
     assert!(errors.contains("/proc/self/mem"), "{errors}");
     assert_eq!(place.ok(&["cat", "v.adit", "/b"]), "2");
 }
+
+/// `put` made a pipe of that name, said nothing, and read nothing of what the pipe had.
+#[test]
+fn a_pipe_without_a_name_is_refused() {
+    let place = Place::with_volume();
+    for name in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {
+        let mut put = place.command(&["put", "v.adit", name, "/f"]);
+        let (reader, writer) = std::io::pipe().expect("made");
+        drop(writer);
+        let output = put.stdin(reader).output().expect("the binary runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {errors}");
+        let expected = format!("copy {name}: it is a pipe or socket without a name");
+        assert!(errors.contains(&expected), "{errors}");
+        assert_eq!(place.ok(&["ls", "v.adit"]), "");
+    }
+    // A file is the file that it is.
+    place.write("f", "content");
+    let file = std::fs::File::open(place.path("f")).expect("opened");
+    let mut put = place.command(&["put", "v.adit", "/dev/stdin", "/f"]);
+    let output = put.stdin(file).output().expect("the binary runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(place.ok(&["cat", "v.adit", "/f"]), "content");
+
+    let mut get = place.command(&["get", "v.adit", "/f", "/dev/stdout"]);
+    let output = get.output().expect("the binary runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("`adit cat`"), "{errors}");
+}
+
+/// The temporary name of a replacement was always taken for what a killed process had left: of two
+/// processes that put a file of one name, one removed the file that the other one was writing, or
+/// gave its half a name.
+#[test]
+fn two_copies_to_one_name_do_not_mix() {
+    let place = Place::with_volume();
+    place.write("f", "old");
+    place.ok(&["put", "v.adit", "f", "/"]);
+    place.write("f", "new");
+    let image = place.path("v.adit");
+    let volume = adit::Volume::open(image.to_str().expect("text")).expect("opened");
+    let directory = tempfile::tempdir().expect("made");
+    let socket = directory.path().join("s");
+    let server = adit::Server::start(&[("v", &volume)], &socket, &adit::ServeOptions::new());
+    let server = server.expect("served");
+    let address = format!("unix:{}", socket.display());
+    let mut options = adit::OpenOptions::new();
+    options.write(true).create_new(true);
+    let theirs = volume.open_file("/.f.adit-put", &options).expect("made");
+    let exclusive = adit::FlockOperation::Exclusive { wait: false };
+    theirs.flock(exclusive).expect("locked");
+    theirs.append(b"half").expect("written");
+    let errors = place.fails(1, &["put", &address, "f", "/"]);
+    assert!(
+        errors.contains("copy to /f: another process copies to it, as .f.adit-put"),
+        "{errors}"
+    );
+    assert_eq!(volume.read("/f").expect("there"), b"old");
+    assert_eq!(volume.read("/.f.adit-put").expect("there"), b"half");
+    drop(theirs); // as if it had been killed
+    place.ok(&["put", &address, "f", "/"]);
+    assert_eq!(place.ok(&["ls", &address]), "f\n");
+    assert_eq!(volume.read("/f").expect("there"), b"new");
+
+    // And on the host.
+    place.write("out/f", "old");
+    place.write("out/.f.adit-get", "half");
+    let theirs = std::fs::File::open(place.path("out/.f.adit-get")).expect("opened");
+    theirs.lock().expect("locked");
+    let errors = place.fails(1, &["get", &address, "/f", "out"]);
+    assert!(
+        errors.contains("copy to out/f: another process copies to it, as .f.adit-get"),
+        "{errors}"
+    );
+    let read = |name: &str| std::fs::read_to_string(place.path(name)).expect("there");
+    assert_eq!(
+        (read("out/f"), read("out/.f.adit-get")),
+        ("old".into(), "half".into())
+    );
+    drop(theirs);
+    place.ok(&["get", &address, "/f", "out"]);
+    assert_eq!(read("out/f"), "new");
+    assert!(!place.path("out/.f.adit-get").exists());
+    server.stop();
+    volume.close().expect("closed");
+}
+
+/// The copy of `f` would remove the copy of `.f.adit-put` as what a killed copy left.
+#[test]
+fn a_file_with_the_temporary_name_of_another_one_is_named() {
+    let place = Place::with_volume();
+    for name in ["f", ".f.adit-put", ".f.adit-get", ".g.adit-put"] {
+        place.write(&format!("tree/{name}"), name);
+    }
+    let errors = place.fails(1, &["put", "v.adit", "tree", "/"]);
+    assert!(
+        errors.contains("copy tree/.f.adit-put: f, beside it"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let names = ".f.adit-get\n.g.adit-put\nf\n";
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), names);
+    let errors = place.fails(1, &["get", "v.adit", "/tree", "out"]);
+    assert!(
+        errors.contains("copy /tree/.f.adit-get: f, beside it"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(
+        std::fs::read_dir(place.path("out")).expect("made").count(),
+        2
+    );
+}
+
+/// `put` made directories with the mode 0755, and gave them theirs at its end: until then, and after a
+/// copy that did not get there, everybody could read what a private directory hides.
+#[test]
+fn a_directory_is_private_until_the_copy_ends() {
+    let place = Place::with_volume();
+    place.write("tree/secret", "1");
+    place.write("tree/too large", noise(2, 200 << 20));
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(place.path("tree"), private).expect("set");
+    let errors = place.fails(1, &["put", "v.adit", "tree", "/"]);
+    assert!(errors.contains("ENOSPC"), "{errors}");
+    let listed = place.ok(&["ls", "-l", "v.adit"]);
+    assert!(listed.starts_with("drwx------ "), "{listed}");
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), "secret\n");
+}
+
+/// A user who put files of others through a server was told of each that its owner stayed, and the
+/// command failed; `get` takes that for granted.
+#[test]
+fn a_user_of_a_server_puts_files_of_others() {
+    if !support::is_root() {
+        return adit_skip::skip("only root can become another user");
+    }
+    let place = Place::with_volume();
+    let directory = tempfile::tempdir().expect("made");
+    for path in [place.path(""), directory.path().to_owned()] {
+        let all = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, all).expect("set");
+    }
+    place.write("tree/f", "1");
+    let volume = adit::Volume::open(place.path("v.adit").to_str().expect("text")).expect("opened");
+    volume.set_mode("/", 0o777).expect("set");
+    let socket = directory.path().join("s");
+    let mut options = adit::ServeOptions::new();
+    options.mode(0o666);
+    let server = adit::Server::start(&[("v", &volume)], &socket, &options).expect("served");
+    let address = format!("unix:{}", socket.display());
+    let mut put = place.command(&["put", &address, "tree", "/"]);
+    put.uid(support::USER).gid(support::USER);
+    let output = place.end(put);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+    let stat = volume.metadata("/tree/f").expect("there");
+    assert_eq!((stat.uid(), stat.gid()), (support::USER, support::USER));
+    server.stop();
+    volume.close().expect("closed");
+}

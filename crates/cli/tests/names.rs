@@ -42,6 +42,21 @@ fn directories_are_made_listed_and_removed() {
     assert_eq!(place.ok(&["ls", "v.adit"]), "");
 }
 
+/// `rm`, `mkdir` and `rmdir` left out all paths behind the first one that failed.
+#[test]
+fn a_path_that_fails_stops_no_other() {
+    let place = Place::with_volume();
+    let errors = place.fails(1, &["mkdir", "v.adit", "/no/where", "/a", "/b", "/a", "/c"]);
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    assert_eq!(lines(&place.ok(&["ls", "v.adit"])), ["a/", "b/", "c/"]);
+    let errors = place.fails(1, &["rmdir", "v.adit", "/missing", "/a"]);
+    assert!(errors.contains("/missing"), "{errors}");
+    place.fails(1, &["rm", "-r", "v.adit", "/missing", "/b"]);
+    assert_eq!(lines(&place.ok(&["ls", "v.adit"])), ["c/"]);
+    place.ok(&["rm", "-rf", "v.adit", "/missing", "/c"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "");
+}
+
 #[test]
 fn files_are_moved_linked_and_removed() {
     let place = Place::with_volume();

@@ -104,6 +104,26 @@ fn a_full_standard_output_is_named() {
     }
 }
 
+/// A command that could not say what failed panicked (exit code 101), and `put` and `get` aborted in
+/// the middle of the copy.
+#[test]
+fn a_full_standard_error_stops_nothing() {
+    let place = Place::with_volume();
+    place.write("f", "1");
+    for words in [
+        &["put", "v.adit", "missing", "f", "missing", "/"][..],
+        &["cat", "v.adit", "/missing", "/f"],
+        &["ls", "v.adit", "/missing"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut command = place.command(words);
+        command.stderr(full.expect("Linux has one"));
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+    }
+    assert_eq!(place.ok(&["cat", "v.adit", "/f"]), "1");
+}
+
 /// In JSON all that `ls` and the others knew of such names was U+FFFD: two files were one, and
 /// neither could be used.
 #[test]

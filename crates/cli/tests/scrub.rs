@@ -51,6 +51,9 @@ fn what_a_device_changes_silently_is_told_with_file_and_offset() {
         "{errors}"
     );
     assert!(errors.contains("EIO"), "{errors}");
+    // `cat` wrote nothing of the 1 MiB that it asked for at once.
+    let before = place.run(&["cat", "v.adit", "/tree/big"]).stdout;
+    assert!(before == noise(1, 1 << 20)[..81_920]);
     let other = place.run(&["cat", "v.adit", "/tree/dir/other"]);
     assert!(other.status.success() && other.stdout == noise(2, 10_000));
     place.ok(&["check", "v.adit"]);

@@ -107,10 +107,13 @@ fn a_full_volume_says_so_and_deleting_gives_the_space_back() {
     let place = Place::with_volume();
     place.write("large", noise(3, 200 << 20));
     let errors = place.fails(1, &["put", "v.adit", "large", "/"]);
-    assert!(errors.contains("/large is incomplete"), "{errors}");
+    assert!(errors.contains("/large is not there"), "{errors}");
     assert!(errors.contains("ENOSPC"), "{errors}");
     place.ok(&["check", "v.adit"]);
-    place.ok(&["rm", "v.adit", "/large"]);
+    assert_eq!(place.ok(&["ls", "v.adit"]), "");
+    place.write("half", noise(3, 60 << 20));
+    place.ok(&["put", "v.adit", "half", "/"]);
+    place.ok(&["rm", "v.adit", "/half"]);
     place.write("fits", noise(4, 20 << 20));
     place.ok(&["put", "v.adit", "fits", "/"]);
     place.ok(&["get", "v.adit", "/fits", "out"]);
@@ -205,6 +208,79 @@ fn a_file_whose_replacement_is_killed_is_as_it_was() {
             return;
         }
         assert!(found == old || found == new, "{left}");
+        assert!(attempt < 20, "no kill came while it copied");
+    }
+}
+
+/// A killed `put` left a part of a new file under its name, with nothing to tell it from a whole one.
+#[test]
+fn a_new_file_whose_copy_is_killed_is_not_there() {
+    let new = noise(11, 60 << 20);
+    for attempt in 1.. {
+        let place = Place::with_volume();
+        place.write("f", &new);
+        let image_bytes = || {
+            let image = std::fs::metadata(place.path("v.adit")).expect("there");
+            image.blocks() * 512
+        };
+        let before = image_bytes();
+        let mut put = place
+            .command(&["put", "--cache-size", "16M", "v.adit", "f", "/"])
+            .spawn()
+            .expect("the binary runs");
+        while put.try_wait().expect("a child").is_none() && image_bytes() < before + (10 << 20) {
+            std::thread::yield_now();
+        }
+        put.kill().expect("killed");
+        let killed = !put.wait().expect("ended").success();
+        let left = place.ok(&["ls", "v.adit"]);
+        if killed && left == ".f.adit-put\n" {
+            place.ok(&["put", "v.adit", "f", "/"]);
+            assert!(place.run(&["cat", "v.adit", "/f"]).stdout == new);
+            assert_eq!(place.ok(&["ls", "v.adit"]), "f\n");
+            return;
+        }
+        assert!(
+            left.is_empty() || place.run(&["cat", "v.adit", "/f"]).stdout == new,
+            "{left}"
+        );
+        assert!(attempt < 20, "no kill came while it copied");
+    }
+}
+
+/// `get` removed the old file before it wrote the new one under its name: a kill left a part of the
+/// new content, and nothing of the old.
+#[test]
+fn a_file_of_the_host_whose_replacement_is_killed_is_as_it_was() {
+    let (old, new) = (noise(12, 1 << 20), noise(13, 60 << 20));
+    let place = Place::with_volume();
+    place.write("f", &new);
+    place.ok(&["put", "v.adit", "f", "/"]);
+    for attempt in 1.. {
+        place.write("out/f", &old);
+        let out_bytes = || {
+            let names = std::fs::read_dir(place.path("out")).expect("readable");
+            let sizes = names.flatten().flat_map(|name| name.metadata());
+            sizes.map(|metadata| metadata.len()).sum::<u64>()
+        };
+        let mut get = place
+            .command(&["get", "v.adit", "/f", "out"])
+            .spawn()
+            .expect("the binary runs");
+        while get.try_wait().expect("a child").is_none() && out_bytes() < 4 << 20 {
+            std::thread::yield_now();
+        }
+        get.kill().expect("killed");
+        let killed = !get.wait().expect("ended").success();
+        let found = std::fs::read(place.path("out/f")).expect("there");
+        assert!(found == old || found == new);
+        if killed && place.path("out/.f.adit-get").exists() {
+            assert!(found == old);
+            place.ok(&["get", "v.adit", "/f", "out"]);
+            assert!(std::fs::read(place.path("out/f")).expect("there") == new);
+            assert!(!place.path("out/.f.adit-get").exists());
+            return;
+        }
         assert!(attempt < 20, "no kill came while it copied");
     }
 }

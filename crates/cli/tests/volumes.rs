@@ -29,6 +29,28 @@ fn mkfs_makes_a_volume_that_is_clean_and_empty() {
     assert!(place.ok(&["info", "v.adit"]).contains("1 GiB"));
 }
 
+/// `--size 100000000` was an "Invalid argument", of which nothing said that it is no multiple of 4096.
+#[test]
+fn mkfs_takes_the_whole_pages_of_any_size() {
+    let place = Place::new();
+    place.ok(&["mkfs", "v.adit", "--size", "100000000"]);
+    let info: serde_json::Value =
+        serde_json::from_str(&place.ok(&["info", "--json", "v.adit"])).expect("JSON");
+    assert_eq!(info["volume_bytes"], 100_000_000 / 4096 * 4096);
+    place.write("larger", "");
+    place.ok(&["mkfs", "larger", "--size", "100000001"]);
+    let errors = place.fails(1, &["mkfs", "other", "--size", "1"]);
+    assert!(errors.contains("too small"), "{errors}");
+    assert!(!place.path("other").exists());
+}
+
+#[test]
+fn a_mount_of_a_server_is_the_servers() {
+    let errors = Place::new().fails(1, &["mount", "unix:/nowhere", "m"]);
+    assert!(errors.contains("mount unix:/nowhere "), "{errors}");
+    assert!(errors.contains("adit serve --mount"), "{errors}");
+}
+
 #[test]
 fn mkfs_does_not_overwrite_what_is_there_unless_forced() {
     let place = Place::with_volume();

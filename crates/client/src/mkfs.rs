@@ -31,8 +31,12 @@ pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
         return Err(Error::with(Errno::INVAL, what));
     }
     refuse_served(address)?;
-    let created = create_image(address, options)?;
-    let done = format(address, options);
+    // A device has whole blocks, a volume whole pages.
+    let whole_pages = |bytes: u64| bytes - bytes % PAGE_BYTES as u64;
+    let mut options = options.clone();
+    options.size_bytes = options.size_bytes.map(whole_pages);
+    let created = create_image(address, &options)?;
+    let done = format(address, &options);
     if done.is_err() && created {
         // Nobody wants the empty file of a failed mkfs.
         let _ = std::fs::remove_file(address);

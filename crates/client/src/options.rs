@@ -46,8 +46,8 @@ impl MkfsOptions {
         MkfsOptions::default()
     }
 
-    /// Bytes of the volume: an image file is created with them, or grown to them. By default the
-    /// volume takes the file or device as it is.
+    /// Bytes of the volume, of which whole pages (4 KiB) count: an image file is created with them,
+    /// or grown to them. By default the volume takes the file or device as it is.
     pub fn size_bytes(&mut self, bytes: impl Into<Option<u64>>) -> &mut Self {
         self.size_bytes = bytes.into();
         self

@@ -7,7 +7,7 @@
 use super::host::{self, Node};
 use super::local;
 use crate::arguments::Keep;
-use adit::{Error, FileKind, SetTime, Timestamp, Volume};
+use adit::{Errno, Error, FileKind, SetTime, Timestamp, Volume};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -195,16 +195,25 @@ impl Attributes {
     }
 
     /// Sets them on a path in a volume (on a symbolic link itself); returns those that it could not
-    /// set.
+    /// set. Users of a server cannot give files away or set root's attributes: that is no error.
     pub(super) fn give_to_path(&self, volume: &Volume, keep: &Keep, path: &Path) -> Vec<Error> {
+        let is_root = rustix::process::geteuid().is_root();
+        // A session of a user has to leave these to root.
+        let left = |error: &Error| !is_root && error.errno() == Errno::PERM;
         let mut errors = Vec::new();
         let mut tried = |done: adit::Result<()>| errors.extend(done.err());
         if !keep.no_owner {
-            tried(volume.set_symlink_owner(path, Some(self.uid), Some(self.gid)));
+            let owner = |uid, gid| volume.set_symlink_owner(path, uid, Some(gid));
+            match owner(Some(self.uid), self.gid) {
+                Err(error) if left(&error) => _ = owner(None, self.gid),
+                done => tried(done),
+            }
         }
         for (name, value) in &self.xattrs {
-            let set = volume.set_xattr(path, name, value);
-            tried(set.map_err(|error| xattr_failed(error, name)));
+            match volume.set_xattr(path, name, value) {
+                Err(error) if left(&error) && is_privileged(name) => {}
+                done => tried(done.map_err(|error| xattr_failed(error, name))),
+            }
         }
         if self.kind != FileKind::Symlink {
             tried(volume.symlink_metadata(path).and_then(|now| {

@@ -6,7 +6,8 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
-use super::{Copy, Links, check_replaceable, local, resolved, under};
+use super::site::{Directory, Site, check_name};
+use super::{Copy, Links, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Get, VolumeArguments};
 use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
@@ -28,7 +29,17 @@ pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Ou
     let mut to = arguments.local.clone();
     match (fs::metadata(&to), arguments.path.file_name()) {
         (Ok(there), Some(name)) if there.is_dir() => to.push(name),
-        (Ok(_), _) => to = fs::canonicalize(&to).map_err(|error| local(error, "find", &to))?,
+        (Ok(_), _) => match fs::canonicalize(&to) {
+            Ok(there) => to = there,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let what = format!(
+                    "copy to {}: it leads to no name (`adit cat` writes to standard output)",
+                    to.display()
+                );
+                return Err(Error::with(Errno::INVAL, what));
+            }
+            Err(error) => return Err(local(error, "find", &to)),
+        },
         (Err(_), _) => {}
     }
     let total_bytes = match metadata.is_dir() {
@@ -118,9 +129,15 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
             }
         };
         let first_below = pending.len();
-        for name in names(copy, &from) {
-            let name = OsStr::from_bytes(&name);
+        let names = names(copy, &from);
+        for name in &names {
+            let name = OsStr::from_bytes(name);
             let (from, to, below) = (from.join(name), to.join(name), below.join(name));
+            let others = names.iter().map(|other| OsStr::from_bytes(other));
+            if let Err(error) = check_name(&from, OnHost::SUFFIX, others) {
+                copy.skip(&error);
+                continue;
+            }
             let metadata = match copy.volume.symlink_metadata(&from) {
                 Ok(metadata) => metadata,
                 Err(error) => {
@@ -144,14 +161,16 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
                 .map(Path::to_owned);
             let done = first.map_or(Ok(false), |first| {
                 let size_bytes = metadata.len();
-                make_room(copy, &directory, name, metadata.kind(), &to)?;
-                match link(root, &first, &directory, name) {
+                let there = OnHost::of(copy, &directory, name, &to)?;
+                let mut site = Site::at_once(&there, name, &to, metadata.kind())?;
+                match site.make(|at| Ok(link(root, &first, &directory, at)?)) {
                     Ok(()) => copy.progress.advance(size_bytes),
                     Err(error) => {
                         copy.skip(&local(error, "link", &to)); // and copied once more
                         return Ok(false);
                     }
                 }
+                site.settle()?;
                 Ok(true)
             });
             let done = match done {
@@ -213,24 +232,65 @@ fn link(root: &Node, first: &Path, directory: &Node, name: &OsStr) -> std::io::R
     directory.link(name, &there, first.file_name().unwrap_or_default())
 }
 
-/// Removes what is to be replaced.
-fn make_room(
-    copy: &Copy<'_>,
-    directory: &Node,
-    name: &OsStr,
-    kind: FileKind,
-    to: &Path,
-) -> adit::Result<()> {
-    let there = match directory.child(name).and_then(|there| there.metadata()) {
-        Ok(there) => there,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(local(error, "replace", to)),
-    };
-    copy.judge(&there, to)?;
-    check_replaceable(host::kind(&there), kind, to)?;
-    directory
-        .remove(name)
-        .map_err(|error| local(error, "replace", to))
+/// A directory of the host.
+struct OnHost<'a> {
+    node: &'a Node,
+    path: &'a Path,
+}
+
+impl Directory for OnHost<'_> {
+    type File = Node;
+    const SUFFIX: &'static [u8] = b".adit-get";
+
+    fn kind(&self, name: &OsStr) -> adit::Result<Option<FileKind>> {
+        match self.node.child(name).and_then(|there| there.metadata()) {
+            Ok(there) => Ok(Some(host::kind(&there))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(local(error, "replace", &self.path.join(name))),
+        }
+    }
+
+    fn open(&self, name: &OsStr) -> adit::Result<Node> {
+        let opened = self.node.child(name).and_then(|left| left.opened());
+        opened.map_err(|error| local(error, "open", &self.path.join(name)))
+    }
+
+    fn lock(&self, file: &Node) -> adit::Result<bool> {
+        Ok(file.lock())
+    }
+
+    fn is(&self, name: &OsStr, file: &Node) -> bool {
+        let named = self.node.child(name).and_then(|node| node.metadata());
+        match (named, file.metadata()) {
+            (Ok(named), Ok(file)) => (named.dev(), named.ino()) == (file.dev(), file.ino()),
+            _ => false,
+        }
+    }
+
+    fn has_name(&self, file: &Node) -> bool {
+        file.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
+    }
+
+    fn remove(&self, name: &OsStr) -> adit::Result<()> {
+        let removed = self.node.remove(name);
+        removed.map_err(|error| local(error, "remove", &self.path.join(name)))
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr) -> adit::Result<()> {
+        let renamed = self.node.rename(from, to);
+        renamed.map_err(|error| local(error, "rename to", &self.path.join(to)))
+    }
+}
+
+impl<'a> OnHost<'a> {
+    /// The directory that has `to`, which is not replaced if it is the image.
+    fn of(copy: &Copy<'_>, node: &'a Node, name: &OsStr, to: &'a Path) -> adit::Result<OnHost<'a>> {
+        if let Ok(there) = node.child(name).and_then(|there| there.metadata()) {
+            copy.judge(&there, to)?;
+        }
+        let path = to.parent().unwrap_or(Path::new(""));
+        Ok(OnHost { node, path })
+    }
 }
 
 fn give_attributes(copy: &mut Copy<'_>, node: &Node, from: &Path, to: &Path) -> adit::Result<()> {
@@ -252,33 +312,36 @@ fn get_node(
     copy.progress.at(from);
     let (volume, kind) = (copy.volume, metadata.kind());
     let create = |error| local(error, "create", to);
-    let made = match kind {
+    let there = OnHost::of(copy, directory, name, to)?;
+    let made; // locked until its site is gone
+    let mut site;
+    match kind {
         FileKind::File => {
             let source = volume.open_file(from, OpenOptions::new().read(true))?;
-            make_room(copy, directory, name, kind, to)?;
-            let made = directory.make_file(name).map_err(create)?;
-            if !copy.content((from, &source), (to, made.file()), "is incomplete")? {
+            site = Site::of_file(&there, name, to)?;
+            made = site.make_file(|at| directory.make_file(at).map_err(create))?;
+            if !copy.content((from, &source), (to, made.file()), site.fate())? {
                 return Ok(None);
             }
-            made
         }
         FileKind::Symlink => {
             let target = volume.read_link(from)?;
-            make_room(copy, directory, name, kind, to)?;
-            directory.make_symlink(&target, name).map_err(create)?
+            site = Site::at_once(&there, name, to, kind)?;
+            made = site.make(|at| directory.make_symlink(&target, at).map_err(create))?;
         }
         FileKind::Directory | FileKind::Blob => {
             let what = format!("copy {}: it is no file", from.display());
             return Err(Error::with(Errno::UCLEAN, what));
         }
         _ => {
-            make_room(copy, directory, name, kind, to)?;
-            let made = directory.make_special(name, kind, metadata.stat().rdev);
-            made.map_err(create)?
+            site = Site::at_once(&there, name, to, kind)?;
+            let device = metadata.stat().rdev;
+            made = site.make(|at| directory.make_special(at, kind, device).map_err(create))?;
         }
-    };
+    }
     give_attributes(copy, &made, from, to)?;
     let metadata = made.metadata().map_err(create)?;
+    site.settle()?;
     Ok(Some((metadata.dev(), metadata.ino())))
 }
 

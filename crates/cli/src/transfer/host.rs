@@ -5,7 +5,7 @@
 //! node, of any kind and also after a rename: it is read and changed by that name.
 
 use adit::FileKind;
-use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, FlockOperation, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
@@ -106,8 +106,20 @@ impl Node {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
+    /// Gives an inode of this directory another name there, over what has that.
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.0, from, &self.0, to)?)
+    }
+
     pub(super) fn metadata(&self) -> io::Result<Metadata> {
         self.0.metadata()
+    }
+
+    /// Is it a pipe or socket that is in no directory, such as `/dev/stdin` and `<(…)` name?
+    pub(super) fn is_nameless(&self) -> bool {
+        // PIPEFS_MAGIC, SOCKFS_MAGIC
+        let is_theirs = |magic| matches!(magic, 0x5049_5045 | 0x534f_434b);
+        rustix::fs::fstatfs(&self.0).is_ok_and(|system| is_theirs(system.f_type))
     }
 
     /// The kernel's name for it.
@@ -118,6 +130,18 @@ impl Node {
     /// A file made by [`make_file`](Self::make_file).
     pub(super) fn file(&self) -> &File {
         &self.0
+    }
+
+    /// Locks a file that is open for more than its name. False: another process has locked it. A
+    /// file system without locks locks nothing.
+    pub(super) fn lock(&self) -> bool {
+        let locked = rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive);
+        locked != Err(rustix::io::Errno::WOULDBLOCK)
+    }
+
+    /// The same, open for reading.
+    pub(super) fn opened(&self) -> io::Result<Node> {
+        Ok(Node(self.open_to_read()?))
     }
 
     /// Opens it for reading; the time of access stays if the file is the user's own or the user is

@@ -5,13 +5,14 @@
 //! | `host.rs` | files of the host, by descriptor |
 //! | `attributes.rs` | mode, owner, times and extended attributes, on both sides |
 //! | `content.rs` | the content of a file, with its holes |
+//! | `site.rs` | the temporary name of a copy until it is whole |
 //! | `put.rs`, `get.rs` | the two directions |
 //!
 //! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one
-//! file. An inode of the same name and kind is replaced (in a volume by a rename, when the new one
-//! is complete), a directory is filled, any other inode is left. A file that cannot be copied
-//! completely (a device without root, an unreadable file, a name taken by another kind) is reported
-//! and the copy continues; the command then fails at its end.
+//! file. An inode of the same name and kind is replaced by a rename, when the new one is complete; a
+//! directory is filled, any other inode is left. A file that cannot be copied completely (a device
+//! without root, an unreadable file, a name taken by another kind) is reported and the copy
+//! continues; the command then fails at its end.
 //!
 //! Invariants: a symbolic link is followed only if it is an argument, never inside a tree, on
 //! either side. A file of the host is read, changed or replaced by its descriptor, or by that of
@@ -23,6 +24,7 @@ mod content;
 mod get;
 mod host;
 mod put;
+mod site;
 
 pub(crate) use get::get;
 pub(crate) use put::put;

@@ -2,18 +2,16 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
-use super::{Copy, Links, check_replaceable, local, resolved, under};
+use super::site::{Directory, Site, check_name};
+use super::{Copy, Links, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
-use adit::{Errno, Error, FileKind, OpenOptions, Volume};
+use adit::{Errno, Error, File, FileKind, FlockOperation, OpenOptions, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Most bytes of a name.
-const NAME_BYTES_MAX: usize = 255;
 
 /// Device and inode at the host; inode and generation in the volume.
 type HostLinks = Links<(u64, u64), (u64, u32)>;
@@ -91,6 +89,14 @@ fn put_tree(
     let root = Node::named(top).map_err(|error| local(error, "read", top))?;
     let metadata = root.metadata().map_err(|error| local(error, "read", top))?;
     if !metadata.is_dir() {
+        if root.is_nameless() {
+            let what = format!(
+                "copy {}: it is a pipe or socket without a name, whose content is not read: write it \
+                 to a file first, or to /adit/FILE under `adit run`",
+                top.display()
+            );
+            return Err(Error::with(Errno::INVAL, what));
+        }
         return put_node(copy, links, &root, top, target);
     }
     // Attributes of directories come last: their times change while they are filled, and they may
@@ -116,13 +122,18 @@ fn put_tree(
             copy.skip(&local(error, "read", &from));
         }
         let first_below = pending.len();
-        for name in names {
-            let (from, to) = (from.join(&name), to.join(&name));
+        for name in &names {
+            let (from, to) = (from.join(name), to.join(name));
+            let others = names.iter().map(OsString::as_os_str);
+            if let Err(error) = check_name(&from, InVolume::SUFFIX, others) {
+                copy.skip(&error);
+                continue;
+            }
             let child = directory
-                .child(&name)
+                .child(name)
                 .and_then(|child| Ok((child.metadata()?, child)));
             match child {
-                Ok((metadata, _)) if metadata.is_dir() => pending.push(below.join(&name)),
+                Ok((metadata, _)) if metadata.is_dir() => pending.push(below.join(name)),
                 Ok((_, child)) => {
                     if let Err(error) = put_node(copy, links, &child, &from, &to) {
                         copy.failed(error)?;
@@ -151,7 +162,8 @@ fn attributes(copy: &mut Copy<'_>, node: &Node, from: &Path) -> adit::Result<Att
 }
 
 fn make_directory(volume: &Volume, path: &Path) -> adit::Result<()> {
-    match volume.create_dir(path) {
+    // Private until its attributes are set.
+    match volume.create_dir_with(path, 0o700) {
         Err(error) if error.errno() == Errno::EXIST => {
             match volume.symlink_metadata(path)?.is_dir() {
                 true => Ok(()),
@@ -162,64 +174,67 @@ fn make_directory(volume: &Volume, path: &Path) -> adit::Result<()> {
     }
 }
 
-/// Where something is made before it has its name: there, or beside what it replaces, which stays
-/// until the new one is whole.
-struct Site<'a> {
+/// A directory of the volume.
+struct InVolume<'a> {
     volume: &'a Volume,
-    name: &'a Path,
-    at: PathBuf,
+    path: &'a Path,
 }
 
-impl<'a> Site<'a> {
-    fn new(volume: &'a Volume, name: &'a Path, kind: FileKind) -> adit::Result<Site<'a>> {
-        let mut at = name.to_owned();
-        match volume.symlink_metadata(name) {
-            Ok(there) => {
-                check_replaceable(there.kind(), kind, name)?;
-                at.set_file_name(beside(name.file_name().unwrap_or_default()));
-                // A put that was killed has left it.
-                match volume.remove_file(&at) {
-                    Err(error) if error.errno() != Errno::NOENT => return Err(error),
-                    _ => {}
-                }
-            }
-            Err(error) if error.errno() == Errno::NOENT => {}
-            Err(error) => return Err(error),
-        }
-        Ok(Site { volume, name, at })
-    }
-
-    fn replaces(&self) -> bool {
-        self.at != self.name
-    }
-
-    /// The new inode gets its name.
-    fn settle(mut self) -> adit::Result<()> {
-        if self.replaces() {
-            self.volume.rename(&self.at, self.name)?;
-            self.at = self.name.to_owned();
-        }
-        Ok(())
+impl<'a> InVolume<'a> {
+    /// The directory of a path, and its name there.
+    fn of(volume: &'a Volume, path: &'a Path) -> adit::Result<(InVolume<'a>, &'a OsStr)> {
+        let name = path.file_name().ok_or_else(|| {
+            let what = format!("copy to {}: it has no name", path.display());
+            Error::with(Errno::INVAL, what)
+        })?;
+        let path = path.parent().unwrap_or(Path::new("/"));
+        Ok((InVolume { volume, path }, name))
     }
 }
 
-impl Drop for Site<'_> {
-    fn drop(&mut self) {
-        if self.replaces() {
-            // The first error has been reported; if this fails, the next put removes the leftover.
-            let _ = self.volume.remove_file(&self.at);
+impl Directory for InVolume<'_> {
+    type File = File;
+    const SUFFIX: &'static [u8] = b".adit-put";
+
+    fn kind(&self, name: &OsStr) -> adit::Result<Option<FileKind>> {
+        match self.volume.symlink_metadata(self.path.join(name)) {
+            Ok(there) => Ok(Some(there.kind())),
+            Err(error) if error.errno() == Errno::NOENT => Ok(None),
+            Err(error) => Err(error),
         }
     }
-}
 
-/// The temporary name of the replacement for `name`: always the same, so that a killed put leaves
-/// one file at most. Only one process has the volume open.
-fn beside(name: &OsStr) -> OsString {
-    const AFFIXES: (&[u8], &[u8]) = (b".", b".adit-put");
-    let kept = name
-        .len()
-        .min(NAME_BYTES_MAX - AFFIXES.0.len() - AFFIXES.1.len());
-    OsString::from_vec([AFFIXES.0, &name.as_bytes()[..kept], AFFIXES.1].concat())
+    fn open(&self, name: &OsStr) -> adit::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).no_follow(true);
+        self.volume.open_file(self.path.join(name), &options)
+    }
+
+    fn lock(&self, file: &File) -> adit::Result<bool> {
+        match file.flock(FlockOperation::Exclusive { wait: false }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Errno::AGAIN => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is(&self, name: &OsStr, file: &File) -> bool {
+        let opened = file.metadata().ok();
+        let opened = opened.map(|opened| (opened.inode(), opened.generation()));
+        opened.is_some() && opened == inode(self.volume, &self.path.join(name))
+    }
+
+    fn has_name(&self, file: &File) -> bool {
+        file.metadata().is_ok_and(|metadata| metadata.links() > 0)
+    }
+
+    fn remove(&self, name: &OsStr) -> adit::Result<()> {
+        self.volume.remove_file(self.path.join(name))
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr) -> adit::Result<()> {
+        self.volume.rename(self.path.join(from), self.path.join(to))
+    }
 }
 
 /// Which inode that is now.
@@ -241,6 +256,7 @@ fn put_node(
         .metadata()
         .map_err(|error| local(error, "read", from))?;
     let (volume, kind) = (copy.volume, host::kind(&metadata));
+    let (directory, name) = InVolume::of(volume, to)?;
     let source = (metadata.dev(), metadata.ino());
     if let Some(first) = links.first(&source, |path| inode(volume, path)) {
         if first == to {
@@ -250,8 +266,8 @@ fn put_node(
         let linked = match inode(volume, first) == inode(volume, to) {
             true => Ok(()),
             false => {
-                let site = Site::new(volume, to, kind)?;
-                let linked = volume.hard_link(first, &site.at);
+                let mut site = Site::at_once(&directory, name, to, kind)?;
+                let linked = site.make(|at| volume.hard_link(first, directory.path.join(at)));
                 linked.and_then(|()| site.settle())
             }
         };
@@ -264,22 +280,20 @@ fn put_node(
         }
     }
     let attributes = attributes(copy, node, from)?;
-    let site;
+    let target; // locked until its site is gone
+    let mut site;
     match kind {
         FileKind::File => {
             copy.judge(&metadata, from)?;
             let source = node
                 .open_to_read()
                 .map_err(|error| local(error, "open", from))?;
-            site = Site::new(volume, to, kind)?;
+            site = Site::of_file(&directory, name, to)?;
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o600);
-            let target = volume.open_file(&site.at, &options)?;
-            let left = match site.replaces() {
-                true => "is as it was",
-                false => "is incomplete",
-            };
-            if !copy.content((from, &source), (to, &target), left)? {
+            let create = |at: &OsStr| volume.open_file(directory.path.join(at), &options);
+            target = site.make_file(create)?;
+            if !copy.content((from, &source), (to, &target), site.fate())? {
                 return Ok(());
             }
         }
@@ -287,15 +301,16 @@ fn put_node(
             let target = node
                 .read_link()
                 .map_err(|error| local(error, "read", from))?;
-            site = Site::new(volume, to, kind)?;
-            volume.symlink(target, &site.at)?;
+            site = Site::at_once(&directory, name, to, kind)?;
+            site.make(|at| volume.symlink(&target, directory.path.join(at)))?;
         }
         _ => {
-            site = Site::new(volume, to, kind)?;
-            volume.make_node(&site.at, kind, 0o600, metadata.rdev())?;
+            site = Site::at_once(&directory, name, to, kind)?;
+            let device = metadata.rdev();
+            site.make(|at| volume.make_node(directory.path.join(at), kind, 0o600, device))?;
         }
     }
-    let errors = attributes.give_to_path(volume, copy.keep, &site.at);
+    let errors = attributes.give_to_path(volume, copy.keep, &directory.path.join(site.at()));
     copy.not_kept(errors)?;
     site.settle()?;
     if let (2.., Some(target)) = (metadata.nlink(), inode(volume, to)) {

@@ -22,6 +22,7 @@ mod resume;
 #[cfg(feature = "internal")]
 pub mod simulated;
 mod tail;
+mod withdrawal;
 
 pub(crate) use connect::{
     ADDRESS_PREFIX, ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered,
@@ -31,6 +32,7 @@ pub(crate) use inherit::Fork;
 pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 use tail::Tails;
+pub use withdrawal::Withdrawal;
 
 use held::{Held, Released};
 use inherit::Inherited;
@@ -233,11 +235,26 @@ impl Connection {
         C: FileCall<'a>,
         C::Reply: OwnedValue,
     {
+        self.file_call_until(file, call, None)
+    }
+
+    /// As [`file_call`](Self::file_call), which may wait for a lock until that is withdrawn.
+    pub(crate) fn file_call_until<'a, C>(
+        &self,
+        file: u64,
+        call: &C,
+        withdrawal: Option<&Withdrawal>,
+    ) -> Result<C::Reply>
+    where
+        C: FileCall<'a>,
+        C::Reply: OwnedValue,
+    {
         let bytes = call.encode();
         let (number, len) = (C::NUMBER, bytes.len() as u32);
         loop {
             let ask = |taken: &mut Taken<'_>| {
                 taken.fill(&bytes)?;
+                let _sent = withdrawal.map(|of| of.send(taken)).transpose()?;
                 Ok(taken.call(Message::FileCall { number, file, len })?.0)
             };
             // Before the call: no link between this one and the one that does it has its effect.

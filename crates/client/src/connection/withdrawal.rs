@@ -112,8 +112,8 @@ impl Withdrawal {
 }
 
 impl Connection {
-    /// Withdraws what waits in the server, after [`Withdrawal::end_all`]. It waits for no next server: what was sent to one that has
-    /// ended isn't sent again.
+    /// Withdraws what waits in the server, after [`Withdrawal::end_all`]. It waits for no next server:
+    /// a message to one that has ended isn't sent again.
     pub(crate) fn withdraw(&self, withdrawal: &Withdrawal) {
         let all = withdrawal.state().sent.clone();
         for sent in all {

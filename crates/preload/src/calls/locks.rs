@@ -28,35 +28,47 @@ unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
         libc::LOCK_UN => Ok(FlockOperation::Unlock),
         _ => Err(Errno::INVAL),
     };
-    match open.file.flock(whole(false)?).map_err(errno) {
-        Err(Errno::AGAIN) if operation & libc::LOCK_NB == 0 => {
-            let wanted = whole(true)?;
-            wait_for(open, |end| open.file.flock_until(wanted, end))
-        }
-        done => done,
+    let (at_once, wanted) = (whole(false)?, whole(true)?);
+    let take = || open.file.flock(at_once);
+    match operation & (libc::LOCK_NB | libc::LOCK_UN) {
+        0 => wait_for(open, take, |end| open.file.flock_until(wanted, end)),
+        _ => take().map_err(errno),
     }
 }
 
 /// Takes a lock of a range, and waits for it.
 fn lock_range(open: &Open, lock: &RangeLock) -> Answer<()> {
-    match open.file.lock_range(lock, false).map_err(errno) {
-        Err(Errno::AGAIN) => wait_for(open, |end| open.file.lock_range_until(lock, end)),
-        done => done,
-    }
+    let take = || open.file.lock_range(lock, false);
+    wait_for(open, take, |end| open.file.lock_range_until(lock, end))
 }
 
-/// Waits for a lock in a thread of its own. This thread sleeps in a call of the kernel's that a signal
-/// handler ends, and withdraws then what waits (EINTR), as the kernel's wait for a lock ends: so
-/// programs limit it (`alarm`). Of handlers that ask for a restart it is not known which one ran: it
-/// goes on if all of them ask for one. Without a thread or a descriptor for it no handler ends it.
-fn wait_for(open: &Open, wait: impl Fn(&Withdrawal) -> adit::Result<()> + Sync) -> Answer<()> {
+/// Takes a lock, or waits for it in a thread of its own. This thread sleeps in a call of the kernel's
+/// that a signal handler ends, and withdraws then what waits (EINTR), as the kernel's wait for a lock
+/// ends: so programs limit it (`alarm`). Of handlers that ask for a restart it is not known which one
+/// ran: it goes on if all of them ask for one. Without a thread or a descriptor for it no handler ends
+/// it.
+fn wait_for(
+    open: &Open,
+    take: impl FnOnce() -> adit::Result<()>,
+    wait: impl Fn(&Withdrawal) -> adit::Result<()> + Sync,
+) -> Answer<()> {
+    // First: a handler that ran meanwhile would be missed.
+    let held = HeldSignals::for_a_moment();
+    match take().map_err(errno) {
+        Err(Errno::AGAIN) => {}
+        done => return done,
+    }
+    held.hold_handlers();
     let withdrawal = Withdrawal::new();
+    let wait_here = |held| {
+        drop(held);
+        wait(&Withdrawal::new()).map_err(errno)
+    };
     // A thread of a child of vfork would be in its parent's memory.
     let bell = (!fork::is_in_vfork()).then(Bell::new).flatten();
     let Some(bell) = bell else {
-        return wait(&withdrawal).map_err(errno);
+        return wait_here(held);
     };
-    let held = HeldSignals::new();
     let waiting = || {
         let done = wait(&withdrawal);
         bell.ring();
@@ -67,7 +79,7 @@ fn wait_for(open: &Open, wait: impl Fn(&Withdrawal) -> adit::Result<()> + Sync) 
     // SAFETY: what it borrows lives until it is joined. A forked child has no such thread.
     let spawned = without_signals(|| unsafe { thread.spawn_unchecked(waiting) });
     let Ok(thread) = spawned else {
-        return wait(&withdrawal).map_err(errno);
+        return wait_here(held);
     };
     let generation = fork::generation();
     let mut is_withdrawn = false;
@@ -75,12 +87,13 @@ fn wait_for(open: &Open, wait: impl Fn(&Withdrawal) -> adit::Result<()> + Sync) 
         if fork::generation() != generation {
             // A handler has forked, and this is the child. The thread is its parent's.
             std::mem::forget(thread);
-            return wait(&Withdrawal::new()).map_err(errno);
+            return wait_here(held);
         }
         if !is_withdrawn && is_any_handler_final() {
             is_withdrawn = open.file.withdraw(&withdrawal).is_ok();
         }
     }
+    drop(held);
     thread
         .join()
         .map_or(Err(Errno::IO), |done| done.map_err(errno))
@@ -115,24 +128,40 @@ const FAULTS: [c_int; 6] = [
     libc::SIGSYS,
 ];
 
-/// Signals that have handlers come to this thread only while it sleeps: a handler that ran before
-/// would be missed. Others end the process as ever.
+/// Signals whose default action ends a program that its user wants to end.
+const ENDS: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Signals that have handlers come to this thread only while it sleeps.
 struct HeldSignals {
     before: libc::sigset_t,
 }
 
 impl HeldSignals {
-    fn new() -> HeldSignals {
+    /// Holds back signals without a look at each: that would take longer than most locks.
+    fn for_a_moment() -> HeldSignals {
         // SAFETY: sets of signals of this frame, which the calls fill.
         unsafe {
             let mut held: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut held);
-            for (signal, _) in handlers() {
-                libc::sigaddset(&mut held, signal);
+            libc::sigfillset(&mut held);
+            let ends = ENDS.into_iter().filter(|of| handler(*of).is_none());
+            for signal in ends.chain(FAULTS) {
+                libc::sigdelset(&mut held, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &held, &mut before);
             HeldSignals { before }
+        }
+    }
+
+    /// Holds back those that have handlers. Others end the process as ever.
+    fn hold_handlers(&self) {
+        let mut held = self.before;
+        // SAFETY: a set of this frame.
+        unsafe {
+            for (signal, _) in handlers() {
+                libc::sigaddset(&mut held, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &held, std::ptr::null_mut());
         }
     }
 
@@ -165,16 +194,19 @@ impl Drop for HeldSignals {
 /// The signals for which the program has handlers, but for faults, and the handlers' flags.
 fn handlers() -> impl Iterator<Item = (c_int, c_int)> {
     let signals = (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal));
-    signals.filter_map(|signal| {
-        // SAFETY: a variable of this frame, which the call fills.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action);
-            action
-        };
-        let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        has_handler.then_some((signal, action.sa_flags))
-    })
+    signals.filter_map(|signal| Some((signal, handler(signal)?)))
+}
+
+/// The flags of a signal's handler; None: it has none.
+fn handler(signal: c_int) -> Option<c_int> {
+    // SAFETY: a variable of this frame, which the call fills.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action);
+        action
+    };
+    let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    has_handler.then_some(action.sa_flags)
 }
 
 /// Has the program a handler that ends the kernel's waits?

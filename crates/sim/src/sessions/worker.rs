@@ -85,9 +85,10 @@ impl Shared {
         self.withdraws && !is_dead && self.working.load(Ordering::Relaxed) > 0
     }
 
-    /// Withdraws a wait, now and then.
+    /// Withdraws a wait, now and then: each once.
     pub(super) fn withdraw(&self, random: &mut Prng) {
-        let waits = lock(&self.waits).clone();
+        let mut waits = lock(&self.waits).clone();
+        waits.retain(|wait| !wait.is_withdrawn.load(Ordering::Relaxed));
         if waits.is_empty() || !random.chance(1, 2) {
             return;
         }

@@ -87,6 +87,8 @@ labels! {
         ForgottenHeir = "the next server knows no process that has not come for what was left to it",
         ForgottenReturn =
             "a session that has everything again and no reply to that asks as if it had not been back",
+        GrantedWithdrawn = "a wait for a lock that is withdrawn when it has the lock ends without it",
+        ForgottenWithdrawal = "a withdrawal that begins before its message is forgotten",
     }
 }
 
@@ -97,7 +99,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 25] = [
+    pub const OF_SESSIONS: [Bug; 27] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -123,6 +125,8 @@ impl Bug {
         Bug::UnsyncedCreate,
         Bug::UnabsorbedSync,
         Bug::ForgottenHeir,
+        Bug::GrantedWithdrawn,
+        Bug::ForgottenWithdrawal,
     ];
 }
 

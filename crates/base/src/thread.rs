@@ -7,6 +7,11 @@ pub fn spawn_without_signals(
     name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
+    without_signals(|| Builder::new().name(name.to_owned()).spawn(work))
+}
+
+/// Starts threads that get no signals.
+pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: plain calls on signal sets of our own; the mask is put back below.
     let before = unsafe {
         let mut all = std::mem::zeroed();
@@ -15,7 +20,7 @@ pub fn spawn_without_signals(
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         before
     };
-    let spawned = Builder::new().name(name.to_owned()).spawn(work);
+    let spawned = spawn();
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     spawned

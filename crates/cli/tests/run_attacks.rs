@@ -5,16 +5,21 @@
 mod support;
 
 use support::Place;
+use support::servers::Served;
 
 /// Compiles and runs the C program.
 fn attack(place: &Place, name: &str) {
+    attack_on(place, "v.adit", name);
+    place.ok(&["check", "v.adit"]);
+}
+
+fn attack_on(place: &Place, volume: &str, name: &str) {
     let program = &place.compiled("attacks");
-    let mut command = place.command(&["run", "v.adit", "--", program, "/adit", name]);
+    let mut command = place.command(&["run", volume, "--", program, "/adit", name]);
     command.env("OUTSIDE", place.path(""));
     let output = place.end(command);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
-    place.ok(&["check", "v.adit"]);
 }
 
 macro_rules! attacks {
@@ -59,4 +64,19 @@ attacks! {
     a_child_of_fork_waits_for_no_thread_of_its_parent: "forks-of-busy-threads";
     no_call_moves_more_than_the_kernels: "long-vectors";
     the_mask_of_a_child_of_vfork_is_its_own: "umask-in-vfork";
+}
+
+/// Those for one of fcntl's locks of processes went on for ever.
+#[test]
+fn a_wait_for_a_lock_in_a_server_ends_with_a_signal() {
+    need!();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    for name in ["interrupted-locks", "interrupted-children"] {
+        attack_on(&place, "unix:s", name);
+    }
+    served.signal(rustix::process::Signal::TERM);
+    let (status, errors) = served.end();
+    assert!(status.success() && errors.is_empty(), "{errors}");
+    place.ok(&["check", "v.adit"]);
 }

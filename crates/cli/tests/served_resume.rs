@@ -7,7 +7,7 @@ mod support;
 
 use adit::{
     Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner, OpenOptions,
-    Pending, RangeLock, Volume,
+    Pending, RangeLock, Volume, Withdrawal,
 };
 use std::io::{BufRead, IoSlice, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -631,6 +631,138 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).ok();
         let _ = process.wait();
     }
+}
+
+/// The wait of a process is withdrawn while its server is there, while there is none, and by the next
+/// one. It has nothing then, and can wait again.
+#[test]
+fn a_wait_for_a_lock_ends_with_a_signal_whatever_becomes_of_the_server() {
+    const PROGRAM: &str = "
+import fcntl,os,signal,sys
+class Interrupted(Exception): pass
+def interrupt(number,frame):
+    global waits
+    if waits:
+        waits=False
+        raise Interrupted
+waits=False
+signal.signal(signal.SIGUSR1,interrupt)
+own=os.open('/adit/l',os.O_RDWR|os.O_CREAT)
+for line in sys.stdin:
+    take=fcntl.flock if line=='flock\\n' else fcntl.lockf
+    try:
+        print('=waits',flush=True)
+        waits=True
+        take(own,fcntl.LOCK_EX)
+        waits=False
+        print('=locked',flush=True)
+    except Interrupted: print('=interrupted',flush=True)
+";
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let mut served = Served::start(&place, &[]);
+    let volume = connect(&place);
+    let file = volume.open_file("/l", &appending()).expect("opened");
+    let exclusive = FlockOperation::Exclusive { wait: false };
+    file.flock(exclusive).expect("free");
+    locked(&file, 1, LockMode::Exclusive, 0, 0).expect("free");
+    let mut command = place.command(&["run", "unix:s", "--reconnect", "60", "--", "python3", "-c"]);
+    command.arg(PROGRAM);
+    command.stdin(std::process::Stdio::piped());
+    command.stdout(std::process::Stdio::piped());
+    let mut process = command.spawn().expect("it runs");
+    let pid = rustix::process::Pid::from_child(&process);
+    let mut input = process.stdin.take().expect("piped");
+    let mut output = std::io::BufReader::new(process.stdout.take().expect("piped"));
+    let mut hears = |what: &str| {
+        let mut told = String::new();
+        output.read_line(&mut told).expect("read");
+        assert_eq!(told, what);
+    };
+    for round in 0..8 {
+        let take: &[u8] = if round % 2 == 0 {
+            b"flock\n"
+        } else {
+            b"lockf\n"
+        };
+        std::io::Write::write_all(&mut input, take).expect("sent");
+        hears("=waits\n");
+        // Mostly it waits by then.
+        std::thread::sleep(Duration::from_millis(50));
+        served = match round / 2 {
+            0 => served,
+            1 => replace(served, &place, Way::Kill),
+            2 => {
+                drop(served);
+                rustix::process::kill_process(pid, rustix::process::Signal::USR1).expect("there");
+                Served::start(&place, &["--grace", "8"])
+            }
+            _ => replace(served, &place, Way::Term),
+        };
+        let is_heard = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Again and again: before the call it would not end it.
+            scope.spawn(|| {
+                while !is_heard.load(Ordering::Relaxed) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::USR1);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            hears("=interrupted\n");
+            is_heard.store(true, Ordering::Relaxed);
+        });
+    }
+    file.flock(FlockOperation::Unlock).expect("its own");
+    file.release_locks(1).expect("its own");
+    file.flock(exclusive).expect("nobody has it");
+    locked(&file, 1, LockMode::Exclusive, 0, 0).expect("nobody has it");
+    file.flock(FlockOperation::Unlock).expect("its own");
+    std::io::Write::write_all(&mut input, b"flock\n").expect("sent");
+    hears("=waits\n");
+    hears("=locked\n");
+    assert_eq!(
+        file.flock(exclusive).map_err(|error| error.errno()),
+        Err(Errno::AGAIN)
+    );
+    drop(input);
+    assert!(process.wait().expect("ended").success());
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+}
+
+/// A wait for a shared lock, which would have taken the place of an exclusive one, was withdrawn after
+/// the next server had come: the owner had the exclusive one in its session only. (The next server isn't
+/// asked for it: another session may have the range already.)
+#[test]
+fn a_lock_that_was_not_replaced_is_exclusive_in_the_next_server() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let volumes = [connect(&place), connect(&place)];
+    let open = |volume: &Volume| volume.open_file("/l", &appending()).expect("opened");
+    let [own, other] = volumes.each_ref().map(open);
+    locked(&own, 1, LockMode::Exclusive, 0, 10).expect("free");
+    locked(&other, 1, LockMode::Exclusive, 10, 10).expect("free");
+    let withdrawal = Withdrawal::new();
+    let _served = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let owner = LockOwner::Posix { id: 1, pid: 1 };
+            let shared = RangeLock::new(owner, LockMode::Shared, 0, 20);
+            own.lock_range_until(&shared, &withdrawal)
+        });
+        // Mostly it waits by then.
+        std::thread::sleep(Duration::from_millis(50));
+        let served = replace(served, &place, Way::Kill);
+        other.len().expect("the next server is there");
+        own.withdraw(&withdrawal).expect("connected");
+        let ended = waiting.join().expect("no panic");
+        assert_eq!(ended.map_err(|error| error.errno()), Err(Errno::INTR));
+        served
+    });
+    let shared = locked(&other, 2, LockMode::Shared, 0, 5);
+    assert_eq!(shared.map_err(|error| error.errno()), Err(Errno::AGAIN));
+    own.release_locks(1).expect("its own");
+    locked(&other, 2, LockMode::Exclusive, 0, 5).expect("it is free");
 }
 
 /// A process that gets no processor time misses many servers, and goes on with the one that it

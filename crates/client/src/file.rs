@@ -8,7 +8,7 @@
 
 mod asynchronous;
 
-use crate::connection::{Connection, RemoteFile, wait_for_lock};
+use crate::connection::{Connection, RemoteFile, Withdrawal, wait_for_lock};
 use crate::metadata::Metadata;
 use crate::names::set_time;
 use crate::open_volume::{OpenVolume, OpenedFile, elsewhere};
@@ -414,13 +414,31 @@ impl File {
     /// flock(2): advisory, owned by this handle, released when it is closed. `EAGAIN` instead of
     /// waiting, if the operation says so.
     pub fn flock(&self, operation: FlockOperation) -> Result<()> {
-        let wait = matches!(
-            operation,
-            FlockOperation::Shared { wait: true } | FlockOperation::Exclusive { wait: true }
-        );
-        wait_for_lock(wait && self.is_connected(), || {
+        wait_for_lock(waits(operation) && self.is_connected(), None, || {
             self.call(Flock { operation })
         })
+    }
+
+    /// As [`flock`](Self::flock), which waits until another thread [withdraws](Self::withdraw) that:
+    /// `EINTR`. The handle has no lock then.
+    pub fn flock_until(&self, operation: FlockOperation, withdrawal: &Withdrawal) -> Result<()> {
+        let state = self.alive()?;
+        let OpenedFile::Connected(file) = &state.open else {
+            let stop = || withdrawal.error();
+            return self.run(move |fs, open| fs.flock_until(open, operation, stop));
+        };
+        let connection = self.remote()?;
+        let done = wait_for_lock(waits(operation), Some(withdrawal), || {
+            connection.file_call_until(file.number, &Flock { operation }, Some(withdrawal))
+        });
+        if done
+            .as_ref()
+            .is_err_and(|error| error.errno() == Errno::INTR)
+        {
+            // It waits without the lock that it had; the server may not have heard of the wait.
+            self.flock(FlockOperation::Unlock)?;
+        }
+        done
     }
 
     /// fcntl(2)'s lock of a range of bytes: advisory; replaces the owner's locks in the range. If
@@ -429,9 +447,43 @@ impl File {
     /// `EINVAL` or `EOVERFLOW` for a range beyond 2^63 - 1, `ENOLCK` beyond 4096 locks of a file.
     pub fn lock_range(&self, lock: &RangeLock, wait: bool) -> Result<()> {
         let lock = *lock;
-        wait_for_lock(wait && self.is_connected(), || {
+        wait_for_lock(wait && self.is_connected(), None, || {
             self.call(LockRange { lock, wait })
         })
+    }
+
+    /// As [`lock_range`](Self::lock_range), which waits until another thread
+    /// [withdraws](Self::withdraw) that: `EINTR`. The owner has what it had before then.
+    pub fn lock_range_until(&self, lock: &RangeLock, withdrawal: &Withdrawal) -> Result<()> {
+        let state = self.alive()?;
+        let OpenedFile::Connected(file) = &state.open else {
+            let stop = || withdrawal.error();
+            return self.run(move |fs, open| fs.lock_range_until(open, lock, stop));
+        };
+        let connection = self.remote()?;
+        let call = LockRange {
+            lock: *lock,
+            wait: true,
+        };
+        wait_for_lock(true, Some(withdrawal), || {
+            connection.file_call_until(file.number, &call, Some(withdrawal))
+        })
+    }
+
+    /// Ends what waits for a lock of this file with this withdrawal, now or later. It may get the lock
+    /// just now: its own result says so.
+    pub fn withdraw(&self, withdrawal: &Withdrawal) -> Result<()> {
+        withdrawal.end_all();
+        match &self.alive()?.open {
+            OpenedFile::Embedded(_) => self.run(|fs, open| async move {
+                fs.wake_lock_waiters(open.blob_id());
+                Ok(())
+            }),
+            OpenedFile::Connected(_) => {
+                self.remote()?.withdraw(withdrawal);
+                Ok(())
+            }
+        }
     }
 
     /// Releases the owner's locks in a range; a length of 0 means to the end. Closing this handle
@@ -581,6 +633,13 @@ impl File {
         self.state.volume.usable()?;
         Ok(&self.state)
     }
+}
+
+fn waits(operation: FlockOperation) -> bool {
+    matches!(
+        operation,
+        FlockOperation::Shared { wait: true } | FlockOperation::Exclusive { wait: true }
+    )
 }
 
 impl std::fmt::Debug for File {

@@ -121,6 +121,7 @@ pub use adit_store::{
 };
 pub use blob::Blobs;
 pub use completion_queue::CompletionQueue;
+pub use connection::Withdrawal;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};

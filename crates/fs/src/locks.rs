@@ -46,7 +46,7 @@ impl Fs {
     }
 
     /// As [`Fs::flock`], until `stop` has an error to end waiting with. It is asked before each
-    /// wait ([`Fs::wake_lock_waiters`]).
+    /// wait ([`Fs::wake_lock_waiters`]), when the lock that the descriptor had is released.
     pub async fn flock_until(
         &self,
         file: &OpenFile,
@@ -74,8 +74,8 @@ impl Fs {
             if !wait {
                 return Err(Errno::AGAIN.into());
             }
-            stop().map_or(Ok(()), Err)?;
             locks.release(&locks.whole, holder);
+            stop().map_or(Ok(()), Err)?;
             locks.released.wait().await;
             self.inode(file)?;
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) type Decoded<C> = (Option<Credentials>, C);
 
 /// Calls about the volume that only look.
-const LOOKING: [u16; 16] = [
+const LOOKING: [u16; 17] = [
     Stat::NUMBER,
     CheckAccess::NUMBER,
     ReadLink::NUMBER,
@@ -28,8 +28,9 @@ const LOOKING: [u16; 16] = [
     Scrub::NUMBER,
     SyncAll::NUMBER,
     Sessions::NUMBER,
-    // It changes nothing of the volume.
+    // These change nothing of the volume.
     MoveSession::NUMBER,
+    Withdraw::NUMBER,
 ];
 
 /// Does a call about the volume only look?

@@ -36,6 +36,8 @@ pub(crate) type Begun = Vec<Prepared>;
 struct Ticket {
     session: Arc<Session>,
     slot: usize,
+    /// The number of the message, among those of the slot.
+    message: u64,
     replied: bool,
     under_way: Option<UnderWay>,
     /// Where the reply says that the inode's attributes are.
@@ -113,12 +115,13 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         let what = format!("slot {slot} was submitted while its message was under way");
         return Err(Error::with(Errno::PROTO, what));
     }
-    session.memory.notes(slot).begin();
+    let number = session.memory.notes(slot).begin();
     let message = Message::from_words(session.memory.slot(slot).words());
     let collected = session.collected().take(slot);
     let mut ticket = Ticket {
         session: session.clone(),
         slot,
+        message: number,
         replied: false,
         under_way: Some(UnderWay::begin(&session.volume)),
         hint: Hint::default(),
@@ -429,6 +432,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                 EndResuming::NUMBER => return resuming::end(ticket, &bytes),
                 Sessions::NUMBER => return sessions(ticket, &bytes),
                 MoveSession::NUMBER => return move_session(ticket, &bytes),
+                Withdraw::NUMBER => return locks::withdraw(ticket, &bytes, begun),
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
                     ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));

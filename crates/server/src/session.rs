@@ -16,7 +16,7 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Credentials, OpenFile};
+use adit_fs::{BlobId, Credentials, OpenFile};
 use adit_store::Receipt;
 use adit_store::cache::PublishedFrames;
 use adit_wire::calls::SessionState;
@@ -27,7 +27,7 @@ use adit_wire::socket::{Peer, own_uid};
 use adit_wire::value::Value;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most locks of a session that wait at a time.
@@ -62,7 +62,10 @@ pub(crate) struct Session {
     /// Writes of which pieces are to come.
     collected: Collected,
     /// Locks that wait.
-    lock_waits: AtomicUsize,
+    lock_waits: Mutex<Vec<Waiting>>,
+    /// Of each slot, the latest of its messages that were withdrawn. A withdrawal may begin before the
+    /// message that it names.
+    withdrawn: Box<[AtomicU64]>,
     /// Tells sessions of this process apart.
     pub(crate) number: u64,
     secret: (u64, u64),
@@ -151,7 +154,8 @@ impl Session {
             files: Mutex::new(Files::new(number, os_random_u64() as u32)),
             busy: AtomicU64::new(0),
             collected: Collected::default(),
-            lock_waits: AtomicUsize::new(0),
+            lock_waits: Mutex::default(),
+            withdrawn: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             number,
             secret,
             family,
@@ -191,12 +195,52 @@ impl Session {
         &self.collected
     }
 
-    /// Begins to wait for a lock, until the value is dropped. None: too many locks of this session
-    /// wait, which could leave no slot for the message that releases one.
-    pub(crate) fn begin_lock_wait(self: &Arc<Self>) -> Option<LockWait> {
-        let before = self.lock_waits.fetch_add(1, Ordering::Relaxed);
-        let wait = LockWait(self.clone());
-        (before < LOCK_WAITS_MAX).then_some(wait)
+    /// A slot's message begins to wait for a lock of this inode, until the value is dropped. None: too
+    /// many locks of this session wait, which could leave no slot for the message that releases one.
+    pub(crate) fn begin_lock_wait(
+        self: &Arc<Self>,
+        slot: usize,
+        message: u64,
+        inode: BlobId,
+    ) -> Option<LockWait> {
+        let mut waits = self.lock_waits();
+        (waits.len() < LOCK_WAITS_MAX).then(|| {
+            waits.push(Waiting {
+                slot,
+                message,
+                inode,
+            });
+            LockWait {
+                session: self.clone(),
+                slot,
+                message,
+            }
+        })
+    }
+
+    fn lock_waits(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.lock_waits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A message waits for no lock any more, whether it has begun or will. Answers the inode for
+    /// whose lock it waits now, if it does. `EINVAL`: there is no such slot.
+    pub(crate) fn withdraw(&self, slot: u32, message: u64) -> Result<Option<BlobId>> {
+        let withdrawn = self.withdrawn.get(slot as usize).ok_or(Errno::INVAL)?;
+        let waits = self.lock_waits();
+        let is_it = |of: &&Waiting| of.slot == slot as usize && of.message == message;
+        let inode = waits.iter().find(is_it).map(|of| of.inode);
+        if inode.is_some() || !planted(Bug::ForgottenWithdrawal) {
+            // Not that of an earlier message, which comes late.
+            withdrawn.fetch_max(message, Ordering::AcqRel);
+        }
+        Ok(inode)
+    }
+
+    /// Was the message withdrawn?
+    pub(crate) fn is_withdrawn(&self, slot: usize, message: u64) -> bool {
+        self.withdrawn[slot].load(Ordering::Acquire) == message
     }
 
     /// For the operator; `own`: the number of the session that asks.
@@ -442,12 +486,25 @@ impl Drop for Reclaim {
     }
 }
 
-/// A lock of a session waits.
-pub(crate) struct LockWait(Arc<Session>);
+/// A message that waits for a lock.
+struct Waiting {
+    slot: usize,
+    message: u64,
+    inode: BlobId,
+}
+
+/// A slot's message waits for a lock, as long as it lives.
+pub(crate) struct LockWait {
+    session: Arc<Session>,
+    slot: usize,
+    message: u64,
+}
 
 impl Drop for LockWait {
     fn drop(&mut self) {
-        self.0.lock_waits.fetch_sub(1, Ordering::Relaxed);
+        // The slot may have its next message already.
+        let is_it = |of: &Waiting| of.slot == self.slot && of.message == self.message;
+        self.session.lock_waits().retain(|of| !is_it(of));
     }
 }
 

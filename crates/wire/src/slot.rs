@@ -256,15 +256,17 @@ impl Replies {
 }
 
 impl Notes {
-    /// The server: the slot's next message begins.
+    /// The server: the slot's next message begins. Answers its number, counted from 1 on; a hostile
+    /// session's may be any.
     #[inline]
-    pub fn begin(&self) {
+    pub fn begin(&self) -> u64 {
         self.applies.store(0, Ordering::Relaxed);
         self.appends.store(0, Ordering::Relaxed);
         self.written.store(0, Ordering::Relaxed);
-        let begun = self.begun.load(Ordering::Relaxed);
+        let begun = self.begun.load(Ordering::Relaxed).wrapping_add(1);
         // Last: who sees this sees nothing of the message before.
-        self.begun.store(begun.wrapping_add(1), Ordering::Release);
+        self.begun.store(begun, Ordering::Release);
+        begun
     }
 
     /// The server: the message's first transaction has this number, and is applied next.

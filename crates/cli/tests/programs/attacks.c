@@ -442,7 +442,19 @@ static void interrupted_locks(const char *root) {
     CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
     CHECK(flock(other, LOCK_SH) == -1 && errno == EINTR && handled > 0);
     CHECK(fcntl(other, F_OFD_SETLKW, &whole) == -1 && errno == EINTR);
+    CHECK(fcntl(other, F_SETLKW, &whole) == -1 && errno == EINTR);
+    CHECK(lockf(other, F_LOCK, 0) == -1 && errno == EINTR);
     CHECK(flock(other, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK);
+    /* It has none of the locks for which it waits no more, and not the one that it had before. */
+    int third = open("locked", O_RDWR);
+    struct flock free = whole;
+    CHECK(flock(file, LOCK_SH) == 0 && flock(other, LOCK_SH) == 0);
+    CHECK(flock(other, LOCK_EX) == -1 && errno == EINTR && flock(file, LOCK_EX | LOCK_NB) == 0);
+    whole.l_type = F_UNLCK;
+    CHECK(fcntl(file, F_OFD_SETLK, &whole) == 0);
+    whole.l_type = F_WRLCK;
+    CHECK(fcntl(third, F_OFD_GETLK, &free) == 0 && free.l_type == F_UNLCK);
+    CHECK(flock(third, LOCK_SH | LOCK_NB) == -1 && errno == EWOULDBLOCK && close(third) == 0);
     // Rust's programs have such a handler of faults, which ends no wait.
     CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
     action.sa_flags = SA_RESTART;
@@ -456,6 +468,46 @@ static void interrupted_locks(const char *root) {
     CHECK(pthread_create(&thread, NULL, unlock_after_signals, NULL) == 0);
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
     CHECK(flock(other, LOCK_EX) == 0 && handled >= 5 && pthread_join(thread, NULL) == 0);
+}
+
+/* Processes that wait for a lock in a server end as the kernel's, and leave nothing behind. */
+static void interrupted_children(const char *root) {
+    CHECK(chdir(root) == 0);
+    file = make("locked", 0);
+    struct flock whole = {.l_type = F_WRLCK};
+    CHECK(flock(file, LOCK_EX) == 0 && fcntl(file, F_SETLK, &whole) == 0);
+    struct sigaction counted = {.sa_handler = count_signal};
+    struct itimerval every = {{0, 20000}, {0, 20000}};
+    for (int i = 0; i < 8; i++) {
+        int is_range = i % 2, ends[2];
+        CHECK(pipe(ends) == 0);
+        pid_t child = fork();
+        if (child == 0) {
+            int own = open("locked", O_RDWR);
+            CHECK(own >= 0 && (i < 4 || sigaction(SIGALRM, &counted, NULL) == 0));
+            CHECK(write(ends[1], "x", 1) == 1 && (i < 6 || setitimer(ITIMER_REAL, &every, NULL) == 0));
+            int locked = is_range ? fcntl(own, F_SETLKW, &whole) : flock(own, LOCK_EX);
+            CHECK(locked == -1 && errno == EINTR && handled > 0);
+            _exit(0);
+        }
+        char byte;
+        int status;
+        CHECK(child > 0 && read(ends[0], &byte, 1) == 1 && close(ends[0]) == 0 && close(ends[1]) == 0);
+        usleep(20000);
+        /* The default action; no action at all; a handler, by one signal and by several. */
+        CHECK(i >= 4 || kill(child, i < 2 ? SIGTERM : SIGKILL) == 0);
+        for (pid_t ended = 0; ended == 0; usleep(1000)) {
+            CHECK(i < 4 || i >= 6 || kill(child, SIGALRM) == 0 || errno == ESRCH);
+            ended = waitpid(child, &status, WNOHANG);
+            CHECK(ended == 0 || ended == child);
+        }
+        CHECK(i >= 4 ? status == 0 : WIFSIGNALED(status) && WTERMSIG(status) == (i < 2 ? SIGTERM : SIGKILL));
+    }
+    whole.l_type = F_UNLCK;
+    CHECK(flock(file, LOCK_UN) == 0 && fcntl(file, F_SETLK, &whole) == 0);
+    whole.l_type = F_WRLCK;
+    int other = open("locked", O_RDWR);
+    CHECK(flock(other, LOCK_EX) == 0 && fcntl(other, F_OFD_SETLKW, &whole) == 0);
 }
 
 static char told[1 << 16];
@@ -727,6 +779,7 @@ int main(int count, char **arguments) {
         {"long-vectors", long_vectors}, {"umask-in-vfork", umask_in_vfork},
         {"handlers-in-malloc", handlers_in_malloc}, {"interrupted-calls", interrupted_calls},
         {"paths-upwards", paths_upwards}, {"interrupted-locks", interrupted_locks},
+        {"interrupted-children", interrupted_children},
     };
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
         if (strcmp(attacks[i].name, arguments[2]) == 0) {

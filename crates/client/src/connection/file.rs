@@ -3,8 +3,8 @@
 //! A write of more than a message holds goes in several, and is one operation of the server's all
 //! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
-use super::Connection;
 use super::link::{Failure, Fate, Taken};
+use super::{Connection, Withdrawal};
 use crate::file::ReadRequest;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_fs::{BlobId, OpenFlags, Stat};
@@ -312,12 +312,17 @@ fn read_pieces(
 }
 
 /// Repeats what can't be had now (`EAGAIN`), as long as the caller wants to wait: where too much of
-/// this session waits in the server.
-pub(crate) fn wait_for_lock<T>(wait: bool, mut lock: impl FnMut() -> Result<T>) -> Result<T> {
+/// this session waits in the server. `EINTR`: that was withdrawn.
+pub(crate) fn wait_for_lock<T>(
+    wait: bool,
+    withdrawal: Option<&Withdrawal>,
+    mut lock: impl FnMut() -> Result<T>,
+) -> Result<T> {
     let mut pause = Duration::from_micros(20);
     loop {
         match lock() {
             Err(error) if wait && error.errno() == Errno::AGAIN => {
+                withdrawal.and_then(Withdrawal::error).map_or(Ok(()), Err)?;
                 std::thread::sleep(pause);
                 pause = (2 * pause).min(Duration::from_millis(5));
             }
@@ -439,7 +444,7 @@ impl Taken<'_> {
                         Err(Failure::Error(error)) => Err(error),
                         Err(lost) => Ok(Err(lost)),
                     };
-                    wait_for_lock(true, again)??;
+                    wait_for_lock(true, None, again)??;
                 }
                 reply => drop(reply?),
             }

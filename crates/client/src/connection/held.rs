@@ -296,29 +296,35 @@ impl Held {
 
     /// The locked ranges.
     pub(super) fn locks(&self) -> Vec<HeldLock> {
-        let of = |range: &HeldRange| {
-            let same_inode = |file: &&HeldFile| file.opened.id == range.id;
-            let serves = |file: &&HeldFile| match range.mode {
-                _ if file.opened.flags.contains(OpenFlags::PATH) => false,
-                LockMode::Shared => file.opened.flags.readable(),
-                _ => file.opened.flags.writable(),
-            };
-            let all = || self.files().filter(same_inode);
-            let any = || all().find(serves).map(|file| file.opened.file);
-            let len_bytes = match range.last {
-                LAST_BYTE => 0,
-                last => last - range.first + 1,
-            };
-            HeldLock {
-                lock: RangeLock::new(range.owner, range.mode, range.first, len_bytes),
-                through: range.file.or_else(any),
-                files: match range.file {
-                    Some(file) => vec![file],
-                    None => all().map(|file| file.opened.file).collect(),
-                },
-            }
+        self.ranges.iter().map(|range| self.lock(range)).collect()
+    }
+
+    /// The ranges that a call was to release, as locks.
+    pub(super) fn locks_of(&self, released: &Released) -> Vec<HeldLock> {
+        released.0.iter().map(|range| self.lock(range)).collect()
+    }
+
+    fn lock(&self, range: &HeldRange) -> HeldLock {
+        let same_inode = |file: &&HeldFile| file.opened.id == range.id;
+        let serves = |file: &&HeldFile| match range.mode {
+            _ if file.opened.flags.contains(OpenFlags::PATH) => false,
+            LockMode::Shared => file.opened.flags.readable(),
+            _ => file.opened.flags.writable(),
         };
-        self.ranges.iter().map(of).collect()
+        let all = || self.files().filter(same_inode);
+        let any = || all().find(serves).map(|file| file.opened.file);
+        let len_bytes = match range.last {
+            LAST_BYTE => 0,
+            last => last - range.first + 1,
+        };
+        HeldLock {
+            lock: RangeLock::new(range.owner, range.mode, range.first, len_bytes),
+            through: range.file.or_else(any),
+            files: match range.file {
+                Some(file) => vec![file],
+                None => all().map(|file| file.opened.file).collect(),
+            },
+        }
     }
 }
 

@@ -523,6 +523,12 @@ impl<'c> Taken<'c> {
         memory.doorbell().ring(self.slot)
     }
 
+    /// The number of its slot, and of the next message there, counted from 1 on.
+    pub(super) fn next_message(&self) -> (usize, u64) {
+        let sent = self.link.own[self.slot].messages.load(Ordering::Relaxed);
+        (self.slot, sent + 1)
+    }
+
     /// The number of the slot, among those of all links.
     pub(super) fn place(&self) -> u64 {
         self.link.number * SLOTS as u64 + self.slot as u64

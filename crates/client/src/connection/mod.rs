@@ -22,6 +22,7 @@ mod resume;
 #[cfg(feature = "internal")]
 pub mod simulated;
 mod tail;
+mod withdrawal;
 
 pub(crate) use connect::{
     ADDRESS_PREFIX, ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered,
@@ -31,8 +32,9 @@ pub(crate) use inherit::Fork;
 pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 use tail::Tails;
+pub use withdrawal::Withdrawal;
 
-use held::{Held, Released};
+use held::{Held, HeldLock, Released};
 use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
 
@@ -43,7 +45,7 @@ use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{BlobId, Credentials, OpenFlags};
 use adit_store::cache::Hint;
-use adit_wire::calls::{Close, FileCall, OpenBlob, Opened, Place, VolumeCall};
+use adit_wire::calls::{Close, FileCall, LockRange, OpenBlob, Opened, Place, VolumeCall};
 use adit_wire::message::Message;
 use adit_wire::value::{OwnedValue, Value};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -233,11 +235,26 @@ impl Connection {
         C: FileCall<'a>,
         C::Reply: OwnedValue,
     {
+        self.file_call_until(file, call, None)
+    }
+
+    /// As [`file_call`](Self::file_call), which may wait for a lock until that is withdrawn.
+    pub(crate) fn file_call_until<'a, C>(
+        &self,
+        file: u64,
+        call: &C,
+        withdrawal: Option<&Withdrawal>,
+    ) -> Result<C::Reply>
+    where
+        C: FileCall<'a>,
+        C::Reply: OwnedValue,
+    {
         let bytes = call.encode();
         let (number, len) = (C::NUMBER, bytes.len() as u32);
         loop {
             let ask = |taken: &mut Taken<'_>| {
                 taken.fill(&bytes)?;
+                let _sent = withdrawal.map(|of| of.send(taken)).transpose()?;
                 Ok(taken.call(Message::FileCall { number, file, len })?.0)
             };
             // Before the call: no link between this one and the one that does it has its effect.
@@ -251,7 +268,7 @@ impl Connection {
                 (Ok(reply), None) => return Ok(reply),
                 (Err(error), None) => return Err(error),
                 (Err(error), Some(released)) => {
-                    self.held().take_back(file, released);
+                    self.take_back(link, file, released);
                     return Err(error);
                 }
                 (Ok(reply), Some(_)) => reply,
@@ -262,6 +279,23 @@ impl Connection {
             if self.is_current(link) {
                 held.note(number, file, &bytes);
                 return Ok(reply);
+            }
+        }
+    }
+
+    /// A call that began with this link has failed, so the session has what the call was to release.
+    fn take_back(&self, link: &Link, file: u64, released: Released) {
+        let mut held = self.held();
+        if self.is_current(link) {
+            return held.take_back(file, released);
+        }
+        // The next server was not asked for it.
+        let locks = held.locks_of(&released);
+        drop(held);
+        for HeldLock { lock, through, .. } in locks {
+            let call = LockRange { lock, wait: false };
+            if let Err(error) = self.file_call(through.unwrap_or(file), &call) {
+                tracing::error!(volume = %self.address, %error, ?lock, "a lock is lost: another process took it when the next server came");
             }
         }
     }

@@ -31,7 +31,7 @@ mod tails;
 
 use adit::{
     Errno, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ServeOptions, Server,
-    Volume,
+    Volume, Withdrawal,
 };
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -442,6 +442,124 @@ fn a_lock_is_released_while_more_threads_wait_for_it_than_a_session_has_slots() 
         std::thread::sleep(std::time::Duration::from_millis(50));
         holder.flock(FlockOperation::Unlock).expect("its own");
     });
+}
+
+/// More threads than wait in the server for locks, in most slots; each wait is withdrawn, one by one,
+/// while others wait.
+#[test]
+fn waits_for_locks_are_withdrawn_one_by_one_and_leave_nothing_behind() {
+    let served = served();
+    let sessions = [connect(&served), connect(&served)];
+    let open = |session: &Volume| session.open_file("/f", &read_write()).expect("opened");
+    let holder = open(&sessions[0]);
+    let exclusive = FlockOperation::Exclusive { wait: true };
+    let range = |id| {
+        let owner = LockOwner::Posix { id, pid: 1 };
+        RangeLock::new(owner, LockMode::Exclusive, 0, 0)
+    };
+    holder.flock(exclusive).expect("free");
+    holder.lock_range(&range(1), false).expect("free");
+    let files: Vec<_> = (0..50).map(|_| open(&sessions[1])).collect();
+    let withdrawals: Vec<_> = files.iter().map(|_| Withdrawal::new()).collect();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..files.len())
+            .map(|number| {
+                let (file, end) = (&files[number], &withdrawals[number]);
+                scope.spawn(move || match number % 2 {
+                    0 => file.flock_until(exclusive, end),
+                    _ => file.lock_range_until(&range(number as u64), end),
+                })
+            })
+            .collect();
+        for (number, waiting) in waiting.into_iter().enumerate() {
+            if number % 5 == 4 {
+                // Others have their turn meanwhile.
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            assert!(!waiting.is_finished(), "it waits, or is about to");
+            let end = &withdrawals[number];
+            files[number].withdraw(end).expect("connected");
+            assert_eq!(errno(waiting.join().expect("no panic")), Errno::INTR);
+            // What begins later ends at once.
+            assert_eq!(
+                errno(files[number].lock_range_until(&range(70), end)),
+                Errno::INTR
+            );
+        }
+    });
+    holder.flock(FlockOperation::Unlock).expect("its own");
+    holder.release_locks(1).expect("its own");
+    let other = open(&sessions[0]);
+    other
+        .flock(FlockOperation::Exclusive { wait: false })
+        .expect("nobody has it");
+    other
+        .lock_range(&range(2), false)
+        .expect("nobody has a range");
+    // Withdrawing takes nothing away from what is there.
+    let end = Withdrawal::new();
+    other.flock_until(exclusive, &end).expect("its own");
+    other.withdraw(&end).expect("connected");
+    assert_eq!(
+        errno(holder.flock(FlockOperation::Shared { wait: false })),
+        Errno::AGAIN
+    );
+}
+
+/// As in the kernel: waiting for another mode of a `flock` gives up what there was; a range stays.
+#[test]
+fn a_withdrawn_conversion_has_no_flock_and_the_range_of_before() {
+    for served in [None, Some(served())] {
+        let embedded = Volume::open("mem:64M").expect("opened");
+        let session = served.as_ref().map(connect);
+        let volume = session.as_ref().unwrap_or(&embedded);
+        let open = || volume.open_file("/f", &read_write()).expect("opened");
+        let files = [open(), open(), open()];
+        let owner = LockOwner::Descriptor;
+        let range = |mode| RangeLock::new(owner, mode, 0, 0);
+        for file in &files[..2] {
+            let shared = FlockOperation::Shared { wait: false };
+            file.flock(shared).expect("free");
+            file.lock_range(&range(LockMode::Shared), false)
+                .expect("free");
+        }
+        for is_early in [true, false] {
+            let end = Withdrawal::new();
+            if is_early {
+                files[0].withdraw(&end).expect("nothing waits yet");
+            }
+            std::thread::scope(|scope| {
+                let (file, end) = (&files[0], &end);
+                let exclusive = FlockOperation::Exclusive { wait: true };
+                let flock = scope.spawn(move || file.flock_until(exclusive, end));
+                let wanted = range(LockMode::Exclusive);
+                let lock = scope.spawn(move || file.lock_range_until(&wanted, end));
+                file.withdraw(end).expect("it waits, or is about to");
+                for waiting in [flock, lock] {
+                    assert_eq!(errno(waiting.join().expect("no panic")), Errno::INTR);
+                }
+            });
+            let exclusive = FlockOperation::Exclusive { wait: false };
+            files[1].flock(exclusive).expect("nobody else has it");
+            let found = files[2].test_lock(&range(LockMode::Exclusive));
+            assert!(found.expect("tested").is_some());
+            let (one, other) = (&files[0], &files[1]);
+            other.unlock_range(owner, 0, 0).expect("its own");
+            let found = other.test_lock(&range(LockMode::Exclusive));
+            assert_eq!(
+                found.expect("tested").map(|of| of.mode),
+                Some(LockMode::Shared)
+            );
+            other
+                .lock_range(&range(LockMode::Shared), false)
+                .expect("shared");
+            other.flock(FlockOperation::Unlock).expect("its own");
+            for file in [one, other] {
+                let shared = FlockOperation::Shared { wait: false };
+                file.flock(shared).expect("free");
+            }
+        }
+    }
 }
 
 /// The locks of a POSIX owner outlive the descriptor, and outlived the session.

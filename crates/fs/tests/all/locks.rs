@@ -357,6 +357,31 @@ fn range_locks_and_flock_do_not_see_each_other() {
     assert_eq!(flock(1), Err(Errno::AGAIN));
 }
 
+/// As in the kernel: the lock that is to be converted is gone whatever ends the wait. It stayed if
+/// that came before the first look.
+#[test]
+fn a_flock_that_waited_to_be_another_one_is_none_when_that_ends() {
+    use adit_fs::FlockOperation;
+    let locked = Locked::new(2);
+    for file in &locked.files {
+        let shared = FlockOperation::Shared { wait: false };
+        locked.volume.run(|fs| fs.flock(file, shared)).unwrap();
+    }
+    let exclusive = |wait| FlockOperation::Exclusive { wait };
+    let [one, other] = &locked.files[..] else {
+        unreachable!("two were opened");
+    };
+    let stop = || Some(Errno::INTR);
+    let ended = locked
+        .volume
+        .run(|fs| fs.flock_until(one, exclusive(true), stop));
+    assert_eq!(ended, Err(Errno::INTR));
+    locked
+        .volume
+        .run(|fs| fs.flock(other, exclusive(false)))
+        .unwrap();
+}
+
 /// Bytes that the random operations lock; the last one stands for the rest of the file.
 const BYTES: usize = 12;
 const DESCRIPTORS: usize = 3;

@@ -1,14 +1,18 @@
-//! Advisory locks: flock, fcntl, lockf. One process has the volume, so they exclude its own
-//! descriptors and threads, and nobody else.
+//! Advisory locks: flock, fcntl, lockf. If this process alone has the volume, they exclude its own
+//! descriptors and threads; in a server, other processes, too.
 
 use crate::aio::kernel;
 use crate::answer::{Answer, errno};
 use crate::descriptors::Open;
-use crate::volume::{self, settings};
-use adit::{Errno, FlockOperation, LockMode, LockOwner, RangeLock};
-use libc::{c_int, c_long, c_short, flock as FlockC, off_t};
+use crate::own::Own;
+use adit::{Errno, FlockOperation, LockMode, LockOwner, RangeLock, Withdrawal};
+use adit_base::fork;
+use adit_base::thread::without_signals;
+use libc::{c_int, c_short, flock as FlockC, off_t};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::thread::Builder;
 
 use super::of_descriptor;
 
@@ -18,40 +22,99 @@ of_descriptor! {
 }
 
 unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
-    let wait = false;
-    let wanted = match operation & !libc::LOCK_NB {
-        libc::LOCK_SH => FlockOperation::Shared { wait },
-        libc::LOCK_EX => FlockOperation::Exclusive { wait },
-        libc::LOCK_UN => FlockOperation::Unlock,
-        _ => return Err(Errno::INVAL),
+    let whole = |wait| match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => Ok(FlockOperation::Shared { wait }),
+        libc::LOCK_EX => Ok(FlockOperation::Exclusive { wait }),
+        libc::LOCK_UN => Ok(FlockOperation::Unlock),
+        _ => Err(Errno::INVAL),
     };
-    let take = || open.file.flock(wanted).map_err(errno);
-    match take() {
-        Err(Errno::AGAIN) if operation & libc::LOCK_NB == 0 => {
-            // As the kernel: it waits without the lock that it had.
-            open.file.flock(FlockOperation::Unlock).map_err(errno)?;
-            wait_for(take)
-        }
-        done => done,
+    let (at_once, wanted) = (whole(false)?, whole(true)?);
+    let take = || open.file.flock(at_once);
+    match operation & (libc::LOCK_NB | libc::LOCK_UN) {
+        0 => wait_for(open, take, |end| open.file.flock_until(wanted, end)),
+        _ => take().map_err(errno),
     }
 }
 
-/// Repeats what can't be had now. A signal handler ends that (EINTR), as the kernel's wait for a
-/// lock: so programs limit it (`alarm`). Of handlers that ask for a restart it is not known which one
-/// ran: it goes on if all of them ask for one.
-fn wait_for(mut take: impl FnMut() -> Answer<()>) -> Answer<()> {
-    const PAUSE_MAX: Duration = Duration::from_millis(5);
-    let mut pause = Duration::from_micros(20);
-    let held = HeldSignals::new();
-    loop {
-        match take() {
-            Err(Errno::AGAIN) => {}
-            done => return done,
+/// Takes a lock of a range, and waits for it.
+fn lock_range(open: &Open, lock: &RangeLock) -> Answer<()> {
+    let take = || open.file.lock_range(lock, false);
+    wait_for(open, take, |end| open.file.lock_range_until(lock, end))
+}
+
+/// Takes a lock, or waits for it in a thread of its own. This thread sleeps in a call of the kernel's
+/// that a signal handler ends, and withdraws then what waits (EINTR), as the kernel's wait for a lock
+/// ends: so programs limit it (`alarm`). Of handlers that ask for a restart it is not known which one
+/// ran: it goes on if all of them ask for one. Without a thread or a descriptor for it no handler ends
+/// it.
+fn wait_for(
+    open: &Open,
+    take: impl FnOnce() -> adit::Result<()>,
+    wait: impl Fn(&Withdrawal) -> adit::Result<()> + Sync,
+) -> Answer<()> {
+    // First: a handler that ran meanwhile would be missed.
+    let held = HeldSignals::for_a_moment();
+    match take().map_err(errno) {
+        Err(Errno::AGAIN) => {}
+        done => return done,
+    }
+    held.hold_handlers();
+    let withdrawal = Withdrawal::new();
+    let wait_here = |held| {
+        drop(held);
+        wait(&Withdrawal::new()).map_err(errno)
+    };
+    // A thread of a child of vfork would be in its parent's memory.
+    let bell = (!fork::is_in_vfork()).then(Bell::new).flatten();
+    let Some(bell) = bell else {
+        return wait_here(held);
+    };
+    let waiting = || {
+        let done = wait(&withdrawal);
+        bell.ring();
+        done
+    };
+    let thread = Builder::new().name("adit-lock".into());
+    let thread = thread.stack_size(STACK_BYTES);
+    // SAFETY: what it borrows lives until it is joined. A forked child has no such thread.
+    let spawned = without_signals(|| unsafe { thread.spawn_unchecked(waiting) });
+    let Ok(thread) = spawned else {
+        return wait_here(held);
+    };
+    let generation = fork::generation();
+    let mut is_withdrawn = false;
+    while held.sleep_until(&bell) == Err(Errno::INTR) {
+        if fork::generation() != generation {
+            // A handler has forked, and this is the child. The thread is its parent's.
+            std::mem::forget(thread);
+            return wait_here(held);
         }
-        if held.sleep(pause) && is_any_handler_final() {
-            return Err(Errno::INTR);
+        if !is_withdrawn && is_any_handler_final() {
+            is_withdrawn = open.file.withdraw(&withdrawal).is_ok();
         }
-        pause = (2 * pause).min(PAUSE_MAX);
+    }
+    drop(held);
+    thread
+        .join()
+        .map_or(Err(Errno::IO), |done| done.map_err(errno))
+}
+
+/// Enough for a call on the volume.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Ends the sleep of a thread, once.
+struct Bell(Own);
+
+impl Bell {
+    /// None: there is no descriptor for it.
+    fn new() -> Option<Bell> {
+        let made = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
+        Own::new(made.into()).ok().map(Bell)
+    }
+
+    fn ring(&self) {
+        // It has room for one ring.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
 
@@ -65,36 +128,59 @@ const FAULTS: [c_int; 6] = [
     libc::SIGSYS,
 ];
 
-/// Signals that have handlers come to this thread only while it sleeps: a handler that ran before
-/// would be missed. Others end the process as ever.
+/// Signals whose default action ends a program that its user wants to end.
+const ENDS: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// Signals that have handlers come to this thread only while it sleeps.
 struct HeldSignals {
     before: libc::sigset_t,
 }
 
 impl HeldSignals {
-    fn new() -> HeldSignals {
+    /// Holds back signals without a look at each: that would take longer than most locks.
+    fn for_a_moment() -> HeldSignals {
         // SAFETY: sets of signals of this frame, which the calls fill.
         unsafe {
             let mut held: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut held);
-            for (signal, _) in handlers() {
-                libc::sigaddset(&mut held, signal);
+            libc::sigfillset(&mut held);
+            let ends = ENDS.into_iter().filter(|of| handler(*of).is_none());
+            for signal in ends.chain(FAULTS) {
+                libc::sigdelset(&mut held, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &held, &mut before);
             HeldSignals { before }
         }
     }
 
-    /// True if a handler ran meanwhile.
-    fn sleep(&self, pause: Duration) -> bool {
+    /// Holds back those that have handlers. Others end the process as ever.
+    fn hold_handlers(&self) {
+        let mut held = self.before;
+        // SAFETY: a set of this frame.
+        unsafe {
+            for (signal, _) in handlers() {
+                libc::sigaddset(&mut held, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &held, std::ptr::null_mut());
+        }
+    }
+
+    /// EINTR: a handler ran meanwhile.
+    fn sleep_until(&self, bell: &Bell) -> Answer<()> {
         /// Bytes of a set in the kernel.
         const SET_BYTES: usize = 8;
-        let mut pause = kernel::as_timespec(pause);
-        let (pause, before) = (&raw mut pause as usize, &raw const self.before as usize);
-        // SAFETY: no descriptors, and variables that outlive the call.
-        let result = unsafe { kernel::call(libc::SYS_ppoll, [0, 0, pause, before, SET_BYTES, 0]) };
-        result == -c_long::from(libc::EINTR)
+        let mut rung = libc::pollfd {
+            fd: bell.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let (rung, before) = (&raw mut rung as usize, &raw const self.before as usize);
+        // SAFETY: variables that outlive the call.
+        let result = unsafe { kernel::call(libc::SYS_ppoll, [rung, 1, 0, before, SET_BYTES, 0]) };
+        match result {
+            0.. => Ok(()),
+            errno => Err(Errno::from_raw(-errno as i32)),
+        }
     }
 }
 
@@ -108,32 +194,24 @@ impl Drop for HeldSignals {
 /// The signals for which the program has handlers, but for faults, and the handlers' flags.
 fn handlers() -> impl Iterator<Item = (c_int, c_int)> {
     let signals = (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal));
-    signals.filter_map(|signal| {
-        // SAFETY: a variable of this frame, which the call fills.
-        let action = unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            libc::sigaction(signal, std::ptr::null(), &mut action);
-            action
-        };
-        let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        has_handler.then_some((signal, action.sa_flags))
-    })
+    signals.filter_map(|signal| Some((signal, handler(signal)?)))
+}
+
+/// The flags of a signal's handler; None: it has none.
+fn handler(signal: c_int) -> Option<c_int> {
+    // SAFETY: a variable of this frame, which the call fills.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action);
+        action
+    };
+    let has_handler = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+    has_handler.then_some(action.sa_flags)
 }
 
 /// Has the program a handler that ends the kernel's waits?
 fn is_any_handler_final() -> bool {
     handlers().any(|(_, flags)| flags & libc::SA_RESTART == 0)
-}
-
-/// Takes a lock of a range, and waits for it.
-fn wait_for_range(open: &Open, lock: &RangeLock) -> Answer<()> {
-    let is_shared = settings().is_some_and(|settings| settings.share.is_some());
-    let has_others = is_shared || volume::opened().is_some_and(|volume| volume.is_connected());
-    match lock.owner {
-        // The file system finds processes that wait for each other in a circle, if they wait there.
-        LockOwner::Posix { .. } if has_others => open.file.lock_range(lock, true).map_err(errno),
-        _ => wait_for(|| open.file.lock_range(lock, false).map_err(errno)),
-    }
 }
 
 fn process() -> LockOwner {
@@ -211,7 +289,7 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     let lock = RangeLock::new(owner, mode, first, len);
     match wait {
-        true => wait_for_range(open, &lock)?,
+        true => lock_range(open, &lock)?,
         false => open.file.lock_range(&lock, false).map_err(errno)?,
     }
     Ok(0)
@@ -228,7 +306,7 @@ unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
             }
             open.is_locked.store(true, Ordering::Relaxed);
             match command == libc::F_LOCK {
-                true => wait_for_range(open, &wanted),
+                true => lock_range(open, &wanted),
                 false => open.file.lock_range(&wanted, false).map_err(errno),
             }
         }

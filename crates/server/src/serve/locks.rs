@@ -2,14 +2,17 @@
 
 use super::resuming::not_now;
 use super::{Begun, Ticket, garbled};
+use crate::rights::{self, Decoded};
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{FlockOperation, Fs, LockOwner, OpenFile, RangeLock};
+use adit_fs::{FlockOperation, LockOwner, OpenFile, RangeLock};
 use adit_wire::calls::*;
 use adit_wire::value::Value;
 use std::sync::Arc;
 
-/// A lock waits until its file is closed at the latest, by the session's end. Where too many wait
-/// already it doesn't, and the session asks again. The owners of one session are none of another.
+/// A lock waits until it is withdrawn, and until its file is closed at the latest, by the session's
+/// end. Where too many wait already it doesn't, and the session asks again. The owners of one session
+/// are none of another.
 pub(super) fn lock_call(
     ticket: Ticket,
     number: u16,
@@ -82,20 +85,23 @@ pub(super) fn lock_call(
         ticket.finish_with(Err(not_now()));
         return Ok(());
     }
-    let waiting = waits.then(|| session.begin_lock_wait()).flatten();
+    let (slot, message) = (ticket.slot, ticket.message);
+    let begin_wait = || session.begin_lock_wait(slot, message, open.blob_id());
+    let waiting = waits.then(begin_wait).flatten();
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let _reclaim = reclaim;
+        let stop = || match waiting {
+            Some(_) => session.is_withdrawn(slot, message).then_some(Errno::INTR),
+            None => Some(Errno::AGAIN),
+        };
         match asked {
             Asked::Flock(operation) => {
-                let done = match waits && waiting.is_none() {
-                    false => fs.flock(&open, operation).await,
-                    true => flock_at_once(fs, &open, operation).await,
-                };
+                let done = fs.flock_until(&open, operation, stop).await;
                 ticket.finish_with_value(done);
             }
             Asked::Lock(lock, _) => {
-                let mut done = fs.lock_range(&open, &lock, waiting.is_some()).await;
+                let mut done = fs.lock_range_until(&open, &lock, stop).await;
                 if let LockOwner::Posix { id, .. } = lock.owner
                     && done.is_ok()
                     // While it waited, the session may have released its owner, or ended.
@@ -103,6 +109,9 @@ pub(super) fn lock_call(
                 {
                     fs.release_locks_of(open.blob_id(), id);
                     done = Err(Errno::NOLCK.into());
+                }
+                if planted(Bug::GrantedWithdrawn) && session.is_withdrawn(slot, message) {
+                    done = Err(Errno::INTR.into());
                 }
                 ticket.finish_with_value(done);
             }
@@ -132,19 +141,29 @@ pub(super) fn lock_call(
     Ok(())
 }
 
-/// A lock that should wait and can't: as far as it comes without, like the begin of waiting.
-async fn flock_at_once(fs: &Fs, open: &OpenFile, operation: FlockOperation) -> Result<()> {
-    let at_once = match operation {
-        FlockOperation::Shared { .. } => FlockOperation::Shared { wait: false },
-        FlockOperation::Exclusive { .. } => FlockOperation::Exclusive { wait: false },
-        other => other,
+/// Ends a wait for a lock. What became of it says its own reply.
+pub(super) fn withdraw(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<()> {
+    let decoded = Decoded::<Withdraw>::decode(bytes).ok_or_else(|| garbled(Withdraw::NUMBER))?;
+    let Withdraw { slot, message } = decoded.1;
+    let session = ticket.session.clone();
+    let allowed = rights::check(&session, &decoded);
+    let inode = match allowed.and_then(|()| session.withdraw(slot, message)) {
+        Ok(Some(inode)) => inode,
+        Ok(None) => {
+            ticket.finish_with_value(Ok(()));
+            return Ok(());
+        }
+        Err(error) => {
+            ticket.finish_with(Err(error));
+            return Ok(());
+        }
     };
-    let done = fs.flock(open, at_once).await;
-    if done
-        .as_ref()
-        .is_err_and(|error| error.errno() == Errno::AGAIN)
-    {
-        fs.flock(open, FlockOperation::Unlock).await?;
-    }
-    done
+    // It asks again then, and finds that it was withdrawn: both are operations of one worker.
+    let engine = session.volume.engine.clone();
+    begun.extend(engine.prepare(move |fs| async move {
+        fs.wake_lock_waiters(inode);
+        ticket.finish_with_value(Ok(()));
+        Ok(())
+    }));
+    Ok(())
 }

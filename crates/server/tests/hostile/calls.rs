@@ -451,6 +451,10 @@ fn valid(other: u64) -> Vec<Valid> {
             number: 1,
             poller: 0,
         }),
+        volume(Withdraw {
+            slot: 3,
+            message: 2,
+        }),
         of_file(SettleAppend {
             offset: 0,
             len_bytes: 1,
@@ -793,6 +797,97 @@ pub(crate) fn waiting_locks(rig: &Rig) {
             is_unlocked(&mut holder, held)
         });
     }
+}
+
+/// Withdrawals of what waits, before it begins and twice; of what doesn't wait, of slots and messages
+/// that there are not, of another session's, and without end.
+pub(crate) fn withdrawals(rig: &Rig) {
+    let whole = |id| RangeLock::new(posix(id), LockMode::Exclusive, 0, 0);
+    let lock = LockRange {
+        lock: whole(1),
+        wait: true,
+    };
+    let submit = |peer: &Peer, slot, file, call: &LockRange| {
+        let bytes = call.encode();
+        peer.fill(slot, &bytes);
+        let (number, len) = (LockRange::NUMBER, bytes.len() as u32);
+        peer.submit(slot, Message::FileCall { number, file, len });
+    };
+    let withdraw = |peer: &mut Peer, slot, message| peer.volume_call(0, Withdraw { slot, message });
+    let errno = |peer: &Peer, slot: usize| {
+        until("a wait ends", || peer.is_answered(slot));
+        peer.memory.slot(slot).reply().expect("a reply").errno as i32
+    };
+    let mut holder = Peer::begin(&rig.socket());
+    let held = holder.create("/withdrawn");
+    holder.call(0, held, lock.clone()).expect("it is free");
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/withdrawn");
+    // Slots and messages that there are not; messages that don't wait. Nobody waits less for it.
+    submit(&peer, 1, file, &lock);
+    for slot in [SLOTS as u32, 64, u32::MAX] {
+        assert_eq!(withdraw(&mut peer, slot, 1), Err(libc::EINVAL));
+    }
+    for slot in (2..SLOTS as u32).chain([0]) {
+        for message in [0, 1] {
+            withdraw(&mut peer, slot, message).expect("of nothing");
+        }
+    }
+    withdraw(&mut peer, 1, 0).expect("of nothing");
+    withdraw(&mut holder, 1, 1).expect("of the session's own slot");
+    // As often as it likes: messages of 30 slots at once.
+    let bytes = [
+        vec![0],
+        Withdraw {
+            slot: 7,
+            message: 3,
+        }
+        .encode(),
+    ]
+    .concat();
+    for _ in 0..200 {
+        for slot in 32..62 {
+            peer.fill(slot, &bytes);
+            let (number, len) = (Withdraw::NUMBER, bytes.len() as u32);
+            peer.submit(slot, Message::VolumeCall { number, len });
+        }
+        (32..62).for_each(|slot| assert_eq!(errno(&peer, slot), 0));
+    }
+    assert!(!peer.is_answered(1), "it waits");
+    // It is withdrawn, twice, and has one reply.
+    withdraw(&mut peer, 1, 1).expect("it waits");
+    assert_eq!(errno(&peer, 1), libc::EINTR);
+    withdraw(&mut peer, 1, 1).expect("of nothing");
+    assert_eq!(errno(&peer, 1), libc::EINTR);
+    // The next message of the slot waits: it has another number. What was withdrawn before it begins
+    // waits for nothing, also if an earlier one is withdrawn then.
+    submit(&peer, 1, file, &lock);
+    withdraw(&mut peer, 1, 1).expect("of nothing");
+    rig.works();
+    assert!(!peer.is_answered(1), "it waits");
+    withdraw(&mut peer, 1, 3).expect("of what is to come");
+    withdraw(&mut peer, 1, 2).expect("too late for that");
+    assert!(!peer.is_answered(1), "only the later one is remembered");
+    holder
+        .call(0, held, ReleaseLocks { owner_id: 1 })
+        .expect("released");
+    assert_eq!(errno(&peer, 1), 0);
+    // What it has is not taken from it.
+    withdraw(&mut peer, 1, 2).expect("of nothing");
+    let found = holder.call(0, held, TestLock { lock: whole(1) });
+    assert!(found.expect("tested").is_some(), "it has the lock");
+    let mut third = Peer::begin(&rig.socket());
+    let theirs = third.create("/withdrawn");
+    withdraw(&mut third, 2, 1).expect("of what is to come");
+    submit(&third, 2, theirs, &lock);
+    assert_eq!(errno(&third, 2), libc::EINTR);
+    // Of a session that has ended nothing waits.
+    submit(&third, 3, theirs, &lock);
+    shutdown(&third.socket, Shutdown::Both).expect("shut");
+    drop((third, peer));
+    until("no lock of an ended session is left", || {
+        is_unlocked(&mut holder, held)
+    });
 }
 
 /// Writes in several messages: more than there was said, less, too much, for another file, without

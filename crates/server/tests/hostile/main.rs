@@ -81,7 +81,7 @@ fn more_than_a_session_may_have() {
 
 #[test]
 fn locks_that_wait_are_gone_with_their_session() {
-    attack(&[calls::waiting_locks]);
+    attack(&[calls::waiting_locks, calls::withdrawals]);
 }
 
 #[test]

@@ -109,6 +109,8 @@ pub(super) struct Judge {
     pub(super) stores: u64,
     /// Programs that were executed.
     pub(super) programs: u64,
+    /// Waits for locks that ended because they were withdrawn.
+    pub(super) withdrawn: u64,
 }
 
 /// A record: whose, which, and a sum of both.
@@ -300,6 +302,13 @@ impl Judge {
         }
     }
 
+    /// A worker that has the lock gets it through another descriptor.
+    pub(super) fn locked_once_more(&mut self, worker: u32) {
+        if !self.is_of_late(worker) {
+            self.violated(format!("worker {worker} has the lock twice"));
+        }
+    }
+
     /// It releases the lock, from now on.
     pub(super) fn unlocks(&mut self, worker: u32) {
         self.holder = self.holder.filter(|holder| *holder != worker);
@@ -348,6 +357,26 @@ impl Judge {
                 ));
             }
             self.ranges.insert((byte, worker), mode);
+        }
+    }
+
+    /// A worker's wait for a lock has ended without it.
+    pub(super) fn withdrawn(&mut self, worker: u32, was_asked: bool) {
+        self.operations += 1;
+        self.withdrawn += 1;
+        if !was_asked {
+            self.violated(format!(
+                "a wait of worker {worker} ends, and nobody asked for that"
+            ));
+        }
+    }
+
+    /// Then a lock of its own is there.
+    pub(super) fn found_withdrawn(&mut self, worker: u32) {
+        if !self.is_of_late(worker) {
+            self.violated(format!(
+                "worker {worker} has a lock that it no longer waited for"
+            ));
         }
     }
 

@@ -47,7 +47,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use worker::Shared;
@@ -86,6 +86,8 @@ pub struct Figures {
     pub stores: u64,
     /// Programs that were executed.
     pub programs: u64,
+    /// Waits for locks that ended because they were withdrawn.
+    pub withdrawn: u64,
     /// Steps.
     pub steps: u64,
 }
@@ -104,6 +106,7 @@ impl std::ops::AddAssign for Figures {
         self.resumed += other.resumed;
         self.stores += other.stores;
         self.programs += other.programs;
+        self.withdrawn += other.withdrawn;
         self.steps += other.steps;
     }
 }
@@ -184,6 +187,8 @@ struct Simulation {
     workers: u32,
     /// Clients execute programs.
     executes: bool,
+    /// Clients withdraw waits for locks.
+    withdraws: bool,
     /// A server is there, or what the last one has left.
     place: Place,
     figures: Figures,
@@ -233,6 +238,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
         clients: Vec::new(),
         workers: 0,
         executes: seed % 3 == 2,
+        withdraws: seed % 7 == 5,
         place: Place::Left(Box::new(Remains {
             crash: Crash::Closed,
             image,
@@ -249,6 +255,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     simulation.figures.operations = lock(&simulation.judge).operations;
     simulation.figures.stores = lock(&simulation.judge).stores;
     simulation.figures.programs = lock(&simulation.judge).programs;
+    simulation.figures.withdrawn = lock(&simulation.judge).withdrawn;
     let history = lock(&simulation.judge).history.join("\n");
     // What is left of the servers first: nothing that dead clients still do is believed.
     simulation.end();
@@ -376,9 +383,13 @@ impl Simulation {
             is_dead: false.into(),
             stops: false.into(),
             executes: self.executes,
+            withdraws: self.withdraws,
+            waits: Mutex::default(),
+            working: AtomicU32::new(0),
         });
         let asking = Arc::new(Mutex::new(Asking::default()));
         let workers = 1 + self.random.below(2);
+        shared.working.store(workers as u32, Ordering::Relaxed);
         self.say(format!("client {number} begins, with {workers} workers"));
         let mut fibers = Vec::new();
         let watcher = self.random.next_u64();
@@ -392,7 +403,7 @@ impl Simulation {
                     move |request| ask(&shared, &asking, request)
                 });
                 match fiber {
-                    0 => watch(&shared),
+                    0 => watch(&shared, watcher),
                     _ => worker::work(&shared, worker, seed ^ watcher),
                 }
             }));
@@ -816,7 +827,7 @@ fn ask(shared: &Shared, asking: &Mutex<Asking>, request: Request) -> adit::Resul
 }
 
 /// Begins the session, and sees to it that it goes on with the next server.
-fn watch(shared: &Shared) {
+fn watch(shared: &Shared, seed: u64) {
     match Volume::open_with("unix:simulated", &worker::session_options()) {
         Ok(volume) => *lock(&shared.volume) = Some(Arc::new(volume)),
         Err(error) => {
@@ -824,8 +835,10 @@ fn watch(shared: &Shared) {
             return;
         }
     }
-    while !shared.ends() {
+    let mut random = Prng::new(seed);
+    while !shared.ends() || shared.may_wait() {
         simulation::pause();
+        shared.withdraw(&mut random);
         let volume = lock(&shared.volume).clone();
         if let Some(Err(error)) = volume.map(|volume| volume.go_on()) {
             shared.tell(|judge| judge.violated(format!("going on: {error}")));

@@ -9,13 +9,13 @@ use super::judge::{Board, Judge, Names, RANGE_BYTES, record};
 use super::lock;
 use adit::{
     Errno, Error, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, Result,
-    Volume, VolumeOptions,
+    Volume, VolumeOptions, Withdrawal,
 };
 use adit_base::random::Prng;
 use adit_base::simulation;
 use boards::Boards;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -40,6 +40,20 @@ pub(super) struct Shared {
     pub(super) stops: AtomicBool,
     /// It executes programs.
     pub(super) executes: bool,
+    /// It withdraws waits for locks.
+    pub(super) withdraws: bool,
+    /// Those that there are.
+    pub(super) waits: Mutex<Vec<Arc<Wait>>>,
+    /// Workers that have not ended.
+    pub(super) working: AtomicU32,
+}
+
+/// A worker waits for a lock, until it is withdrawn.
+pub(super) struct Wait {
+    worker: u32,
+    file: Arc<File>,
+    withdrawal: Withdrawal,
+    is_withdrawn: AtomicBool,
 }
 
 impl Shared {
@@ -62,6 +76,27 @@ impl Shared {
                 return volume;
             }
             simulation::pause();
+        }
+    }
+
+    /// Does a worker wait for a lock, or may it yet, which only a withdrawal ends?
+    pub(super) fn may_wait(&self) -> bool {
+        let is_dead = self.is_dead.load(Ordering::Relaxed);
+        self.withdraws && !is_dead && self.working.load(Ordering::Relaxed) > 0
+    }
+
+    /// Withdraws a wait, now and then: each once.
+    pub(super) fn withdraw(&self, random: &mut Prng) {
+        let mut waits = lock(&self.waits).clone();
+        waits.retain(|wait| !wait.is_withdrawn.load(Ordering::Relaxed));
+        if waits.is_empty() || !random.chance(1, 2) {
+            return;
+        }
+        let wait = random.pick(&waits);
+        self.tell(|judge| judge.say(format!("worker {}: its wait is withdrawn", wait.worker)));
+        wait.is_withdrawn.store(true, Ordering::Relaxed);
+        if let Err(error) = wait.file.withdraw(&wait.withdrawal) {
+            self.tell(|judge| judge.violated(format!("withdrawing a wait: {error}")));
         }
     }
 
@@ -88,15 +123,27 @@ struct Worker<'s> {
     names: Names,
     kept: Vec<Kept>,
     log: File,
-    lock: File,
-    ranges: File,
+    lock: Arc<File>,
+    /// The same file once more, if waits are withdrawn.
+    lock_again: Option<Arc<File>>,
+    ranges: Arc<File>,
     boards: Boards,
     /// Numbers of names and records.
     next: u32,
 }
 
+/// A worker that has not ended.
+struct Working<'s>(&'s Shared);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Works until the client ends, or a call fails.
 pub(super) fn work(shared: &Shared, number: u32, seed: u64) {
+    let _working = Working(shared);
     let Some(volume) = shared.session() else {
         return;
     };
@@ -159,8 +206,12 @@ fn begin<'s>(
             "open the log",
             volume.open_file("/log", OpenOptions::new().append(true)),
         )?,
-        lock: of("open the lock", volume.open_file("/lock", &both))?,
-        ranges: of("open the ranges", volume.open_file("/ranges", &both))?,
+        lock: of("open the lock", volume.open_file("/lock", &both))?.into(),
+        lock_again: match shared.withdraws {
+            true => Some(of("open the lock again", volume.open_file("/lock", &both))?.into()),
+            false => None,
+        },
+        ranges: of("open the ranges", volume.open_file("/ranges", &both))?.into(),
         boards: Boards::open(volume)?,
         next: 0,
     })
@@ -224,6 +275,12 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> std::result::Result<(), Failed> {
+        if self.shared.withdraws && self.random.chance(1, 2) {
+            return match self.random.below(4) {
+                0 => self.section(),
+                _ => self.range(),
+            };
+        }
         let executes = u64::from(self.shared.executes);
         match self.random.below(33 + 4 * executes) {
             0..4 => self.append(),
@@ -513,8 +570,24 @@ impl Worker<'_> {
         let number = self.number;
         self.tell(|judge| judge.say(format!("worker {number}: lock")));
         let operation = FlockOperation::Exclusive { wait: true };
-        of("lock", self.lock.flock(operation))?;
+        let lock = self.lock.clone();
+        let is_locked = match self.shared.withdraws {
+            true => self.wait(&lock, "lock", |until| lock.flock_until(operation, until))?,
+            false => of("lock", lock.flock(operation)).map(|()| true)?,
+        };
+        if !is_locked {
+            return Ok(());
+        }
         self.tell(|judge| judge.locked(number));
+        if let Some(again) = self.lock_again.clone()
+            && self.random.chance(1, 3)
+        {
+            // Nothing but the withdrawal ends this.
+            let wait = |until: &Withdrawal| again.flock_until(operation, until);
+            if self.wait(&again, "lock once more", wait)? {
+                self.tell(|judge| judge.locked_once_more(number));
+            }
+        }
         let mut bytes = [0; 8];
         of("read the counter", self.lock.read_exact_at(&mut bytes, 0))?;
         let found = u64::from_le_bytes(bytes);
@@ -545,15 +618,71 @@ impl Worker<'_> {
         let what = format!("lock {len} bytes from {offset}, {mode:?}, {owner:?}");
         self.tell(|judge| judge.say(format!("worker {number}: {what}")));
         let lock = RangeLock::new(owner, mode, offset, len);
-        of(what, self.ranges.lock_range(&lock, true))?;
+        let ranges = self.ranges.clone();
+        let is_locked = match self.shared.withdraws {
+            true => self.wait(&ranges, &what, |until| {
+                ranges.lock_range_until(&lock, until)
+            })?,
+            false => of(what, ranges.lock_range(&lock, true)).map(|()| true)?,
+        };
+        if !is_locked {
+            return self.has_no_range(&lock);
+        }
         self.tell(|judge| judge.locked_range(number, mode, offset, len));
         of("size of the ranges", self.ranges.len())?;
+        if self.shared.withdraws {
+            // Others wait for it.
+            for _ in 0..self.random.below(20) {
+                simulation::pause();
+            }
+        }
         self.tell(|judge| judge.unlocks_range(number));
         self.tell(|judge| judge.say(format!("worker {number}: unlock range")));
         of(
             "unlock a range",
             self.ranges.unlock_range(owner, offset, len),
         )
+    }
+
+    /// Waits for a lock. False: that was withdrawn.
+    fn wait(
+        &self,
+        file: &Arc<File>,
+        what: &str,
+        take: impl FnOnce(&Withdrawal) -> Result<()>,
+    ) -> std::result::Result<bool, Failed> {
+        let wait = Arc::new(Wait {
+            worker: self.number,
+            file: file.clone(),
+            withdrawal: Withdrawal::new(),
+            is_withdrawn: AtomicBool::new(false),
+        });
+        lock(&self.shared.waits).push(wait.clone());
+        let taken = take(&wait.withdrawal);
+        lock(&self.shared.waits).retain(|of| !Arc::ptr_eq(of, &wait));
+        match taken {
+            Err(error) if error.errno() == Errno::INTR => {
+                let was_asked = wait.is_withdrawn.load(Ordering::Relaxed);
+                self.tell(|judge| judge.withdrawn(self.number, was_asked));
+                Ok(false)
+            }
+            taken => of(what, taken).map(|()| true),
+        }
+    }
+
+    /// Another owner finds no lock of this process, for which it waits no more.
+    fn has_no_range(&self, lock: &RangeLock) -> std::result::Result<(), Failed> {
+        let pid = self.number as i32;
+        let id = u64::from(self.number) + 1000;
+        let other = LockOwner::Posix { id, pid };
+        let other = RangeLock::new(other, LockMode::Exclusive, lock.offset, lock.len_bytes);
+        let found = of("test a range", self.ranges.test_lock(&other))?;
+        let is_own =
+            |found: RangeLock| matches!(found.owner, LockOwner::Posix { pid: of, .. } if of == pid);
+        if found.is_some_and(is_own) {
+            self.tell(|judge| judge.found_withdrawn(self.number));
+        }
+        Ok(())
     }
 
     /// Of all that create a name one does.

@@ -88,7 +88,6 @@ labels! {
         ForgottenReturn =
             "a session that has everything again and no reply to that asks as if it had not been back",
         GrantedWithdrawn = "a wait for a lock that is withdrawn when it has the lock ends without it",
-        ForgottenWithdrawal = "a withdrawal that begins before its message is forgotten",
     }
 }
 
@@ -99,7 +98,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 27] = [
+    pub const OF_SESSIONS: [Bug; 26] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -126,7 +125,6 @@ impl Bug {
         Bug::UnabsorbedSync,
         Bug::ForgottenHeir,
         Bug::GrantedWithdrawn,
-        Bug::ForgottenWithdrawal,
     ];
 }
 

@@ -228,14 +228,11 @@ impl Session {
     /// whose lock it waits now, if it does. `EINVAL`: there is no such slot.
     pub(crate) fn withdraw(&self, slot: u32, message: u64) -> Result<Option<BlobId>> {
         let withdrawn = self.withdrawn.get(slot as usize).ok_or(Errno::INVAL)?;
+        // Not that of an earlier message, which comes late.
+        withdrawn.fetch_max(message, Ordering::AcqRel);
         let waits = self.lock_waits();
         let is_it = |of: &&Waiting| of.slot == slot as usize && of.message == message;
-        let inode = waits.iter().find(is_it).map(|of| of.inode);
-        if inode.is_some() || !planted(Bug::ForgottenWithdrawal) {
-            // Not that of an earlier message, which comes late.
-            withdrawn.fetch_max(message, Ordering::AcqRel);
-        }
-        Ok(inode)
+        Ok(waits.iter().find(is_it).map(|of| of.inode))
     }
 
     /// Was the message withdrawn?

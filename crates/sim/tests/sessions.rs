@@ -27,6 +27,7 @@ fn a_fixed_set_of_seeds_keeps_what_sessions_are_promised() {
     assert!(figures.kills > figures.seeds && figures.deaths > figures.seeds);
     assert!(figures.resumed > figures.kills && figures.cuts > 0 && figures.late > 0);
     assert!(figures.stores > figures.seeds && figures.programs > 20);
+    assert!(figures.withdrawn > 10);
 }
 
 /// A rename over a file counted as done though its server had died before it: its first look at the

@@ -1,12 +1,39 @@
 //! Threads of a library inside its user's process.
 
 use crate::sync::thread::{Builder, JoinHandle};
+use std::panic::resume_unwind;
 
 /// Starts a thread that gets no signals: the application's handlers are for its own threads.
 pub fn spawn_without_signals(
     name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
+    without_signals(|| Builder::new().name(name.to_owned()).spawn(work))
+}
+
+/// Does `work` in a thread of its own, which takes exactly these bits from the modes of what it
+/// makes: the mask that the process has is for its other threads. Where the kernel allows no such
+/// thread, the process's mask counts.
+pub fn with_umask<T: Send>(mask: u32, work: &(impl Fn() -> T + Sync)) -> T {
+    let masked = || {
+        // SAFETY: no memory is involved. From here on this thread shares its mask with no other.
+        if unsafe { libc::unshare(libc::CLONE_FS) } == 0 {
+            // SAFETY: as above.
+            unsafe { libc::umask(mask) };
+        }
+        work()
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new();
+        match without_signals(|| thread.spawn_scoped(scope, masked)) {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => work(),
+        }
+    })
+}
+
+/// What `spawn` starts gets no signals.
+fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     // SAFETY: plain calls on signal sets of our own; the mask is put back below.
     let before = unsafe {
         let mut all = std::mem::zeroed();
@@ -15,7 +42,7 @@ pub fn spawn_without_signals(
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         before
     };
-    let spawned = Builder::new().name(name.to_owned()).spawn(work);
+    let spawned = spawn();
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     spawned

@@ -327,8 +327,8 @@ typedef struct adit_check_result {
 #define ADIT_CHECK_RESULT_INIT { sizeof(adit_check_result), 0, 0, 0, 0, 0, 0 }
 
 /* Checks all metadata of an open volume, and repairs nothing (`adit check --repair` does, with the
- * volume closed). Changes meanwhile that look like damage make it begin again; -EBUSY if it can't tell
- * after some attempts. options and result may be NULL. 0 with findings, too. */
+ * volume closed). Changes meanwhile make it begin again, may cause false findings, and are -EBUSY after
+ * some attempts. options and result may be NULL. 0 with findings, too. */
 int adit_check(adit_volume *volume, const adit_health_options *options, adit_check_result *result);
 
 typedef struct adit_scrub_result {

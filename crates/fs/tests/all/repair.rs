@@ -1058,7 +1058,8 @@ fn lost_inodes_go_to_a_directory_that_only_root_may_enter() {
             .run(|fs| fs.set_owner(place, Follow::No, owner.0, owner.1))
             .expect("chown");
     };
-    let taken: [(&str, &dyn Fn(&Volume)); 6] = [
+    type Take<'a> = &'a dyn Fn(&Volume);
+    let taken: [(&str, Take<'_>); 6] = [
         ("lost+found", &|volume| directory(volume, 0, 0o700)),
         ("lost+found-1", &|volume| directory(volume, 1000, 0o700)),
         ("lost+found-1", &|volume| directory(volume, 0, 0o1777)),

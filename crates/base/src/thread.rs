@@ -18,8 +18,8 @@ pub fn with_umask<T: Send>(mask: u32, work: &(impl Fn() -> T + Sync)) -> T {
     let masked = || {
         // SAFETY: no memory is involved. From here on this thread shares its mask with no other.
         if unsafe { libc::unshare(libc::CLONE_FS) } == 0 {
-            // SAFETY: as above.
-            unsafe { libc::umask(mask) };
+            // Not by the C library: under `adit run` its function notes the program's mask.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
         }
         work()
     };

@@ -1,6 +1,7 @@
 //! Threads of a library inside its user's process.
 
 use crate::sync::thread::{Builder, JoinHandle};
+use std::panic::resume_unwind;
 
 /// Starts a thread that gets no signals: the application's handlers are for its own threads.
 pub fn spawn_without_signals(
@@ -8,6 +9,27 @@ pub fn spawn_without_signals(
     work: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     without_signals(|| Builder::new().name(name.to_owned()).spawn(work))
+}
+
+/// Does `work` in a thread of its own, which takes exactly these bits from the modes of what it
+/// makes: the mask that the process has is for its other threads. Where the kernel allows no such
+/// thread, the process's mask counts.
+pub fn with_umask<T: Send>(mask: u32, work: &(impl Fn() -> T + Sync)) -> T {
+    let masked = || {
+        // SAFETY: no memory is involved. From here on this thread shares its mask with no other.
+        if unsafe { libc::unshare(libc::CLONE_FS) } == 0 {
+            // Not by the C library: under `adit run` its function notes the program's mask.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+        }
+        work()
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new();
+        match without_signals(|| thread.spawn_scoped(scope, masked)) {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => work(),
+        }
+    })
 }
 
 /// Starts threads that get no signals.

@@ -168,7 +168,8 @@ typedef struct adit_open_options {
     const char *survive_in; /* directory of the memory that survives the process, on a tmpfs;
                              * default: /dev/shm */
     const char *share; /* a socket, at which other processes of this user and of root can use the
-                        * volume as unix:SOCKET while this one has it; default: none can */
+                        * volume as unix:SOCKET while this one has it; default: none can. Ignored for
+                        * a volume that is in a server, is opened read-only, or is memory (mem:) */
 } adit_open_options;
 
 #define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0, 0, 0 }
@@ -326,8 +327,8 @@ typedef struct adit_check_result {
 #define ADIT_CHECK_RESULT_INIT { sizeof(adit_check_result), 0, 0, 0, 0, 0, 0 }
 
 /* Checks all metadata of an open volume, and repairs nothing (`adit check --repair` does, with the
- * volume closed). Concurrent changes may cause false findings. options and result may be NULL. 0
- * with findings, too. */
+ * volume closed). Changes meanwhile make it begin again, may cause false findings, and are -EBUSY after
+ * some attempts. options and result may be NULL. 0 with findings, too. */
 int adit_check(adit_volume *volume, const adit_health_options *options, adit_check_result *result);
 
 typedef struct adit_scrub_result {

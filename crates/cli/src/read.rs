@@ -5,6 +5,7 @@ use crate::arguments::{Cat, Du, Ls, Paths, VolumeArguments};
 use crate::output::{self, FileLine, kind_name, mode_text};
 use adit::{Errno, Error, FileKind, Inspector, Metadata, OpenOptions};
 use serde::Serialize;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -16,8 +17,49 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Data is lost in pages.
 const PAGE_BYTES: usize = 4096;
 
-pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> {
+/// What could not be read of a tree: it is said, and the command goes on with the rest.
+#[derive(Default)]
+struct Unread(Cell<bool>);
+
+impl Unread {
+    /// An error about a file or directory is said; any other one ends the command.
+    fn take(&self, error: Error) -> adit::Result<()> {
+        match error.errno() {
+            Errno::UCLEAN | Errno::IO | Errno::STALE | Errno::ACCESS => {
+                output::complain(&error);
+                self.0.set(true);
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.0.get() {
+            true => Outcome::Partly,
+            false => Outcome::Done,
+        }
+    }
+
+    /// The attributes of an entry of a directory; None: they can't be read, or it is gone.
+    fn metadata(
+        &self,
+        volume: &Inspector,
+        path: &Path,
+        listed: Option<Metadata>,
+    ) -> adit::Result<Option<Metadata>> {
+        // A listing has none of an inode that it couldn't read.
+        match listed.map_or_else(|| volume.symlink_metadata(path), Ok) {
+            Ok(metadata) => Ok(Some(metadata)),
+            Err(error) if output::vanished(volume, &error) => Ok(None),
+            Err(error) => self.take(error).map(|()| None),
+        }
+    }
+}
+
+pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<Outcome> {
     let volume = options.inspect(&arguments.volume)?;
+    let unread = Unread::default();
     let path = &arguments.path;
     // Attributes only if they are shown. With them a link itself is shown, as with any `ls`.
     let attributes = arguments.json || arguments.long;
@@ -28,9 +70,19 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
     let mut entries: Vec<(OsString, FileKind, Option<Metadata>)> = Vec::new();
     if metadata.is_dir() {
         for entry in volume.read_dir(path, attributes) {
-            let entry = entry?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    unread.take(error)?;
+                    continue;
+                }
+            };
             let name = OsString::from_vec(entry.name.into_vec());
-            entries.push((name, entry.kind, entry.metadata));
+            let about = match attributes {
+                true => unread.metadata(&volume, &path.join(&name), entry.metadata)?,
+                false => None,
+            };
+            entries.push((name, entry.kind, about));
         }
         entries.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
     } else {
@@ -41,10 +93,11 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
     for (name, _, about) in &entries {
         let Some(about) = about else { continue };
         let target = match (attributes, metadata.is_dir()) {
-            (false, _) => None,
-            (true, true) => target(&volume, &path.join(name), about)?,
-            (true, false) => target(&volume, path, about)?,
+            (false, _) => Ok(None),
+            (true, true) => target(&volume, &path.join(name), about),
+            (true, false) => target(&volume, path, about),
         };
+        let target = target.or_else(|error| unread.take(error).map(|()| None))?;
         known.push((name, about, target));
     }
     let mut out = std::io::BufWriter::new(output::stdout());
@@ -73,7 +126,8 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<()> 
     }
     out.flush()?;
     drop(out);
-    volume.close()
+    volume.close()?;
+    Ok(unread.outcome())
 }
 
 /// The target of a symbolic link; None for other inodes, and for a link that was replaced
@@ -234,10 +288,11 @@ struct Usage {
     allocated_bytes: u64,
 }
 
-pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> {
+pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<Outcome> {
     let volume = options.inspect(&arguments.volume)?;
+    let unread = Unread::default();
     let mut usages = Vec::new();
-    usage(&volume, &arguments.path, &mut |path, bytes| {
+    usage(&volume, &arguments.path, &unread, &mut |path, bytes| {
         usages.push(Usage {
             path: path.to_string_lossy().into_owned(),
             path_bytes: output::bytes_unless_text(path),
@@ -262,12 +317,18 @@ pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<()> 
     }
     out.flush()?;
     drop(out);
-    volume.close()
+    volume.close()?;
+    Ok(unread.outcome())
 }
 
 /// Reports the space of each directory with all below it, deepest first; an inode with several
 /// names counts once.
-fn usage(volume: &Inspector, top: &Path, found: &mut impl FnMut(&Path, u64)) -> adit::Result<()> {
+fn usage(
+    volume: &Inspector,
+    top: &Path,
+    unread: &Unread,
+    found: &mut impl FnMut(&Path, u64),
+) -> adit::Result<()> {
     struct Level {
         path: PathBuf,
         bytes: u64,
@@ -285,17 +346,22 @@ fn usage(volume: &Inspector, top: &Path, found: &mut impl FnMut(&Path, u64)) -> 
             return Ok(level);
         }
         for entry in volume.read_dir(&level.path, true) {
-            let entry = entry?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    unread.take(error)?;
+                    continue;
+                }
+            };
+            let path = level.path.join(OsStr::from_bytes(&entry.name));
             if entry.kind == FileKind::Directory {
-                level
-                    .below
-                    .push(level.path.join(OsStr::from_bytes(&entry.name)));
+                level.below.push(path);
                 continue;
             }
-            let metadata = entry.metadata.as_ref();
+            let metadata = unread.metadata(volume, &path, entry.metadata)?;
             let metadata =
                 metadata.filter(|metadata| metadata.links() < 2 || seen.insert(metadata.inode()));
-            level.bytes += metadata.map_or(0, Metadata::allocated_bytes);
+            level.bytes += metadata.as_ref().map_or(0, Metadata::allocated_bytes);
         }
         Ok(level)
     };
@@ -306,7 +372,7 @@ fn usage(volume: &Inspector, top: &Path, found: &mut impl FnMut(&Path, u64)) -> 
                 Ok(level) => levels.push(level),
                 // Its owner has removed it meanwhile.
                 Err(error) if output::vanished(volume, &error) => (),
-                Err(error) => return Err(error),
+                Err(error) => unread.take(error)?,
             }
             continue;
         }

@@ -89,3 +89,65 @@ fn files_of_a_lost_directory_page_are_in_lost_and_found() {
     let lost = place.ok(&["ls", "v.adit", "/lost+found"]);
     assert!(lost.lines().count() > 0 && lost.starts_with('#'), "{lost}");
 }
+
+/// `ls -l` and `du` ended at the first inode that they could not read.
+#[test]
+fn commands_say_which_inodes_they_cannot_read_and_go_on_with_the_rest() {
+    let place = Place::new();
+    place.ok(&["mkfs", "v.adit", "--size", "16M"]);
+    for path in ["a", "b", "c", "d/e", "f/g"] {
+        place.write(&format!("tree/{path}"), noise(1, 3000));
+    }
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    let image = std::fs::File::options()
+        .write(true)
+        .open(place.path("v.adit"));
+    let image = image.expect("open");
+    for path in ["/tree/b", "/tree/d"] {
+        let about = place.ok(&["stat", "v.adit", path, "--json"]);
+        let about: serde_json::Value = serde_json::from_str(&about).expect("JSON");
+        let inode = about[0]["inode"].as_u64().expect("a number");
+        let written = image.write_all_at(&[0xa5; 100], inode * 512 + 200);
+        written.expect("written");
+    }
+    let partly = |arguments: &[&str]| {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let errors: Vec<&str> = said
+            .lines()
+            .filter(|line| line.starts_with("adit: "))
+            .collect();
+        assert_eq!(errors.len(), 2, "{arguments:?}: {said}");
+        for path in ["/tree/b", "/tree/d"] {
+            let named = errors
+                .iter()
+                .filter(|line| line.contains(&format!("{path}:")));
+            assert_eq!(named.count(), 1, "{arguments:?}: {said}");
+        }
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let names = |said: &str| {
+        let names = said.lines().filter_map(|line| line.rsplit(' ').next());
+        names.map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names(&partly(&["ls", "-l", "v.adit", "/tree"])),
+        ["a", "c", "f"]
+    );
+    let listed = partly(&["ls", "--json", "v.adit", "/tree"]);
+    assert!(
+        listed.contains("\"c\"") && !listed.contains("\"b\""),
+        "{listed}"
+    );
+    assert_eq!(
+        names(&partly(&["du", "v.adit", "/tree"])),
+        ["/tree/f", "/tree"]
+    );
+    partly(&["get", "v.adit", "/tree", "copy"]);
+    assert!(place.path("copy/c").exists() && place.path("copy/f/g").exists());
+    // Names alone are no attributes.
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), "a\nb\nc\nd/\nf/\n");
+    let errors = place.fails(1, &["rm", "-r", "v.adit", "/tree"]);
+    assert!(errors.contains("/tree/"), "{errors}");
+}

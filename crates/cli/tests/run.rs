@@ -342,10 +342,13 @@ fn programs_share_the_volume_that_one_of_them_has() {
     let said = run(&[
         "sh",
         "-c",
-        "exec 9>/adit/open; echo one >/adit/a; cp /adit/a /adit/b; cat /adit/a /adit/b; \
+        "umask 022; exec 9>/adit/open; echo one >/adit/a; cp /adit/a /adit/b; cat /adit/a /adit/b; \
          sh -c 'echo two >>/adit/b'; ls /adit",
     ]);
     assert_eq!(said, "one\none\na\nb\nopen\n");
+    // The socket was made without the program's mask, which is the program's.
+    let listed = place.ok(&["ls", "-l", "v.adit", "/a"]);
+    assert!(listed.starts_with("-rw-r--r--"), "{listed}");
     assert_eq!(place.ok(&["cat", "v.adit", "/b"]), "one\ntwo\n");
     // A process of another program, while the owner lives, and after its death.
     let script = "f=open('/adit/own','a'); f.write('x'); f.flush(); print('=on',flush=True)\n\

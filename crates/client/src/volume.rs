@@ -291,7 +291,8 @@ impl Volume {
     }
 
     /// Checks the consistency of all metadata: superblocks, space, maps, attributes, names. It
-    /// repairs nothing ([`Volume::repair`] does). Concurrent operations may cause false problems.
+    /// repairs nothing ([`Volume::repair`] does). Other operations run meanwhile: what they change
+    /// makes it begin again, may cause false problems, and is `EBUSY` after some attempts.
     pub fn check(&self) -> Result<CheckReport> {
         self.check_with(|_, _| {})
     }

@@ -6,7 +6,7 @@ use crate::inode::slot::stat_of;
 use crate::names;
 use crate::types::*;
 use crate::volume::Fs;
-use adit_base::Result;
+use adit_base::{Errno, Error, Result};
 use adit_store::BlobId;
 
 /// An entry of a directory, with the attributes of its inode if they were asked for.
@@ -16,6 +16,13 @@ pub struct ListedEntry {
     pub entry: DirEntry,
     /// The attributes at the same moment.
     pub stat: Option<Stat>,
+}
+
+/// Entries of a leaf of a directory, their inodes, and where the next leaf begins.
+struct ListedLeaf {
+    entries: Vec<ListedEntry>,
+    ids: Vec<BlobId>,
+    next: Option<u64>,
 }
 
 /// A descriptor that is open.
@@ -41,7 +48,8 @@ pub struct OpenDescriptor {
 impl Fs {
     /// At most `entries_max` entries of a directory behind `cookie` (0: from the start), without
     /// `.` and `..`. None: the end. An entry that exists during the whole iteration appears exactly
-    /// once. EACCES unless the caller may read the directory and, for attributes, search it.
+    /// once. An inode that can't be read has no attributes. EACCES unless the caller may read the
+    /// directory and, for attributes, search it.
     pub async fn list(
         &self,
         at: At<'_>,
@@ -53,50 +61,91 @@ impl Fs {
             // An error is another operation's to tell.
             let _ = self.tails.absorb_all().await;
         }
-        let mut wanted = Access::READ;
-        wanted.set(Access::EXECUTE, attributes);
-        let mut entries: Vec<ListedEntry> = Vec::new();
+        let mut entries = Vec::new();
         let mut from = cookie.saturating_add(1).max(names::KEY_MIN);
         loop {
             let before = entries.len();
-            let next = self
-                .store
-                .view(|view| {
-                    entries.truncate(before);
-                    let (id, _) = resolve::existing(view, &self.base, at, Follow::Yes)?;
-                    let slot = resolve::directory(view, id)?;
-                    at.caller.check_access(slot, wanted)?;
-                    let mut ids = Vec::new();
-                    let next = names::read_leaf(view, slot, id.slot, from, |key, name, target| {
-                        if entries.len() == entries_max {
-                            return false;
-                        }
-                        ids.push(target.id());
-                        let entry = DirEntry {
-                            inode: target.slot,
-                            kind: FileKind::from_u8(target.kind).unwrap_or(FileKind::File),
-                            cookie: key,
-                            name: name.into(),
-                        };
-                        entries.push(ListedEntry { entry, stat: None });
-                        true
-                    })?;
-                    for (&id, listed) in ids.iter().zip(&mut entries[before..]) {
-                        if attributes {
-                            listed.stat = Some(match self.store.blob_ahead(id) {
-                                Some(blob) => stat_of(id, &blob.attributes())?,
-                                None => stat_of(id, view.slot_ref(id)?)?,
-                            });
-                        }
+            let max = entries_max - before;
+            let listed = match self
+                .list_leaf(at, from, max, (attributes, attributes))
+                .await
+            {
+                Err(error) if attributes && is_damage(&error) => {
+                    self.list_each(at, from, max).await
+                }
+                listed => listed,
+            };
+            match listed {
+                Ok(mut leaf) => {
+                    entries.append(&mut leaf.entries);
+                    match leaf.next {
+                        Some(next) if entries.len() < entries_max => from = next,
+                        _ => return Ok(entries),
                     }
-                    Ok(next)
-                })
-                .await?;
-            match next {
-                Some(next) if entries.len() < entries_max => from = next,
-                _ => return Ok(entries),
+                }
+                // The next call says so.
+                Err(_) if before > 0 => return Ok(entries),
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Entries of one leaf. Attributes are those of the same moment; an inode that can't be read
+    /// makes it fail.
+    async fn list_leaf(
+        &self,
+        at: At<'_>,
+        from: u64,
+        max: usize,
+        (searches, attributes): (bool, bool),
+    ) -> Result<ListedLeaf> {
+        let mut wanted = Access::READ;
+        wanted.set(Access::EXECUTE, searches);
+        self.store
+            .view(|view| {
+                let (mut entries, mut ids) = (Vec::new(), Vec::new());
+                let (id, _) = resolve::existing(view, &self.base, at, Follow::Yes)?;
+                let slot = resolve::directory(view, id)?;
+                at.caller.check_access(slot, wanted)?;
+                let next = names::read_leaf(view, slot, id.slot, from, |key, name, target| {
+                    if entries.len() == max {
+                        return false;
+                    }
+                    ids.push(target.id());
+                    let entry = DirEntry {
+                        inode: target.slot,
+                        kind: FileKind::from_u8(target.kind).unwrap_or(FileKind::File),
+                        cookie: key,
+                        name: name.into(),
+                    };
+                    entries.push(ListedEntry { entry, stat: None });
+                    true
+                })?;
+                for (&id, listed) in ids.iter().zip(&mut entries) {
+                    if attributes {
+                        listed.stat = Some(match self.store.blob_ahead(id) {
+                            Some(blob) => stat_of(id, &blob.attributes())?,
+                            None => stat_of(id, view.slot_ref(id)?)?,
+                        });
+                    }
+                }
+                Ok(ListedLeaf { entries, ids, next })
+            })
+            .await
+    }
+
+    /// As `list_leaf`, with attributes: of each inode that can be read.
+    async fn list_each(&self, at: At<'_>, from: u64, max: usize) -> Result<ListedLeaf> {
+        let mut leaf = self.list_leaf(at, from, max, (true, false)).await?;
+        for (&id, listed) in leaf.ids.iter().zip(&mut leaf.entries) {
+            let stat = (self.store).view(|view| Ok(self.stat_now(id, view.slot_ref(id)?)?));
+            listed.stat = match stat.await {
+                Ok(stat) => Some(stat),
+                Err(error) if is_damage(&error) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(leaf)
     }
 
     /// At most `max` open descriptors behind `cookie` (0: from the start). None: the end.
@@ -121,4 +170,9 @@ impl Fs {
             })
             .collect()
     }
+}
+
+/// Is it about an inode that can't be read, or that is gone though it has a name?
+fn is_damage(error: &Error) -> bool {
+    matches!(error.errno(), Errno::UCLEAN | Errno::IO | Errno::STALE)
 }

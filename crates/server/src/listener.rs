@@ -13,6 +13,7 @@ use crate::serve;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find_for};
 use adit_base::fork::{self, ChildGuard};
+use adit_base::thread::with_umask;
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed};
 use adit_wire::memory::SessionMemory;
@@ -188,17 +189,19 @@ impl Drop for Reserved {
 }
 
 /// Binds a socket, and keeps other servers from its directory: one that is bound and doesn't listen
-/// looks like a dead one. It has these permission bits, but for those that the process masks.
+/// looks like a dead one. It has these permission bits; where the kernel allows no thread a mask of
+/// its own, only those of them that the process doesn't mask.
 fn bind_alone(path: &Path, mode: u32) -> Result<(OwnedFd, Option<OwnedFd>)> {
     let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
     let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
     // Where the kernel takes no bits of a socket, `set_mode` gives them to its name.
     let _ = fchmod(&fd, Mode::from_raw_mode(mode));
     let alone = lock_directory(path);
-    match bind(&fd, &address) {
+    let bind = || with_umask(0o777 & !mode, &|| bind(&fd, &address));
+    match bind() {
         Err(rustix::io::Errno::ADDRINUSE) => {
             remove_dead(path, &address)?;
-            bind(&fd, &address).map_err(from_rustix)?;
+            bind().map_err(from_rustix)?;
         }
         bound => bound.map_err(from_rustix)?,
     }
@@ -560,5 +563,23 @@ mod tests {
         // It may be a socket that others use.
         fs::hard_link(&path, &other).expect("made");
         assert_eq!(refused(&other), Errno::PERM);
+    }
+
+    /// Where the process's mask took bits of the socket, it needed `/proc` to have them: a server in
+    /// a chroot did not begin.
+    #[test]
+    fn a_server_begins_without_proc_whatever_the_process_masks() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let bound = with_umask(0o777, &|| {
+            // Of this thread alone; for root only.
+            let path = match rustix::process::chroot(directory.path()) {
+                Ok(()) => PathBuf::from("/s"),
+                Err(_) => directory.path().join("s"),
+            };
+            Listener::check(&path).and_then(|()| Listener::bind(&path, 0o606))
+        });
+        let listener = bound.expect("bound");
+        assert_eq!(mode(&directory.path().join("s")), 0o606);
+        drop(listener);
     }
 }

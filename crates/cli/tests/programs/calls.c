@@ -42,6 +42,28 @@ int __xstat(int version, const char *path, struct stat *buffer);
 int __lxstat(int version, const char *path, struct stat *buffer);
 int __fxstat(int version, int fd, struct stat *buffer);
 
+/* A stream goes on with another file. */
+static void reopened(void) {
+    char line[32];
+    FILE *file = fopen("first", "w");
+    CHECK(file != NULL && fputs("one\n", file) >= 0);
+    CHECK(freopen("second", "w", file) == file && ftell(file) == 0 && fputs("two\n", file) >= 0);
+    CHECK(freopen("first", "a", file) == file && ftell(file) == 4 && fputs("more\n", file) >= 0);
+    CHECK(fclose(file) == 0 && (file = fopen("first", "r")) != NULL);
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "one\n") == 0);
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "more\n") == 0 && fgetc(file) == EOF && feof(file));
+    CHECK(freopen("second", "r", file) == file && !feof(file) && ftell(file) == 0);
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "two\n") == 0 && ftell(file) == 4);
+    CHECK(freopen("/dev/null", "r", file) == file && fgetc(file) == EOF && fclose(file) == 0);
+    int input = dup(0), output = dup(1);
+    CHECK(freopen("first", "r", stdin) != NULL && fgets(line, sizeof line, stdin) && strcmp(line, "one\n") == 0);
+    CHECK(freopen("second", "r", stdin) != NULL && fgets(line, sizeof line, stdin) && strcmp(line, "two\n") == 0);
+    CHECK(freopen("printed", "w", stdout) != NULL && puts("to the file") >= 0 && fflush(stdout) == 0);
+    CHECK(dup2(input, 0) == 0 && dup2(output, 1) == 1 && close(input) == 0 && close(output) == 0);
+    CHECK((file = fopen("printed", "r")) != NULL && fgets(line, sizeof line, file) && strcmp(line, "to the file\n") == 0);
+    CHECK(fclose(file) == 0);
+}
+
 static void streams(void) {
     FILE *file = fopen("stream", "w+");
     CHECK(file != NULL);
@@ -436,6 +458,7 @@ int main(int count, char **arguments) {
     children();
     threads();
     mappings();
+    reopened();
     /* What lies in a buffer at the end of the process is written. */
     FILE *left = fopen("left", "w");
     CHECK(left != NULL && fputs("in the buffer", left) >= 0);

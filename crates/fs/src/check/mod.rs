@@ -2,8 +2,8 @@
 //!
 //! It finds entries of missing inodes or of inodes of another kind, directories with several names
 //! or a wrong parent, wrong link counts, and inodes that have no name and are no orphans. It
-//! changes nothing and continues after a finding. It needs memory for every inode. `Store::check`
-//! checks pages and maps.
+//! changes nothing and continues after a finding. It needs memory for every inode, and lets other
+//! operations run meanwhile. `Store::check` checks pages and maps.
 
 mod scrub;
 
@@ -15,7 +15,7 @@ use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
 use adit_base::{Errno, Result};
 use adit_store::BlobId;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +33,10 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
+/// How often a check lets others change what it looks at.
+const ATTEMPTS: usize = 2;
+/// Names and inodes after which others get the worker.
+const STEPS_PER_TURN: usize = 256;
 /// Problems listed at most; a volume that is damaged all over has as many as entries.
 const PROBLEMS_MAX: usize = 1000;
 
@@ -47,8 +51,12 @@ struct Seen {
 
 #[derive(Default)]
 struct Walk {
-    inodes: HashMap<u64, Seen>,
+    /// By slot. A table that grows would copy all of them at once.
+    inodes: BTreeMap<u64, Seen>,
     report: CheckReport,
+    gives_way: bool,
+    /// Since others had the worker.
+    steps: usize,
 }
 
 impl Walk {
@@ -97,9 +105,34 @@ fn shown(path: &str) -> &str {
 }
 
 impl Fs {
-    /// Checks the names of a volume on which nothing else happens meanwhile.
+    /// Checks the names of a volume. Other operations run meanwhile; if what they change may look
+    /// like damage, it begins again, and at last they wait.
     pub async fn check_names(&self) -> Result<CheckReport> {
-        let mut walk = Walk::default();
+        for _ in 0..ATTEMPTS {
+            let before = self.store.commit_point();
+            let report = self.walk_names(true).await?;
+            if report.problems.is_empty() || self.store.commit_point() == before {
+                return Ok(report);
+            }
+        }
+        self.walk_names(false).await
+    }
+
+    /// Lets others have the worker, if it is time.
+    async fn step(&self, walk: &mut Walk, steps: usize) {
+        walk.steps += steps;
+        if walk.gives_way && walk.steps >= STEPS_PER_TURN {
+            walk.steps = 0;
+            self.store.reactor().yield_now().await;
+        }
+    }
+
+    async fn walk_names(&self, gives_way: bool) -> Result<CheckReport> {
+        let mut walk = Walk {
+            gives_way,
+            ..Walk::default()
+        };
+        let next_generation = self.store.state().await?.next_generation;
         walk.name(self.base.root, FileKind::Directory, false, "/");
         let mut directories = vec![(self.base.root, self.base.root, String::from("/"))];
         while let Some((id, parent, path)) = directories.pop() {
@@ -107,7 +140,7 @@ impl Fs {
                 .await?;
         }
         self.check_orphans(&mut walk).await?;
-        self.check_inodes(&mut walk).await?;
+        self.check_inodes(&mut walk, next_generation).await?;
         Ok(walk.report)
     }
 
@@ -167,6 +200,7 @@ impl Fs {
                     seen.subdirectories += 1;
                 }
             }
+            self.step(walk, 1 + entries.len()).await;
             match next {
                 Some(next) => from = next,
                 None => return Ok(()),
@@ -192,6 +226,7 @@ impl Fs {
                 }
                 walk.report.orphans += 1;
                 walk.name(id, kind, true, "an orphan");
+                self.step(walk, 1).await;
             }
             match next {
                 Some(next) => from = next,
@@ -200,11 +235,13 @@ impl Fs {
         }
     }
 
-    /// Compares names with slots, both ways.
-    async fn check_inodes(&self, walk: &mut Walk) -> Result<()> {
-        let mut known: Vec<Seen> = walk.inodes.values().copied().collect();
-        known.sort_unstable_by_key(|seen| seen.id.slot);
-        for seen in known {
+    /// Compares names with slots, both ways. `next_generation` is that of before the names were
+    /// looked at.
+    async fn check_inodes(&self, walk: &mut Walk, next_generation: u32) -> Result<()> {
+        let mut next = 0;
+        while let Some((&at, &seen)) = walk.inodes.range(next..).next() {
+            next = at + 1;
+            self.step(walk, 1).await;
             let slot = match self.store.view(|view| view.slot(seen.id)).await {
                 Ok(slot) => slot,
                 Err(error) => {
@@ -241,7 +278,7 @@ impl Fs {
                 if slot.kind == FileKind::Blob as u8 {
                     walk.report.blobs += 1;
                 } else if id != orphan_directory && !walk.inodes.contains_key(&id.slot) {
-                    unnamed.push(id.slot);
+                    unnamed.push(id);
                 }
                 Ok(())
             })
@@ -253,7 +290,9 @@ impl Fs {
             }
             visited => visited?,
         }
-        for slot in unnamed {
+        let made_meanwhile = next_generation..self.store.state().await?.next_generation;
+        unnamed.retain(|id: &BlobId| !made_meanwhile.contains(&id.generation));
+        for BlobId { slot, .. } in unnamed {
             walk.problem(format!("inode {slot} has no name and is no orphan"));
         }
         Ok(())

@@ -28,7 +28,7 @@ impl Fs {
     }
 
     /// A path of each of these inodes, as far as directories can be read and callers can follow
-    /// paths: those that are longer would need memory without bound.
+    /// paths: those that are longer would need memory without bound. Other operations run meanwhile.
     async fn paths_of(&self, mut wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
         let mut paths = HashMap::new();
         let mut directories = vec![(self.base.root, b"/".to_vec())];
@@ -64,6 +64,7 @@ impl Fs {
                         paths.insert(target.slot, OsString::from_vec(child).into());
                     }
                 }
+                self.store.reactor().yield_now().await;
             }
         }
         paths

@@ -73,7 +73,15 @@ impl Fs {
                         true
                     })
                 })
-                .await?;
+                .await;
+            let next = match next {
+                // The next call says so.
+                Err(_) if first > start => {
+                    entries.truncate(first);
+                    return Ok(());
+                }
+                next => next?,
+            };
             match next {
                 Some(next) if !full => from = next,
                 _ if directory.flags().contains(OpenFlags::NOATIME) => return Ok(()),

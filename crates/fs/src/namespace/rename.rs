@@ -14,7 +14,7 @@ use adit_store::pages::Stop;
 use adit_store::{BlobId, SyncKind, Transaction};
 use bumpalo::Bump;
 
-/// Deepest directory that a rename accepts as target.
+/// The deepest directory into which a rename moves another directory.
 const DEPTH_MAX: usize = 1 << 16;
 
 impl Fs {
@@ -337,8 +337,11 @@ fn is_inside(
     directory: BlobId,
     ancestor: BlobId,
 ) -> Result<bool, Stop> {
+    let parent = |of| {
+        let slot = resolve::directory(transaction, of)?;
+        Ok::<_, Stop>(transaction.slot_at(slot.parent)?.0)
+    };
     let mut at = directory;
-    // Bounded, since a damaged volume may have a loop of parents.
     for _ in 0..DEPTH_MAX {
         if at == ancestor {
             return Ok(true);
@@ -346,12 +349,20 @@ fn is_inside(
         if at == fs.base.root {
             return Ok(false);
         }
-        let slot = resolve::directory(transaction, at)?;
-        at = transaction.slot_at(slot.parent)?.0;
+        at = parent(at)?;
     }
-    Err(Error::with(
-        Errno::UCLEAN,
-        "walk up to the root: the directories form a loop",
-    )
-    .into())
+    // A damaged volume may have a loop of parents, which comes back here.
+    let passed = at;
+    for _ in 0..DEPTH_MAX {
+        if at == fs.base.root {
+            break;
+        }
+        at = parent(at)?;
+        if at == passed {
+            let what = "walk up to the root: the directories form a loop";
+            return Err(Error::with(Errno::UCLEAN, what).into());
+        }
+    }
+    let what = "walk up to the root: the directory is more than 65,535 levels deep";
+    Err(Error::with(Errno::NAMETOOLONG, what).into())
 }

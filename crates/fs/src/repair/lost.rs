@@ -71,14 +71,20 @@ impl Repair {
                 self.inodes.remove(&slot);
                 continue;
             }
+            lost.push(slot);
+        }
+        if lost.is_empty() {
+            return Ok(lost);
+        }
+        let (place, _) = self.place_of_lost().await?;
+        for slot in &lost {
             let finding = Finding::new(
                 FindingKind::Lost,
                 "no name leads to it",
                 "it can't be found, and its space would never be freed",
-                format!("it becomes /{LOST_AND_FOUND}/{}", lost_name(id)),
+                format!("it becomes /{place}/{}", lost_name(self.id(*slot))),
             );
-            self.found(finding.of_slot(slot));
-            lost.push(slot);
+            self.found(finding.of_slot(*slot));
         }
         Ok(lost)
     }
@@ -141,8 +147,11 @@ impl Repair {
         });
     }
 
-    /// `/lost+found`, or a directory beside it if that name is taken.
-    async fn lost_and_found(&mut self) -> Result<BlobId> {
+    /// The name of the directory for lost inodes, and the directory if it is there: `/lost+found`,
+    /// or a name beside it while anything else has the name. A directory that others than root may
+    /// enter is something else, too: the directory that a lost inode was in may have been what kept
+    /// them away from it.
+    async fn place_of_lost(&self) -> Result<(String, Option<BlobId>)> {
         let root = self.root;
         let mut name = LOST_AND_FOUND.to_string();
         for attempt in 1.. {
@@ -154,11 +163,32 @@ impl Repair {
                     names::lookup(view, view.slot_ref(root)?, root.slot, &name)
                 })
                 .await?;
-            match found {
-                None => break,
-                Some(target) if self.is_live_directory(target.id()) => return Ok(target.id()),
-                Some(_) => name = format!("{LOST_AND_FOUND}-{attempt}"),
+            let Some(target) = found else {
+                break;
+            };
+            if self.is_live_directory(target.id()) && self.is_roots_alone(target.id()).await? {
+                return Ok((name, Some(target.id())));
             }
+            name = format!("{LOST_AND_FOUND}-{attempt}");
+        }
+        Ok((name, None))
+    }
+
+    async fn is_roots_alone(&self, id: BlobId) -> Result<bool> {
+        self.store
+            .view(|view| {
+                let slot = view.slot_ref(id)?;
+                Ok(slot.uid == 0 && slot.mode & 0o077 == 0)
+            })
+            .await
+    }
+
+    /// The directory for lost inodes, which is made if it isn't there.
+    async fn lost_and_found(&mut self) -> Result<BlobId> {
+        let root = self.root;
+        let (name, found) = self.place_of_lost().await?;
+        if let Some(id) = found {
+            return Ok(id);
         }
         let mut fresh = fresh_slot(FileKind::Directory, 0o700);
         fresh.links = 2;

@@ -339,3 +339,42 @@ fn a_page_that_a_transaction_changes_is_not_given_out_to_it_as_a_free_one() {
     volume.touch("/d/other").unwrap();
     assert_eq!(volume.list("/d"), ["file", "other"]);
 }
+
+/// A directory that was too deep for a rename passed for one in a loop, which is damage.
+#[test]
+fn a_rename_tells_a_deep_directory_from_a_loop() {
+    const LEVELS: usize = 65_536;
+    let volume = Volume::format(memory(192 << 20), 64 << 20);
+    let mut levels = Vec::new();
+    for number in 0..LEVELS {
+        volume.mkdir(&format!("/{number}")).unwrap();
+        levels.push(id_of(&volume, &format!("/{number}")));
+    }
+    // Each in the one before, without the names that this needs.
+    let put_into = |below: &[BlobId], above: &[BlobId]| {
+        transact(&volume, |transaction| {
+            for (&below, above) in below.iter().zip(above) {
+                let mut slot = transaction.slot(below)?;
+                slot.parent = above.slot;
+                transaction.put(below, slot)?;
+            }
+            Ok(())
+        });
+    };
+    for first in (1..LEVELS).step_by(50) {
+        let end = (first + 50).min(LEVELS);
+        put_into(&levels[first..end], &levels[first - 1..end - 1]);
+    }
+    volume.mkdir("/x").unwrap();
+    let (last, before) = (LEVELS - 1, LEVELS - 2);
+    let moved = volume.rename("/x", &format!("/{last}/x"));
+    assert_eq!(moved, Err(Errno::NAMETOOLONG));
+    volume.rename("/x", &format!("/{before}/x")).unwrap();
+    volume.rename(&format!("/{before}/x"), "/x").unwrap();
+    for length in [1, 2, 10, 1000] {
+        put_into(&levels[..1], &levels[length - 1..length]);
+        for at in [0, 20, 40_000] {
+            assert_eq!(volume.rename("/x", &format!("/{at}/x")), Err(Errno::UCLEAN));
+        }
+    }
+}

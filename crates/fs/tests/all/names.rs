@@ -3,6 +3,8 @@
 use crate::common::*;
 use adit_base::Errno;
 use adit_fs::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_file_that_is_created_is_there() {
@@ -673,4 +675,45 @@ fn link_answers_with_the_size_that_writes_have_reached() {
         .run(|fs| fs.link(at("/f"), Follow::No, at("/g")))
         .unwrap();
     assert_eq!((stat.size_bytes, stat.links), (21, 2));
+}
+
+/// A check of many names had the worker until it was done: all other operations waited. What they
+/// change is no damage.
+#[test]
+fn others_get_their_turn_while_names_are_checked() {
+    let volume = Volume::fresh();
+    for number in 0..5000 {
+        volume.touch(&format!("/{number}")).expect("made");
+    }
+    // From here on all of them are in the cache.
+    assert!(volume.check().is_empty());
+    let (is_inside, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let checker = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let is_inside = &is_inside;
+                let report = volume.run(|fs| async move {
+                    is_inside.store(true, Ordering::Relaxed);
+                    let report = fs.check_names().await;
+                    is_inside.store(false, Ordering::Relaxed);
+                    report
+                });
+                assert!(report.expect("checked").problems.is_empty());
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let mut was_inside = false;
+        while !was_inside && Instant::now() < deadline {
+            let is_inside = &is_inside;
+            let turn = volume.run(|fs| async move {
+                fs.mkdir(at("/new"), 0o700).await?;
+                fs.rmdir(at("/new")).await?;
+                Ok(is_inside.load(Ordering::Relaxed))
+            });
+            was_inside = turn.expect("run");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        checker.join().expect("no panic");
+        assert!(was_inside, "no turn within a check");
+    });
 }

@@ -719,3 +719,67 @@ fn a_flipped_bit_costs_nothing_wherever_it_is() {
         }
     }
 }
+
+/// A user could make `/lost+found` before the repair, as a directory of their own or one that is
+/// open to all. Files that only their directory had kept from that user were open then.
+#[test]
+fn lost_inodes_go_to_a_directory_that_only_root_may_enter() {
+    let directory = |volume: &Volume, uid, mode| {
+        volume.mkdir("/lost+found").expect("mkdir");
+        let place = at("/lost+found");
+        volume
+            .run(|fs| fs.set_mode(place, Follow::No, mode))
+            .expect("chmod");
+        let owner = (Some(uid), Some(uid));
+        volume
+            .run(|fs| fs.set_owner(place, Follow::No, owner.0, owner.1))
+            .expect("chown");
+    };
+    type Take<'a> = &'a dyn Fn(&Volume);
+    let taken: [(&str, Take<'_>); 6] = [
+        ("lost+found", &|volume| directory(volume, 0, 0o700)),
+        ("lost+found-1", &|volume| directory(volume, 1000, 0o700)),
+        ("lost+found-1", &|volume| directory(volume, 0, 0o1777)),
+        ("lost+found-1", &|volume| directory(volume, 0, 0o750)),
+        ("lost+found-1", &|volume| {
+            volume.put("/lost+found", b"a file").expect("put")
+        }),
+        ("lost+found-1", &|volume| {
+            volume.mkdir("/open").expect("mkdir");
+            let made = volume.run(|fs| fs.symlink(b"/open", at("/lost+found")));
+            made.expect("symlink");
+        }),
+    ];
+    for (expected, take) in taken {
+        let faulty = FaultDevice::new(FaultConfig {
+            size_bytes: VOLUME_BYTES,
+            ..FaultConfig::default()
+        });
+        let volume = Volume::format(faulty.clone(), CACHE_BYTES);
+        take(&volume);
+        volume.mkdir("/private").expect("mkdir");
+        volume.put("/private/file", b"secret").expect("put");
+        let private = slot_of(&volume, "/private").0;
+        let (slot, generation) = slot_of(&volume, "/private/file");
+        volume.close_volume();
+        let image = faulty.image();
+        let leaf = roles(&image).into_iter().find(|(page, role)| {
+            *role == Role::Owned(private) && page_of(&image, *page)[5] == PageKind::NameLeaf as u8
+        });
+        let offset = leaf.expect("a leaf of the directory").0 * PAGE_BYTES as u64;
+        let faulty = device(noise_at(&image, offset, PAGE_BYTES), 1);
+        let report = repair_device(faulty.clone()).expect("repair");
+        let path = format!("/{expected}/#{slot}-{generation}");
+        let mut repairs = (report.findings.list.iter()).filter_map(|found| found.repair.as_ref());
+        let told = repairs.any(|repair| repair.contains(&path));
+        assert!(told, "{path}: {:#?}", report.findings.list);
+        with(faulty.image(), |volume| {
+            assert_eq!(volume.get(&path).expect("it is there"), b"secret");
+            let stat = volume.stat(&format!("/{expected}")).expect("stat");
+            assert_eq!((stat.uid, stat.mode & 0o077), (0, 0), "{expected}");
+            assert_eq!(volume.check(), [""; 0]);
+        });
+        let again = repair_device(faulty).expect("repair");
+        assert!(again.is_clean(), "{:#?}", again.findings.list);
+    }
+}

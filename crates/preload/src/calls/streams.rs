@@ -7,7 +7,7 @@
 //! or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream of
 //! ours, over whatever has that number.
 
-use crate::answer::{Answer, pointer, set_errno};
+use crate::answer::{Answer, pointer};
 use crate::descriptors;
 use crate::inside;
 use crate::path::{self, HostPath, Place};
@@ -24,12 +24,20 @@ struct Cookie {
     stream: *mut FILE,
 }
 
-static NUMBERS: Renewed<Option<HashMap<usize, c_int>>> = Renewed::new(None);
+/// A stream of ours.
+#[derive(Clone, Copy)]
+struct Known {
+    fd: c_int,
+    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
+    access: c_int,
+}
+
+static KNOWN: Renewed<Option<HashMap<usize, Known>>> = Renewed::new(None);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// In a thread that forks.
 pub(crate) fn at_fork() -> InChild {
-    NUMBERS.at_fork()
+    KNOWN.at_fork()
 }
 
 /// `cookie_io_functions_t`
@@ -46,6 +54,7 @@ unsafe extern "C" {
     static mut stdout: *mut FILE;
     static mut stderr: *mut FILE;
     fn __fpending(stream: *mut FILE) -> size_t;
+    fn __fpurge(stream: *mut FILE);
     fn ftrylockfile(stream: *mut FILE) -> c_int;
     fn funlockfile(stream: *mut FILE);
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
@@ -82,19 +91,21 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_i
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     // SAFETY: made by `opened`; the C library calls this once, at last.
     let cookie = unsafe { Box::from_raw(cookie.cast::<Cookie>()) };
-    let mut numbers = NUMBERS.lock();
-    if let Some(numbers) = numbers.as_mut()
-        && numbers.remove(&(cookie.stream as usize)).is_some()
+    let mut known = KNOWN.lock();
+    if let Some(known) = known.as_mut()
+        && known.remove(&(cookie.stream as usize)).is_some()
     {
         COUNT.fetch_sub(1, Ordering::Release);
     }
-    drop(numbers);
+    drop(known);
     // SAFETY: the stream's own number.
     unsafe { libc::close(cookie.fd) }
 }
 
 /// A stream over a number of the volume's.
 fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
+    // SAFETY: the program's mode, or ours.
+    let access = flags(unsafe { text(mode) })? & libc::O_ACCMODE;
     let cookie = Box::into_raw(Box::new(Cookie {
         fd,
         stream: std::ptr::null_mut(),
@@ -114,8 +125,9 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     }
     // SAFETY: as above; nobody closes the stream yet.
     unsafe { (*cookie).stream = stream };
-    let mut numbers = NUMBERS.lock();
-    numbers.get_or_insert_default().insert(stream as usize, fd);
+    let mut known = KNOWN.lock();
+    let streams = known.get_or_insert_default();
+    streams.insert(stream as usize, Known { fd, access });
     COUNT.fetch_add(1, Ordering::Release);
     Ok(stream)
 }
@@ -162,8 +174,8 @@ pub(crate) fn redirect_standard(fd: c_int) {
 /// of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
 pub(crate) fn flush_all() {
     let streams: Vec<usize> = {
-        let numbers = NUMBERS.read();
-        let streams = numbers.as_ref().map(|numbers| numbers.keys().copied());
+        let known = KNOWN.read();
+        let streams = known.as_ref().map(|known| known.keys().copied());
         streams.into_iter().flatten().collect()
     };
     for stream in streams {
@@ -201,6 +213,81 @@ fn flags(mode: &[u8]) -> Answer<c_int> {
 
 fn appends_only(flags: c_int) -> bool {
     flags & (libc::O_ACCMODE | libc::O_APPEND) == libc::O_WRONLY | libc::O_APPEND
+}
+
+fn known(stream: *mut FILE) -> Option<Known> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let known = KNOWN.read();
+    known.as_ref()?.get(&(stream as usize)).copied()
+}
+
+/// What `freopen` needs of a stream. None: the stream is the C library's own, over another number
+/// than a standard one.
+fn reopenable(stream: *mut FILE) -> Option<Known> {
+    let standard = |fd| {
+        let access = match fd {
+            0 => libc::O_RDONLY,
+            _ => libc::O_WRONLY,
+        };
+        // SAFETY: the program's stream, which is open.
+        (unsafe { libc::fileno(stream) } == fd).then_some(Known { fd, access })
+    };
+    // SAFETY: the C library's variables.
+    let number = unsafe { [stdin, stdout, stderr] }
+        .iter()
+        .position(|it| *it == stream);
+    known(stream).or_else(|| standard(number? as c_int))
+}
+
+/// The stream reads or writes another file from now on. A stream of ours has its cookie, and the C
+/// library's standard ones are replaced as `dup2` does it: the number gets the file.
+///
+/// # Safety
+///
+/// As for the C library's `freopen`.
+unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) -> Answer<*mut FILE> {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let flags = flags(unsafe { text(mode) })?;
+    let known = reopenable(stream).filter(|known| known.access == flags & libc::O_ACCMODE);
+    let Some(Known { fd: number, .. }) = known else {
+        crate::message::say_once!(
+            "freopen of a file in a volume, of a stream that had none or another direction, is not \
+             supported: ENOTSUP"
+        );
+        return Err(Errno::OPNOTSUPP);
+    };
+    // SAFETY: as above; calls of ours.
+    unsafe {
+        // An error of this is nobody's, as with the C library.
+        libc::fflush(stream);
+        let fd = libc::open(name, flags | libc::O_CLOEXEC, 0o666);
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        let replaced = libc::dup3(fd, number, flags & libc::O_CLOEXEC);
+        let errno = Errno::last();
+        libc::close(fd);
+        if replaced < 0 {
+            return Err(errno);
+        }
+        let stream = match number {
+            0 => stdin,
+            1 => stdout,
+            2 => stderr,
+            _ => stream,
+        };
+        __fpurge(stream);
+        // It knows where it was in the other file.
+        let whence = match appends_only(flags) {
+            true => libc::SEEK_END,
+            false => libc::SEEK_SET,
+        };
+        libc::fseek(stream, 0, whence);
+        libc::clearerr(stream);
+        Ok(stream)
+    }
 }
 
 /// As the C library: `ftell` then tells the size.
@@ -247,13 +334,10 @@ macro_rules! fopen {
         ) -> *mut FILE {
             // SAFETY: the program vouches for its arguments, as to the C library.
             let place = unsafe { path::find(libc::AT_FDCWD, name) };
-            let inside = !name.is_null() && matches!(place, Place::Volume(_));
-            if inside {
-                crate::message::say_once!(
-                    "{} of a file in a volume is not supported: ENOTSUP", stringify!($again)
-                );
-                set_errno(Errno::OPNOTSUPP);
-                return std::ptr::null_mut();
+            let is_volumes = matches!(place, Place::Volume(_));
+            if !name.is_null() && (is_volumes || known(stream).is_some()) {
+                // SAFETY: as above.
+                return pointer(unsafe { reopen(name, mode, stream) });
             }
             real!($again(
                 name => *const c_char, mode => *const c_char, stream => *mut FILE
@@ -292,12 +376,8 @@ macro_rules! fileno {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
-            if COUNT.load(Ordering::Acquire) > 0 {
-                let numbers = NUMBERS.read();
-                let known = numbers.as_ref().and_then(|numbers| numbers.get(&(stream as usize)));
-                if let Some(fd) = known {
-                    return *fd;
-                }
+            if let Some(known) = known(stream) {
+                return known.fd;
             }
             real!($name(stream => *mut FILE) -> c_int)
         }

@@ -12,7 +12,7 @@ use adit_fs::{BlobId, FileKind, OpenFlags};
 use adit_wire::handshake::{Key, Opening};
 use adit_wire::socket::own_uid;
 use adit_wire::value::{Value, structs};
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -138,7 +138,13 @@ impl SessionsFile {
     /// next one still knows the sessions.
     pub(crate) fn take(socket: &Path) -> (SessionsFile, Vec<VolumeRecord>) {
         let path = with_suffix(socket, ".sessions");
-        let (is_ours, record) = match open_own(&path).and_then(|file| {
+        let opened = match open_own(&path) {
+            Err(error) if error.errno() == Errno::NOENT => {
+                replace(&path, &[]).and_then(|()| open_own(&path))
+            }
+            opened => opened,
+        };
+        let (is_ours, record) = match opened.and_then(|file| {
             let record = read(&file)?;
             if record.is_none() && fstat(&file).map_err(from_rustix)?.st_size > 0 {
                 tracing::warn!(path = %path.display(), "sessions of the last server can't go on: it is damaged, or of another version");
@@ -454,12 +460,20 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// Puts a file with this content in the place of another.
+/// Puts a file with this content in the place of another. It has the name only once it has its
+/// mode: the process's mask may take this user's own rights.
 fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let new_path = with_suffix(path, ".new");
-    let mut new = std::fs::File::from(open_own(&new_path)?);
     // A server that was killed may have left it.
-    new.set_len(0)?;
+    match std::fs::remove_file(&new_path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    let new = open(&new_path, flags, mode).map_err(from_rustix)?;
+    fchmod(&new, mode).map_err(from_rustix)?;
+    let mut new = std::fs::File::from(new);
     new.write_all(content)?;
     Ok(std::fs::rename(new_path, path)?)
 }
@@ -468,11 +482,10 @@ fn checksum(bytes: &[u8]) -> u64 {
     name_hash(&HashKey([MAGIC, VERSION.into()]), bytes)
 }
 
-/// Opens the file or makes it. Another user's is none: it could name the key.
+/// Opens the file. Another user's is none: it could name the key.
 pub(super) fn open_own(path: &Path) -> Result<OwnedFd> {
-    let flags =
-        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = open(path, flags, Mode::from_raw_mode(0o600)).map_err(from_rustix)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = open(path, flags, Mode::empty()).map_err(from_rustix)?;
     let found = fstat(&file).map_err(from_rustix)?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
     if !is_file || found.st_nlink != 1 || found.st_uid != own_uid() || found.st_mode & 0o077 != 0 {

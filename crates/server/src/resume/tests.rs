@@ -2,6 +2,8 @@
 
 use super::record::{open_own, read, with_suffix};
 use super::*;
+use adit_base::thread::with_umask;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// The record was overwritten in place: a kill in between left neither the old one nor the new
@@ -32,6 +34,31 @@ fn a_record_is_replaced_as_a_whole() {
     file.lock().record.volumes.push(of(4));
     file.write(&file.lock());
     assert_eq!(SessionsFile::take(&socket).1.len(), 1);
+}
+
+/// The next server, of a user who isn't root, could not read what this one had left where the
+/// process's mask takes this user's own rights.
+#[test]
+fn the_next_server_may_read_the_record_whatever_this_one_masks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    let path = with_suffix(&socket, ".sessions");
+    let mode = || {
+        std::fs::metadata(&path)
+            .expect("there")
+            .permissions()
+            .mode()
+            & 0o777
+    };
+    let file = with_umask(0o777, &|| SessionsFile::take(&socket).0);
+    assert_eq!(mode(), 0o600);
+    // A killed server left it.
+    std::fs::write(with_suffix(&path, ".new"), b"half a record").expect("written");
+    with_umask(0o777, &|| {
+        file.add(opening(1), &Resumption::new((1, 2), None, &[], true))
+    });
+    assert_eq!(mode(), 0o600);
+    assert_eq!(SessionsFile::take(&socket).1[0].opening, opening(1));
 }
 
 /// From some thousands of sessions on, the next server took the file for a damaged one, and

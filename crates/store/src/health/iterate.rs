@@ -12,6 +12,9 @@ use crate::state::Store;
 use adit_base::{Result, SECTOR_BYTES};
 use zerocopy::FromBytes;
 
+/// Pages of slots after which others get the worker.
+const PAGES_PER_TURN: usize = 32;
+
 /// What is in the sector of a slot.
 pub(crate) enum SlotContent {
     /// No blob.
@@ -66,9 +69,12 @@ impl Store {
         let position = self.space.borrow().geometry().position(first_page);
         let mut group = position.map_or(0, |(group, _)| group);
         while group < self.state().await?.groups_initialized {
-            for (page, _) in self.slot_pages(group).await? {
+            for (number, (page, _)) in self.slot_pages(group).await?.into_iter().enumerate() {
                 if page < first_page {
                     continue;
+                }
+                if number % PAGES_PER_TURN == PAGES_PER_TURN - 1 {
+                    self.reactor.yield_now().await;
                 }
                 let Some(content) = self.slot_page(page).await? else {
                     continue;

@@ -138,7 +138,11 @@ impl MappedMemory {
     pub fn named(name: PathBuf) -> Result<MappedMemory> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let make = |name: &Path| {
-            let made = open(name, flags, Mode::from_raw_mode(0o600));
+            let mode = Mode::from_raw_mode(0o600);
+            let made = open(name, flags, mode).and_then(|file| {
+                fchmod(&file, mode)?; // whatever this process masks
+                Ok(file)
+            });
             made.map_err(|errno| failed(errno, "make memory for a mapping"))
         };
         let filled = name_of_filled(&name);

@@ -135,12 +135,6 @@ impl Frames {
         self.mapping.delete()
     }
 
-    /// Whether other mappings have all that this shared memory holds: it goes when it is abandoned
-    /// then, instead of being salvaged.
-    pub(crate) fn set_superfluous(&self, superfluous: bool) {
-        self.mapping.set_superfluous(superfluous);
-    }
-
     /// Nobody changes anything in it any more, so it may be salvaged, even if this process lives
     /// on.
     pub fn abandon(&self) {

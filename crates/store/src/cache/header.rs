@@ -51,7 +51,10 @@ pub struct CacheHeader {
     /// Number of the last apply that is complete; [`NOTHING_APPLIED`] to begin with. 0: left by a
     /// program that did not count yet (this place was unused then), how far it came is not known.
     pub(super) applied: AtomicU64,
-    unused: [u8; ADDRESS_OFFSET - 152],
+    /// Not 0: other mappings have all that it holds, those with this sum of seals (see
+    /// `recovery/takeover.rs`). Nobody was promised anything more. An older program leaves 0.
+    pub(super) copy_of: AtomicU64,
+    unused: [u8; ADDRESS_OFFSET - 160],
     /// What the owner called the volume; zeroes behind its end.
     pub(super) address: [AtomicU64; ADDRESS_BYTES_MAX / 8],
 }
@@ -61,6 +64,7 @@ pub(crate) const ADDRESS_BYTES_MAX: usize = 1024;
 const ADDRESS_OFFSET: usize = PAGE_BYTES - ADDRESS_BYTES_MAX;
 const _: () = assert!(size_of::<CacheHeader>() == PAGE_BYTES);
 const _: () = assert!(std::mem::offset_of!(CacheHeader, applied) == 144);
+const _: () = assert!(std::mem::offset_of!(CacheHeader, copy_of) == 152);
 const _: () = assert!(std::mem::offset_of!(CacheHeader, address) == ADDRESS_OFFSET);
 
 impl CacheHeader {
@@ -97,6 +101,15 @@ impl CacheHeader {
     pub fn set_horizon(&self, lsn: u64) {
         debug_assert!(self.horizon.load(Ordering::Relaxed) <= lsn);
         self.horizon.store(lsn, Ordering::Relaxed);
+    }
+
+    /// Whether it is a copy, and of what; 0: from here on others need it.
+    pub fn set_copy_of(&self, seals: u64) {
+        self.copy_of.store(seals, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_copy(&self) -> bool {
+        self.copy_of.load(Ordering::Relaxed) != 0
     }
 
     pub(super) fn stamp(&self, layout: Layout, name: Option<&SharedName>) -> Result<()> {

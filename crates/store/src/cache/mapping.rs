@@ -25,7 +25,7 @@ use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
 use adit_base::sync::RaceCheck;
-use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use adit_base::sync::atomic::AtomicU32;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -121,8 +121,6 @@ pub(super) struct Mapping {
     /// Of the frames, for readers in other processes.
     versions: Option<VersionWords>,
     huge_pages: HugePages,
-    /// Others have all that it holds.
-    superfluous: AtomicBool,
     /// Fork generation of its creation.
     generation: u32,
     #[cfg(loom)]
@@ -266,7 +264,6 @@ impl Mapping {
             file: None,
             versions: None,
             huge_pages: HugePages::default(),
-            superfluous: AtomicBool::new(false),
             generation: adit_base::fork::generation(),
             #[cfg(loom)]
             model: Model {
@@ -448,15 +445,10 @@ impl Mapping {
         }
     }
 
-    /// Whether other mappings have all that it holds, so that it goes with its owner.
-    pub(super) fn set_superfluous(&self, superfluous: bool) {
-        self.superfluous.store(superfluous, Ordering::Relaxed);
-    }
-
     /// The owner changes nothing in it any more: it may be salvaged, even if this process lives on.
     pub(super) fn give_up(&self) {
-        if self.superfluous.load(Ordering::Relaxed) {
-            // One that stays is salvaged with the others: the same bytes twice.
+        if self.header().is_copy() {
+            // One that stays is deleted by the next opening.
             let _ = self.delete();
         }
         if let (Some(file), true) = (&self.file, self.is_ours()) {
@@ -551,13 +543,15 @@ fn allocate(file: &OwnedFd, from: u64, len_bytes: u64) -> rustix::io::Result<()>
 
 /// A file without a name, so that nobody ever finds half a mapping.
 pub(super) fn nameless(directory: &Path) -> Result<OwnedFd> {
-    rustix::fs::open(
-        directory,
-        OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::WUSR,
-    )
-    .map_err(from_rustix)
-    .map_err(|errno| Error::with(errno, format!("make a file in {}", directory.display())))
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made = rustix::fs::open(directory, flags, mode).and_then(|file| {
+        // The process's mask may take this user's own rights, which the next opening needs.
+        rustix::fs::fchmod(&file, mode)?;
+        Ok(file)
+    });
+    made.map_err(from_rustix)
+        .map_err(|errno| Error::with(errno, format!("make a file in {}", directory.display())))
 }
 
 /// Locks a nameless file for as long as this process has it open, then gives it its name.

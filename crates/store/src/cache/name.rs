@@ -103,6 +103,11 @@ impl ParsedName {
         self.image == image_tag(image)
     }
 
+    /// What no other name has.
+    pub(crate) fn seal(&self) -> u64 {
+        self.seal
+    }
+
     fn text(&self) -> String {
         format!(
             "adit-{:032x}-{:016x}-{:016x}-{:016x}-{:016x}",

@@ -208,6 +208,12 @@ impl Abandoned {
         }
     }
 
+    /// Not 0: its owner was taking over the mappings with this sum of seals, which have all that
+    /// this one holds, and had promised nothing to anybody.
+    pub(crate) fn copy_of(&self) -> u64 {
+        self.header.copy_of
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -370,6 +376,7 @@ pub struct Header {
     frames_touched: u32,
     applying: u32,
     applied: u64,
+    copy_of: u64,
 }
 
 impl Header {
@@ -428,6 +435,7 @@ impl Header {
             frames_touched,
             applying: word(offset_of!(CacheHeader, applying)),
             applied: wide(offset_of!(CacheHeader, applied)),
+            copy_of: wide(offset_of!(CacheHeader, copy_of)),
         })
     }
 }

@@ -690,3 +690,30 @@ fn a_cache_leaves_room_for_the_one_that_takes_over_from_it() {
         );
     }
 }
+
+/// A process that masks its own rights left a mapping, and more beside it, that the next opening by
+/// the same user could not read.
+#[test]
+fn shared_memory_is_readable_for_its_user_whatever_the_process_masks() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let name = SharedName::new(directory.path(), 1, 2);
+    let tail = tail::name(&name.path(), 1, 1, 1).expect("a name");
+    let mapped = directory.path().join("mapped");
+    let modes = adit_base::thread::with_umask(0o777, &|| {
+        let _cache = Cache::new(&CacheOptions::shared(1024, name.clone())).expect("a cache");
+        let _tail = tail::TailMemory::create(tail.clone(), 0, tail::TAIL_BYTES).expect("a tail");
+        let _mapped = crate::MappedMemory::named(mapped.clone()).expect("memory");
+        let files = std::fs::read_dir(directory.path()).expect("read");
+        let mode = |file: std::io::Result<std::fs::DirEntry>| {
+            let file = file.expect("an entry");
+            (
+                file.file_name(),
+                file.metadata().expect("there").permissions().mode() & 0o777,
+            )
+        };
+        files.map(mode).collect::<Vec<_>>()
+    });
+    assert_eq!(modes.len(), 4, "{modes:?}");
+    assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
+}

@@ -19,6 +19,10 @@
 //! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
 //! `recovery/replay.rs` checks. [`Takeover`] is how the user decides otherwise.
+//!
+//! An opening that is killed while it takes over leaves a mapping, too, and so does the next one. Its
+//! header says which mappings it is a copy of, until the takeover is complete: nobody was promised
+//! anything of it. While exactly those are here and are taken over, it is obsolete.
 
 use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
@@ -205,6 +209,26 @@ impl Resolution {
         }
     }
 
+    /// What the mapping of an opening that takes these over is a copy of.
+    pub(crate) fn seals(&self) -> u64 {
+        self.take
+            .iter()
+            .fold(0, |sum, dead| sum.wrapping_add(seal_of(dead)))
+    }
+
+    /// Copies that killed openings left of others of these are not taken over once more.
+    fn drop_copies(&mut self) {
+        let mut seals = 0u64;
+        for dead in std::mem::take(&mut self.take) {
+            if seals != 0 && dead.copy_of() == seals {
+                self.obsolete.push((dead.path().to_path_buf(), Some(dead)));
+            } else {
+                seals = seals.wrapping_add(seal_of(&dead));
+                self.take.push(dead);
+            }
+        }
+    }
+
     /// How much is to be taken over, and from where.
     pub(crate) fn described(&self) -> Option<String> {
         let told = |dead: &Abandoned| format!("{} in {}", dead.unsaved(), dead.path().display());
@@ -222,6 +246,12 @@ impl Resolution {
     pub(crate) fn delete_discarded(&mut self) -> Result<()> {
         delete_all(std::mem::take(&mut self.discarded))
     }
+}
+
+fn seal_of(dead: &Abandoned) -> u64 {
+    let name = dead.path().file_name().and_then(|name| name.to_str());
+    name.and_then(ParsedName::parse)
+        .map_or(0, |name| name.seal())
 }
 
 fn delete_all(useless: Vec<Useless>) -> Result<()> {
@@ -314,6 +344,7 @@ pub(crate) fn resolve(
         }
     }
     resolution.take.sort_by_key(Abandoned::epoch);
+    resolution.drop_copies();
     Ok(resolution)
 }
 

@@ -358,6 +358,9 @@ impl Store {
             () => resolution.predecessor(superblock.tail),
         };
         let store = build(reactor, options, plain, *superblock, io.pool)?;
+        // If this opening fails or is killed, the next one needs what the dead left, and not a copy
+        // of it. Each would leave another one.
+        store.frames.header().set_copy_of(resolution.seals());
         // The mapping guards the volume from here on; where there is none, the claim of this
         // opening does.
         if store.mapping.is_none() {

@@ -15,9 +15,6 @@ impl Store {
     pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
         let takes = !resolution.take.is_empty();
         self.reservations.set_taking_over(takes);
-        // If this fails, the next opening needs what the dead left, and not a copy of it. Each
-        // failure would leave another one.
-        self.frames.set_superfluous(takes);
         for dead in &resolution.take {
             if !keep {
                 dead.end()?;
@@ -37,7 +34,8 @@ impl Store {
             }
         }
         self.reservations.set_taking_over(false);
-        self.frames.set_superfluous(false);
+        // Before the superblock says so: from then on nobody believes what the dead left.
+        self.frames.header().set_copy_of(0);
         if self.superblock.borrow().state & STATE_TAKING_OVER != 0 && !self.read_only.get() {
             self.hold_superblock().await?;
             self.superblock.borrow_mut().state = 0;

@@ -24,7 +24,7 @@ mod writer;
 use adit_base::fork::{self, ChildGuard};
 use adit_base::sync::atomic::{Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstatfs, open};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fstatfs, open};
 use rustix::io::{pread, pwrite, retry_on_intr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -212,9 +212,11 @@ impl TailMemory {
     /// no memory for so many bytes.
     pub fn create(name: PathBuf, base: u64, capacity: u64) -> Result<TailMemory> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = open(&name, flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        let mode = Mode::from_raw_mode(0o600);
+        let file = open(&name, flags, mode).map_err(failed)?;
         let tail = TailMemory::new(file, name, base, capacity);
         let prepare = || {
+            fchmod(&tail.file, mode).map_err(failed)?; // whatever this process masks
             // All of it: a client that finds no memory for a page would be killed.
             let flags = FallocateFlags::empty();
             fallocate(&tail.file, flags, 0, RING + capacity).map_err(failed)?;

@@ -5,17 +5,23 @@
 //! before (`?`) and after (`!`) each operation. A line in it is in the kernel's hands, so it
 //! outlives the process.
 
-use super::moment::{open_with, options};
+use super::moment::{Mappings, is_claim, open_alone, open_with, options, volume_id};
 use super::world::{Op, World, numbers};
 use adit_base::random::Prng;
-use adit_block::{FileDevice, FileEngine, FileOptions};
+use adit_block::{
+    Capabilities, Completion, Device, FileDevice, FileEngine, FileOptions, Geometry, Identity,
+    Queue, Request,
+};
 use adit_reactor::Engine;
 use adit_store::{BlobId, Store, StoreOptions, Survive};
 use std::fs::File;
 use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "ADIT_DEATH";
@@ -29,6 +35,59 @@ pub(crate) enum Role {
     WorkUnprotected,
     /// Open the volume and wait.
     Open,
+    /// Open the volume, and die before a request: that with the number that is the seed, of those
+    /// that come after it has made its mapping.
+    OpenUpTo,
+}
+
+/// A device with which the process dies.
+struct Mortal {
+    device: Arc<FileDevice>,
+    mappings: ManuallyDrop<Mappings>,
+    /// The mappings that were there before.
+    before: Vec<PathBuf>,
+    requests_left: AtomicU64,
+}
+
+impl Mortal {
+    fn has_made_mapping(&self) -> bool {
+        let mut paths = self.mappings.paths().into_iter();
+        paths.any(|path| !self.before.contains(&path) && !is_claim(&path))
+    }
+}
+
+impl Device for Mortal {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.device.capabilities()
+    }
+
+    fn identity(&self) -> Identity {
+        self.device.identity()
+    }
+
+    fn owner(&self) -> Option<u32> {
+        self.device.owner()
+    }
+
+    fn open_queue(&self, depth: u32) -> adit_base::Result<Box<dyn Queue>> {
+        self.device.open_queue(depth)
+    }
+
+    fn execute(&self, request: Request) -> Completion {
+        if self.has_made_mapping() && self.requests_left.fetch_sub(1, Ordering::Relaxed) == 0 {
+            // SAFETY: no preconditions.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+        self.device.execute(request)
+    }
 }
 
 /// The directory of a volume and its processes.
@@ -90,9 +149,22 @@ pub(crate) fn run() {
     // One write each, so that a line is there or not.
     let mut say = |line: String| log.write_all(line.as_bytes()).unwrap();
     say("opening\n".into());
-    let engine = open_image(&place.join("image"), &options).unwrap();
+    let engine = match role {
+        "up-to" => {
+            let head = std::fs::read(place.join("image")).unwrap();
+            let mappings = ManuallyDrop::new(Mappings(volume_id(&head)));
+            let mortal = Mortal {
+                device: FileDevice::open(place.join("image"), &file_options()).unwrap(),
+                before: mappings.paths(),
+                mappings,
+                requests_left: AtomicU64::new(seed),
+            };
+            open_alone(Arc::new(mortal), &super::moment::options()).unwrap()
+        }
+        _ => open_image(&place.join("image"), &options).unwrap(),
+    };
     say("opened\n".into());
-    if role == "open" {
+    if role == "open" || role == "up-to" {
         loop {
             std::thread::park();
         }
@@ -125,6 +197,7 @@ impl Child {
             Role::Work => "work",
             Role::WorkUnprotected => "unprotected",
             Role::Open => "open",
+            Role::OpenUpTo => "up-to",
         };
         let process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "process_death::the_other_process"])
@@ -155,6 +228,26 @@ impl Child {
         let text = std::fs::read_to_string(&self.log).unwrap();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         whole.lines().map(String::from).collect()
+    }
+
+    /// Waits until it is dead or has opened the volume, and answers which.
+    pub(crate) fn opens(mut self) -> bool {
+        let began = Instant::now();
+        loop {
+            let ended = self.process.try_wait().unwrap();
+            if self.lines().iter().any(|line| line == "opened") {
+                return true;
+            }
+            if let Some(status) = ended {
+                assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
+                return false;
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(240),
+                "the other process hangs"
+            );
+            std::thread::sleep(Duration::from_micros(300));
+        }
     }
 
     /// Kills it, and answers what it had said.

@@ -2,14 +2,15 @@
 //! left.
 
 use super::child::{self, Child, Place, Role, create_image, open_image, replay};
-use super::moment::{Mappings, VOLUME_BYTES, format, options, unprotected, volume_id};
+use super::moment::{
+    Mappings, VOLUME_BYTES, format, is_claim, options, unprotected, volume_id, work_unsynced,
+};
 use super::world::{Op, World, content, pieces};
 use crate::crash::model::Model;
-use crate::rig::{PAGE, assert_clean, close, drop_dead};
+use crate::rig::{assert_clean, close, drop_dead};
 use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_store::{BlobId, StoreOptions, Survive};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 fn number(name: &str) -> Option<u64> {
@@ -41,6 +42,21 @@ impl Volume {
             seed,
             kills: 0,
         }
+    }
+
+    /// A volume whose process was killed with much that it had not synced.
+    fn with_leavings() -> Volume {
+        let mut volume = Volume::new(1);
+        let engine = open_image(&volume.place.image(), &options()).unwrap();
+        work_unsynced(&engine, &mut volume.world);
+        drop_dead(engine);
+        volume
+    }
+
+    /// Opens it in a process that dies before this request of those that the takeover makes. Not if
+    /// there are fewer.
+    fn is_killed_in_takeover(&mut self, request: u64) -> bool {
+        !Child::start(&self.place, Role::OpenUpTo, request, &self.world).opens()
     }
 
     fn start(&mut self, role: Role) -> Child {
@@ -127,6 +143,10 @@ fn a_kill_while_another_kills_leavings_are_taken_over_loses_nothing() {
             std::thread::sleep(typical.mul_f64(volume.random.below(120) as f64 / 100.0));
             let opened = child.kill().iter().any(|line| line == "opened");
             in_time += u64::from(!opened);
+            // What it found, and its own.
+            let paths = volume.mappings.paths();
+            let caches = paths.iter().filter(|path| !is_claim(path)).count();
+            assert!(caches <= 2, "seed {}: {paths:?}", volume.seed);
             openings += 1;
         }
         let began = Instant::now();
@@ -135,6 +155,42 @@ fn a_kill_while_another_kills_leavings_are_taken_over_loses_nothing() {
     }
     println!("{in_time} of {openings} openings were cut short");
     assert!(in_time > 0);
+}
+
+/// A supervisor kills openings that take too long. Each one that was killed during a takeover left a
+/// copy of what it was taking over in shared memory, and no opening removed it before one succeeded.
+#[test]
+fn openings_that_are_killed_again_and_again_leave_what_they_found_and_one_copy() {
+    let mut volume = Volume::with_leavings();
+    let found = volume.mappings.only();
+    let (mut copies, mut request) = (0, 0);
+    while volume.is_killed_in_takeover(request) {
+        let unsaved = volume.mappings.unsaved();
+        let good = unsaved.len() <= 2 && unsaved.contains(&found);
+        assert!(good, "killed before request {request}: {unsaved:?}");
+        copies += unsaved.len() - 1;
+        request += 3;
+    }
+    assert!(copies > 1, "{copies} of {request}");
+    volume.judge(None);
+}
+
+#[test]
+fn a_copy_counts_without_what_it_is_a_copy_of() {
+    let mut volume = Volume::with_leavings();
+    let found = volume.mappings.only();
+    let mut request = 0;
+    let copy = loop {
+        assert!(volume.is_killed_in_takeover(request));
+        let unsaved = volume.mappings.unsaved();
+        if let Some(copy) = unsaved.into_iter().find(|path| *path != found) {
+            break copy;
+        }
+        request += 1;
+    };
+    std::fs::remove_file(found).unwrap();
+    assert!(volume.is_killed_in_takeover(0));
+    assert!(volume.mappings.unsaved().contains(&copy));
 }
 
 /// What a power cut might leave of a log's operations.
@@ -226,10 +282,7 @@ fn without_the_option_a_kill_is_a_power_cut_and_leaves_no_memory_behind() {
         let lines = 2 + volume.random.below(900) as usize;
         let mut child = volume.start(Role::WorkUnprotected);
         child.wait_for_lines(lines);
-        // A claim is a page; a cache is more.
-        let is_claim =
-            |path: &PathBuf| std::fs::metadata(path).is_ok_and(|file| file.len() == PAGE);
-        assert!(volume.mappings.paths().iter().all(is_claim));
+        assert!(volume.mappings.paths().iter().all(|path| is_claim(path)));
         let log = child.kill();
         let (after, gone) = without_protection(&models, &mut volume.world.next_tag, &log);
         let engine = open_image(&volume.place.image(), &unprotected()).unwrap();

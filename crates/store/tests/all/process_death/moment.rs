@@ -12,9 +12,10 @@ use adit_block::{
     Operation, Queue, Request,
 };
 use adit_reactor::{Engine, EngineOptions};
+use adit_store::cache::Leftover;
 use adit_store::format::Superblock;
 use adit_store::{MkfsOptions, Store, StoreOptions, Survive, mkfs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -143,6 +144,13 @@ impl Mappings {
         paths
     }
 
+    /// Those of dead processes that hold something.
+    pub(crate) fn unsaved(&self) -> Vec<PathBuf> {
+        let dead = Leftover::abandoned(Path::new(SHM), self.0).unwrap();
+        let holding = dead.iter().filter(|dead| !dead.unsaved().is_none());
+        holding.map(|dead| dead.path().to_path_buf()).collect()
+    }
+
     pub(crate) fn only(&self) -> PathBuf {
         let paths = self.paths();
         assert_eq!(paths.len(), 1, "one mapping: {paths:?}");
@@ -164,6 +172,11 @@ impl Drop for Mappings {
     }
 }
 
+/// A claim is a page; a cache is more.
+pub(crate) fn is_claim(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.len() == PAGE)
+}
+
 /// Fields of a mapping that tests look at or change.
 pub(crate) mod field {
     pub(crate) const VERSION: usize = 8;
@@ -173,7 +186,7 @@ pub(crate) mod field {
     pub(crate) const HORIZON: usize = 96;
     pub(crate) const OPENING: usize = 136;
     /// Bytes of the header that mean something.
-    pub(crate) const USED: usize = 152;
+    pub(crate) const USED: usize = 160;
     /// The first frame's description; each has 64 bytes.
     pub(crate) const METAS: usize = 4096;
 }
@@ -356,8 +369,15 @@ impl Device for Gate {
 /// The leavings of a process that did a lot and synced little of it.
 pub(crate) fn leavings(device: &Arc<FaultDevice>, mappings: &Mappings) -> (Moment, World) {
     let mut world = World::default();
-    let mut random = Prng::new(5);
     let engine = open_alone(device.clone(), &options()).unwrap();
+    work_unsynced(&engine, &mut world);
+    let left = Moment::of(device, mappings);
+    drop_dead(engine);
+    (left, world)
+}
+
+pub(crate) fn work_unsynced(engine: &Arc<Engine<Store>>, world: &mut World) {
+    let mut random = Prng::new(5);
     for step in 0..260 {
         let op = world.op(&mut random);
         let dull = matches!(
@@ -365,10 +385,7 @@ pub(crate) fn leavings(device: &Arc<FaultDevice>, mappings: &Mappings) -> (Momen
             Op::Sync { .. } | Op::Commit | Op::Checkpoint | Op::Delete { .. }
         );
         if step < 120 || !dull {
-            world.run(&engine, op);
+            world.run(engine, op);
         }
     }
-    let left = Moment::of(device, mappings);
-    drop_dead(engine);
-    (left, world)
 }

@@ -695,7 +695,7 @@ for line in sys.stdin:
             2 => {
                 drop(served);
                 rustix::process::kill_process(pid, rustix::process::Signal::USR1).expect("there");
-                Served::start(&place, &["--grace", "8"])
+                Served::start(&place, &["--grace", "60"])
             }
             _ => replace(served, &place, Way::Term),
         };

@@ -453,7 +453,8 @@ impl File {
     }
 
     /// As [`lock_range`](Self::lock_range), which waits until another thread
-    /// [withdraws](Self::withdraw) that: `EINTR`. The owner has what it had before then.
+    /// [withdraws](Self::withdraw) that: `EINTR`. The owner has what it had before then. If the next
+    /// server came meanwhile, and another process has a part of that, the file is closed (`EBADF`).
     pub fn lock_range_until(&self, lock: &RangeLock, withdrawal: &Withdrawal) -> Result<()> {
         let state = self.alive()?;
         let OpenedFile::Connected(file) = &state.open else {

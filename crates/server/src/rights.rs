@@ -133,7 +133,8 @@ pub(crate) async fn open_to_read(
         return Err(read_only());
     }
     let file = fs.open(place, flags.difference(changing), mode).await?;
-    if flags.writable() {
+    let is_file = || file.kind() == FileKind::File;
+    if flags.writable() || flags.contains(OpenFlags::TRUNCATE) && is_file() {
         // A file has come to that name since.
         fs.close(&file).await?;
         return Err(read_only());

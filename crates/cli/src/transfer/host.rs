@@ -139,9 +139,13 @@ impl Node {
         locked != Err(rustix::io::Errno::WOULDBLOCK)
     }
 
-    /// The same, open for reading.
+    /// The same, open to be locked: on NFS only a file that may be written can be locked.
     pub(super) fn opened(&self) -> io::Result<Node> {
-        Ok(Node(self.open_to_read()?))
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true);
+        options.custom_flags(libc::O_NONBLOCK);
+        let written = options.open(self.path());
+        Ok(Node(written.or_else(|_| self.open_to_read())?))
     }
 
     /// Opens it for reading; the time of access stays if the file is the user's own or the user is

@@ -239,8 +239,8 @@ impl Connection {
     }
 
     /// As [`file_call`](Self::file_call), which may wait for a lock until that is withdrawn.
-    pub(crate) fn file_call_until<'a, C>(
-        &self,
+    pub(crate) fn file_call_until<'a, 'c, C>(
+        &'c self,
         file: u64,
         call: &C,
         withdrawal: Option<&Withdrawal>,
@@ -251,31 +251,45 @@ impl Connection {
     {
         let bytes = call.encode();
         let (number, len) = (C::NUMBER, bytes.len() as u32);
+        let mut first = None;
         loop {
-            let ask = |taken: &mut Taken<'_>| {
+            let ask = |taken: &mut Taken<'c>| {
                 taken.fill(&bytes)?;
                 let _sent = withdrawal.map(|of| of.send(taken)).transpose()?;
-                Ok(taken.call(Message::FileCall { number, file, len })?.0)
+                let (reply, _) = taken.call(Message::FileCall { number, file, len })?;
+                Ok((reply, taken.link))
             };
-            // Before the call: no link between this one and the one that does it has its effect.
-            let link = self.link();
-            let released = Held::changes_by(number).then(|| match planted(Bug::RelockedRelease) {
-                true => Released::default(),
-                false => self.held().begin(number, file, &bytes),
-            });
-            let reply = self.with_slot(ask, |fate| self.file_outcome::<C>(fate));
-            let reply = match (reply, released) {
-                (Ok(reply), None) => return Ok(reply),
+            let settle = |fate: &Fate| {
+                let settled = self.file_outcome::<C>(fate)?;
+                Some(settled.map(|reply| (reply, self.link())))
+            };
+            if Held::changes_by(number) {
+                let link = self.link();
+                let released = match planted(Bug::RelockedRelease) {
+                    true => Released::default(),
+                    false => self.held().begin(number, file, &bytes),
+                };
+                // Of a repetition: only the first one knows what there was before.
+                first.get_or_insert((link, released));
+            }
+            let (reply, link) = match (self.with_slot(ask, settle), first.take()) {
+                (Ok((reply, _)), None) => return Ok(reply),
                 (Err(error), None) => return Err(error),
-                (Err(error), Some(released)) => {
+                (Err(error), Some((link, released))) => {
                     self.take_back(link, file, released);
                     return Err(error);
                 }
-                (Ok(reply), Some(_)) => reply,
+                (Ok(done), begun) => {
+                    first = begun;
+                    done
+                }
             };
+            // A withdrawal, or the end of the server, may come here.
+            simulation::pause();
             let mut held = self.held();
             // Otherwise the next server has the locks of before; and none of these calls does more
-            // when it is repeated.
+            // when it is repeated. Where the server that has done it is there, nothing is repeated:
+            // the repetition may be withdrawn, and what was granted would be nobody's.
             if self.is_current(link) {
                 held.note(number, file, &bytes);
                 return Ok(reply);
@@ -292,10 +306,16 @@ impl Connection {
         // The next server was not asked for it.
         let locks = held.locks_of(&released);
         drop(held);
-        for HeldLock { lock, through, .. } in locks {
+        for HeldLock {
+            lock,
+            through,
+            files,
+        } in locks
+        {
             let call = LockRange { lock, wait: false };
             if let Err(error) = self.file_call(through.unwrap_or(file), &call) {
-                tracing::error!(volume = %self.address, %error, ?lock, "a lock is lost: another process took it when the next server came");
+                tracing::error!(volume = %self.address, %error, ?lock, ?files, "a lock is lost, another process took it when the next server came: its files are closed");
+                files.into_iter().for_each(|file| self.close(file));
             }
         }
     }

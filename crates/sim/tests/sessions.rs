@@ -56,11 +56,11 @@ fn planted_bugs_of_sessions_are_found() {
     for bug in Bug::OF_SESSIONS {
         let from = match bug {
             // Rare: more must happen at the right moment.
-            Bug::BelievedDead => 1980,
-            Bug::HastyMemory => 400,
-            Bug::LookTakesNumber => 800,
-            Bug::RelockedRelease => 950,
-            Bug::SurvivingLock => 2300,
+            Bug::BelievedDead => 2000,
+            Bug::HastyMemory => 670,
+            Bug::LookTakesNumber => 1080,
+            Bug::RelockedRelease => 1140,
+            Bug::SurvivingLock => 1120,
             Bug::UnabsorbedSync => 150,
             _ => 0,
         };

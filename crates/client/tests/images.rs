@@ -35,8 +35,8 @@ fn a_fresh_image_is_its_owners_alone() {
 #[test]
 fn an_image_that_cannot_be_made_leaves_no_file() {
     let (_directory, path) = place();
-    // More than a file can have; less than a volume needs; no whole sectors.
-    for size_bytes in [u64::MAX, 4096, (96 << 20) + 1] {
+    // More than a file can have; less than a volume needs; no whole page.
+    for size_bytes in [u64::MAX, 4096, 4095] {
         mkfs(&path, size_bytes).expect_err("impossible");
         assert!(!path.exists(), "{size_bytes}");
     }

@@ -137,7 +137,8 @@ int adit_set_log(adit_log callback, void *user_data, int level);
 typedef struct adit_mkfs_options {
     uint32_t struct_bytes;
     uint32_t flags;         /* ADIT_MKFS_... */
-    uint64_t size_bytes;    /* of an image to create or grow; default: its present size */
+    uint64_t size_bytes;    /* of an image to create or grow, in whole pages of 4 KiB; default:
+                               its present size */
     uint64_t journal_bytes; /* default: depends on the size of the volume */
     uint32_t cluster_bytes; /* preferred unit of allocation; default: chosen by Adit */
     uint32_t reserved;

@@ -127,11 +127,11 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Put(Put),
     /// Copy a file or tree out of a volume
     ///
-    /// As put; a file is named .NAME.adit-get until it is whole. Of a file that can't be read to its
-    /// end `adit cat` writes the part before.
+    /// As put; a file is named .NAME.adit-get until it is whole. Of a file that can't be read to
+    /// its end `adit cat` writes the part before.
     ///
-    /// Who isn't root gets all that he may have: what others own becomes his own, and trusted.* and
-    /// security.* attributes are left out. Root gets everything, programs with the set-user-ID bit
+    /// Users other than root become the owners of all files that they get, without trusted.* and
+    /// security.* attributes. Root gets everything, programs with the set-user-ID bit
     /// and devices included: of a volume that you don't trust, get it as somebody else.
     #[command(after_help = "Examples:
   adit get db.adit /a.txt .           as ./a.txt
@@ -566,7 +566,7 @@ pub(crate) struct Bench {
     /// What Adit's operations spend their time on, layer by layer; nothing else is measured
     #[arg(long)]
     pub(crate) breakdown: bool,
-    /// What it costs to have the volume in a server: the same operations embedded, served, and on
+    /// Measure the cost of a server: the same operations embedded, served, and on
     /// the file system of --against; needs --volume
     #[arg(long, requires = "volume", conflicts_with = "breakdown")]
     pub(crate) served: bool,

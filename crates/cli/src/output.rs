@@ -139,8 +139,8 @@ pub(crate) fn complain(error: &adit::Error) {
     tell(&format!("adit: {}", plain(&error.to_string())));
 }
 
-/// Writes a line to standard error. There is nowhere to tell that it is full, or that its reader has
-/// gone, and neither is a reason to stop: the exit code remains.
+/// Writes a line to standard error. There is nowhere to tell that it is full, or that its reader
+/// has gone, and neither is a reason to stop: the exit code remains.
 pub(crate) fn tell(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -17,7 +17,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Data is lost in pages.
 const PAGE_BYTES: usize = 4096;
 
-/// What could not be read of a tree: it is said, and the command goes on with the rest.
+/// The errors of a walk through a tree: the command prints each and goes on with the rest.
 #[derive(Default)]
 struct Unread(Cell<bool>);
 

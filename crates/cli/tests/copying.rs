@@ -338,8 +338,8 @@ fn a_file_with_the_temporary_name_of_another_one_is_named() {
     );
 }
 
-/// `put` made directories with the mode 0755, and gave them theirs at its end: until then, and after a
-/// copy that did not get there, everybody could read what a private directory hides.
+/// `put` made directories with the mode 0755, and gave them theirs at its end: until then, and
+/// after a copy that did not get there, everybody could read what a private directory hides.
 #[test]
 fn a_directory_is_private_until_the_copy_ends() {
     let place = Place::with_volume();

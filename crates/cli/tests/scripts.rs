@@ -104,8 +104,8 @@ fn a_full_standard_output_is_named() {
     }
 }
 
-/// A command that could not say what failed panicked (exit code 101), and `put` and `get` aborted in
-/// the middle of the copy.
+/// A command that could not say what failed panicked (exit code 101), and `put` and `get` aborted
+/// in the middle of the copy.
 #[test]
 fn a_full_standard_error_stops_nothing() {
     let place = Place::with_volume();

@@ -502,7 +502,7 @@ sys.stdin.read()
     mounted.end();
 }
 
-/// What a session has mapped shared with the file is one memory with what the mount reads and
+/// The memory that a session has mapped shared is one with the file that the mount reads and
 /// writes. The mount itself refuses such mappings: the kernel's pages would be another memory.
 #[test]
 fn shared_mappings_of_sessions_stay_right_and_the_mount_has_none() {

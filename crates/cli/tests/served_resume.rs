@@ -633,8 +633,8 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
     }
 }
 
-/// The wait of a process is withdrawn while its server is there, while there is none, and by the next
-/// one. It has nothing then, and can wait again.
+/// The wait of a process is withdrawn while its server is there, while there is none, and by the
+/// next one. It has nothing then, and can wait again.
 #[test]
 fn a_wait_for_a_lock_ends_with_a_signal_whatever_becomes_of_the_server() {
     const PROGRAM: &str = "
@@ -730,9 +730,9 @@ for line in sys.stdin:
     assert!(served.end().0.success());
 }
 
-/// A wait for a shared lock, which would have taken the place of an exclusive one, was withdrawn after
-/// the next server had come: the owner had the exclusive one in its session only. (The next server isn't
-/// asked for it: another session may have the range already.)
+/// A wait for a shared lock, which would have taken the place of an exclusive one, was withdrawn
+/// after the next server had come: the owner had the exclusive one in its session only. (The next
+/// server isn't asked for it: another session may have the range already.)
 #[test]
 fn a_lock_that_was_not_replaced_is_exclusive_in_the_next_server() {
     let _watchdog = Watchdog::new();

@@ -212,7 +212,8 @@ fn a_file_whose_replacement_is_killed_is_as_it_was() {
     }
 }
 
-/// A killed `put` left a part of a new file under its name, with nothing to tell it from a whole one.
+/// A killed `put` left a part of a new file under its name, with nothing to tell it from a whole
+/// one.
 #[test]
 fn a_new_file_whose_copy_is_killed_is_not_there() {
     let new = noise(11, 60 << 20);

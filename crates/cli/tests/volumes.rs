@@ -29,7 +29,8 @@ fn mkfs_makes_a_volume_that_is_clean_and_empty() {
     assert!(place.ok(&["info", "v.adit"]).contains("1 GiB"));
 }
 
-/// `--size 100000000` was an "Invalid argument", of which nothing said that it is no multiple of 4096.
+/// `--size 100000000` was an "Invalid argument", of which nothing said that it is no multiple of
+/// 4096.
 #[test]
 fn mkfs_takes_the_whole_pages_of_any_size() {
     let place = Place::new();

@@ -419,8 +419,8 @@ impl File {
         })
     }
 
-    /// As [`flock`](Self::flock), which waits until another thread [withdraws](Self::withdraw) that:
-    /// `EINTR`. The handle has no lock then.
+    /// As [`flock`](Self::flock), which waits until another thread [withdraws](Self::withdraw)
+    /// that: `EINTR`. The handle has no lock then.
     pub fn flock_until(&self, operation: FlockOperation, withdrawal: &Withdrawal) -> Result<()> {
         let state = self.alive()?;
         let OpenedFile::Connected(file) = &state.open else {
@@ -453,8 +453,9 @@ impl File {
     }
 
     /// As [`lock_range`](Self::lock_range), which waits until another thread
-    /// [withdraws](Self::withdraw) that: `EINTR`. The owner has what it had before then. If the next
-    /// server came meanwhile, and another process has a part of that, the file is closed (`EBADF`).
+    /// [withdraws](Self::withdraw) that: `EINTR`. The owner has what it had before then. If the
+    /// next server came meanwhile, and another process has a part of that, the file is closed
+    /// (`EBADF`).
     pub fn lock_range_until(&self, lock: &RangeLock, withdrawal: &Withdrawal) -> Result<()> {
         let state = self.alive()?;
         let OpenedFile::Connected(file) = &state.open else {
@@ -471,8 +472,8 @@ impl File {
         })
     }
 
-    /// Ends what waits for a lock of this file with this withdrawal, now or later. It may get the lock
-    /// just now: its own result says so.
+    /// Ends the waits for locks of this file that have this withdrawal, now or later. A wait
+    /// may get its lock at this moment: its own result says so.
     pub fn withdraw(&self, withdrawal: &Withdrawal) -> Result<()> {
         withdrawal.end_all();
         match &self.alive()?.open {

@@ -88,7 +88,7 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         cluster_bytes: options.cluster_bytes.unwrap_or(DEFAULT_CLUSTER_BYTES),
         data_checksums: options.data_checksums,
         label: options.label.clone(),
-        // What is there was judged above, with words for more kinds of it.
+        // `refuse_content` has judged the content above, with words for more kinds.
         force: true,
         ..adit_store::MkfsOptions::default()
     };

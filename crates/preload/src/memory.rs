@@ -273,8 +273,8 @@ fn own_shard() -> usize {
     shard
 }
 
-// SAFETY: a block of a class is at least as large and as aligned as its layout, and is nobody else's
-// until it is given back; so is what is mapped for one block.
+// SAFETY: a block of a class is at least as large and as aligned as its layout, and is nobody
+// else's until it is given back; so is what is mapped for one block.
 unsafe impl GlobalAlloc for Memory {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

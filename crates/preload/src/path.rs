@@ -5,8 +5,8 @@
 //! directory, or a descriptor. `..` leads to the parent of the directory that the path has led to
 //! so far, whatever its text says: behind a symbolic link, to the parent of the link's target. From
 //! the volume's root it leads out, to the host's directory above the prefix. Every other path goes
-//! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume doesn't
-//! lead out (see docs/programs.md).
+//! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume
+//! doesn't lead out (see docs/programs.md).
 
 use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
@@ -307,8 +307,8 @@ fn out(path: Vec<u8>) -> Place {
     Place::Host(HostPath::Absolute(path))
 }
 
-/// Where does a path of the host lead that has `..`? Into the volume, if a `..` before the prefix, or
-/// before the rest of it, leads to the host's directory above. The host is asked only if what is
+/// Where does a path of the host lead that has `..`? Into the volume, if a `..` before the prefix,
+/// or before the rest of it, leads to the host's directory above. The host is asked only if what is
 /// behind the `..` is a name of the prefix.
 fn through_host(path: &[u8]) -> Place {
     let mut at = 0;
@@ -369,8 +369,8 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
     }
 }
 
-/// Where do the names of descriptors and of the working directory in /proc and /dev lead? The kernel
-/// would look at what it has there, which is nothing.
+/// Where do the names of descriptors and of the working directory in /proc and /dev lead? The
+/// kernel would look at what it has there, which is nothing.
 fn by_descriptor(path: &[u8]) -> Option<Place> {
     if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
         return None;
@@ -454,8 +454,8 @@ fn from_working_directory(path: &[u8]) -> Place {
     from_host_directory(libc::AT_FDCWD, path)
 }
 
-/// The place for a signal handler whose thread may hold the lock of the working directory: one in the
-/// volume, so that the call is refused (EDEADLK).
+/// The place for a signal handler whose thread may hold the lock of the working directory: one in
+/// the volume, so that the call is refused (EDEADLK).
 fn refused() -> Place {
     spot(None, Vec::new(), prefix().to_vec())
 }

@@ -334,8 +334,8 @@ impl Hall {
         any
     }
 
-    /// May another peer wait for the sessions of the last server? A user who is neither root nor the
-    /// server's own takes half of the places.
+    /// May another peer wait for the sessions of the last server? A user who is neither root nor
+    /// the server's own takes half of the places.
     fn has_room_to_hold(&self, peer: &Peer, held: &[(Greeted, Request)]) -> bool {
         let of_user = held.iter().filter(|(of, _)| of.peer.uid == peer.uid);
         let max = self.sessions_max;
@@ -535,8 +535,8 @@ mod tests {
         fs::metadata(path).expect("there").permissions().mode() & 0o777
     }
 
-    /// In a directory of another user its owner may replace the socket at any time. The mode went to
-    /// whatever a link there led to.
+    /// In a directory of another user its owner may replace the socket at any time. The mode went
+    /// to whatever a link there led to.
     #[test]
     fn a_mode_goes_to_the_socket_and_to_nothing_in_its_place() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -565,8 +565,8 @@ mod tests {
         assert_eq!(refused(&other), Errno::PERM);
     }
 
-    /// Where the process's mask took bits of the socket, it needed `/proc` to have them: a server in
-    /// a chroot did not begin.
+    /// Where the process's mask took bits of the socket, it needed `/proc` to have them: a server
+    /// in a chroot did not begin.
     #[test]
     fn a_server_begins_without_proc_whatever_the_process_masks() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -70,9 +70,9 @@ impl Grace {
 }
 
 impl Resumption {
-    /// Goes on after the opening before this one, if `last`, what the last server has left, says that
-    /// it was that server's; and after those after which that server went on. `is_untouched`: nobody
-    /// has used the volume in this opening. Otherwise sessions come back as after the grace.
+    /// Goes on after the opening before this one, if `last`, what the last server has left, says
+    /// that it was that server's; and after those after which that server went on. `is_untouched`:
+    /// nobody has used the volume in this opening. Otherwise sessions come back as after the grace.
     pub(crate) fn new(
         volume_id: (u64, u64),
         predecessor: Option<Predecessor>,

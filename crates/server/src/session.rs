@@ -4,9 +4,10 @@
 //! begun ── messages ──► ended (its connection is gone, it broke the protocol, or the server stops)
 //!                         └─ its last operation is done ──► its files are closed, its memory goes
 //! ```
-//! Invariants: each message that was taken gets exactly one reply ([`Slot`](adit_wire::slot::Slot)),
-//! also if its operation fails with the worker. After the end no message is taken and no file
-//! opened. A session never waits for another one's memory, and shares none with it.
+//! Invariants: each message that was taken gets exactly one reply
+//! ([`Slot`](adit_wire::slot::Slot)), also if its operation fails with the worker. After the end no
+//! message is taken and no file opened. A session never waits for another one's memory, and shares
+//! none with it.
 
 use crate::balance::SessionCounts;
 use crate::collected::Collected;
@@ -63,8 +64,8 @@ pub(crate) struct Session {
     collected: Collected,
     /// Locks that wait.
     lock_waits: Mutex<Vec<Waiting>>,
-    /// Of each slot, the latest of its messages that were withdrawn. A withdrawal may begin before the
-    /// message that it names.
+    /// Of each slot, the latest of its messages that were withdrawn. A withdrawal may begin before
+    /// the message that it names.
     withdrawn: Box<[AtomicU64]>,
     /// Tells sessions of this process apart.
     pub(crate) number: u64,
@@ -195,8 +196,9 @@ impl Session {
         &self.collected
     }
 
-    /// A slot's message begins to wait for a lock of this inode, until the value is dropped. None: too
-    /// many locks of this session wait, which could leave no slot for the message that releases one.
+    /// A slot's message begins to wait for a lock of this inode, until the value is dropped. None:
+    /// too many locks of this session wait, which could leave no slot for the message that releases
+    /// one.
     pub(crate) fn begin_lock_wait(
         self: &Arc<Self>,
         slot: usize,
@@ -343,7 +345,8 @@ impl Session {
         self.finish(slot, reply);
     }
 
-    /// The bytes of a write. EINVAL if a message may have fewer, or the arena has not so many there.
+    /// The bytes of a write. EINVAL if a message may have fewer, or the arena has not so many
+    /// there.
     ///
     /// # Safety
     /// Only to be copied from, as a whole: the session may change them at any time.
@@ -357,8 +360,8 @@ impl Session {
     /// The same for a read.
     ///
     /// # Safety
-    /// Only to be copied to. One at a time for a slot, which `begin` sees to; a session that names a
-    /// range of the arena twice gets a mixture of what it has read.
+    /// Only to be copied to. One at a time for a slot, which `begin` sees to; a session that names
+    /// a range of the arena twice gets a mixture of what it has read.
     #[allow(clippy::mut_from_ref)] // the memory is no part of `self`
     pub(crate) unsafe fn data_mut(&self, place: Place, len: u32) -> Result<&mut [u8]> {
         let start = self.start(place, len)?;
@@ -411,7 +414,8 @@ impl Session {
         if ending == Ending::ForGood && self.comes_back {
             let volume = &self.volume;
             match self.is_resuming() {
-                // Its process may try again. (An heir without a session before is known by its family.)
+                // Its process may try again. (An heir without a session before is known by its
+                // family.)
                 true if self.is_known => {
                     let in_grace = volume.resumption.in_grace();
                     let sessions_file = &volume.sessions_file;

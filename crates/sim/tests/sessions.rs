@@ -32,12 +32,12 @@ fn a_fixed_set_of_seeds_keeps_what_sessions_are_promised() {
 
 /// A rename over a file counted as done though its server had died before it: its first look at the
 /// names took the number of a transaction (284). A lock that a session was releasing was another
-/// session's already, and the next server was asked for it twice: the file of one of them was closed
-/// (653). Memory of a mapping that was taken over had only the pages that a session claimed (1), and
-/// went with the first session that claimed it (394). A server was killed when its grace had ended,
-/// and had not told so to a session that was back: the next server took it for late (27). The planted
-/// bugs `LookTakesNumber`, `RelockedRelease`, `FilledAgain`, `HastyMemory` and `ForgottenReturn` are
-/// these; seeds have had other histories since.
+/// session's already, and the next server was asked for it twice: the file of one of them was
+/// closed (653). Memory of a mapping that was taken over had only the pages that a session claimed
+/// (1), and went with the first session that claimed it (394). A server was killed when its grace
+/// had ended, and had not told so to a session that was back: the next server took it for late
+/// (27). The planted bugs `LookTakesNumber`, `RelockedRelease`, `FilledAgain`, `HastyMemory` and
+/// `ForgottenReturn` are these; seeds have had other histories since.
 #[test]
 fn seeds_that_once_failed_fail_no_more() {
     seeds([1, 27, 284, 394, 653]);

@@ -247,8 +247,8 @@ calls! { VolumeCall VOLUME_CALLS:
     36 = MoveSession { number: u64, poller: u32 } => ();
     /// Opens a file that is new, or truncated, writes its content, and then does as fsync.
     37 = CreateAndSync<'a> { place: Place<'a>, flags: OpenFlags, mode: u32, content: &'a [u8] } at place => Opened;
-    /// A message of a slot of this session waits for no lock any more. Its own reply says whether it
-    /// has the lock.
+    /// A message of a slot of this session waits for no lock any more. Its own reply says whether
+    /// it has the lock.
     38 = Withdraw { slot: u32, message: u64 } => ();
 }
 

@@ -113,8 +113,8 @@ pub struct Opening {
 /// What a session that goes on has to know of the end of its last server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resumed {
-    /// Transactions up to this number were applied ([`Slot`](crate::slot::Slot)'s receipts). All, if
-    /// the server ended in order: then it is the largest number.
+    /// Transactions up to this number were applied ([`Slot`](crate::slot::Slot)'s receipts). All,
+    /// if the server ended in order: then it is the largest number.
     pub applied: u64,
     /// Nobody has changed anything since: appends without a reply can be looked at, locks are free.
     pub in_grace: bool,

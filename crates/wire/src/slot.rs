@@ -20,8 +20,8 @@
 //! 2. That the server sleeps is a bit of the doorbell, too. So whoever comes second sees the other:
 //!    a session that the server sleeps, or the server that there is a message.
 //! 3. A session sleeps only where it has put SLEEPING in the place of WAITED, so `finish` sees it.
-//! 4. A REPORTED slot is DONE before its reply is counted. So a thread that reads the count, finds a
-//!    slot without its reply, and sleeps while the count is the same, misses no reply.
+//! 4. A REPORTED slot is DONE before its reply is counted. So a thread that reads the count, finds
+//!    a slot without its reply, and sleeps while the count is the same, misses no reply.
 
 use crate::futex;
 use crate::message::{Message, WORDS};
@@ -84,8 +84,8 @@ pub struct Slot {
     hint: AtomicU64,
 }
 
-/// What a session that loses its server before the reply wants to know of a slot's message. Only the
-/// server writes it, in a cache line of its own, so it costs no transfer between cores.
+/// What a session that loses its server before the reply wants to know of a slot's message. Only
+/// the server writes it, in a cache line of its own, so it costs no transfer between cores.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Notes {
@@ -294,8 +294,8 @@ impl Notes {
         self.written.load(Ordering::Acquire) != 0
     }
 
-    /// The session, when the server has gone: is this about the slot's message of that number, counted
-    /// from 1 on?
+    /// The session, when the server has gone: is this about the slot's message of that number,
+    /// counted from 1 on?
     pub fn are_of(&self, message: u64) -> bool {
         self.begun.load(Ordering::Acquire) == message
     }

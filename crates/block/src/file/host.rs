@@ -134,10 +134,10 @@ fn file_system(file: &File) -> Result<u32> {
     Ok(facts.f_type as u32)
 }
 
-/// Whether a write with RWF_DSYNC is durable on this kind of file system, with and without O_DIRECT.
-/// Of an unknown kind: no. Above FUSE (virtiofs too) the kernel passes the flag on, and most servers
-/// ignore it; direct writes above 9p and SMB ignore it, and so did ZFS up to 0.7. Above an overlay
-/// it depends on the file system beneath. A flush reaches all of them.
+/// Whether a write with RWF_DSYNC is durable on this kind of file system, with and without
+/// O_DIRECT. Of an unknown kind: no. Above FUSE (virtiofs too) the kernel passes the flag on, and
+/// most servers ignore it; direct writes above 9p and SMB ignore it, and so did ZFS up to 0.7.
+/// Above an overlay it depends on the file system beneath. A flush reaches all of them.
 fn keeps_dsync(file_system: u32) -> bool {
     const EXT4: u32 = 0xef53;
     const XFS: u32 = 0x5846_5342;

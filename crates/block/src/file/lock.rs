@@ -147,8 +147,8 @@ fn holder_pid(file: &File) -> Option<u32> {
         .find_map(|line| holder(line, device, metadata.ino()))
 }
 
-/// The device by which /proc/locks names the file system of a file. On btrfs, and on an overlay over
-/// several file systems, `stat` gives another number, for each subvolume or layer.
+/// The device by which /proc/locks names the file system of a file. On btrfs, and on an overlay
+/// over several file systems, `stat` gives another number, for each subvolume or layer.
 fn lock_device(file: &File) -> Option<(u64, u64)> {
     let opened = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let mount = opened
@@ -328,8 +328,8 @@ mod tests {
         }
     }
 
-    /// A volume on btrfs that was open: each look and each second opening took 30 s, and did not name
-    /// the process, since `stat` and /proc/locks give one file two device numbers there.
+    /// A volume on btrfs that was open: each look and each second opening took 30 s, and did not
+    /// name the process, since `stat` and /proc/locks give one file two device numbers there.
     #[test]
     fn the_holder_is_found_where_stat_gives_another_device_than_the_lock() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -27,10 +27,10 @@
 //! ended) is rare: a system call in `poll` finishes it, the one exception to "no call on a queue
 //! enters the kernel".
 //!
-//! The kernel may refuse a ring that it took requests from before: the program has entered a sandbox.
-//! `refused` says so, for good; the queue then takes no request, and `poll` does those that no thread
-//! handed over. Their entries stay in the ring, so nothing may be handed over afterwards: `poll` takes
-//! all that is unsubmitted, and nothing is pushed any more.
+//! The kernel may refuse a ring that it took requests from before: the program has entered a
+//! sandbox. `refused` says so, for good; the queue then takes no request, and `poll` does those
+//! that no thread handed over. Their entries stay in the ring, so nothing may be handed over
+//! afterwards: `poll` takes all that is unsubmitted, and nothing is pushed any more.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -428,8 +428,8 @@ mod tests {
         }
     }
 
-    /// A program opened a volume and then entered a sandbox that forbids io_uring: all its calls that
-    /// needed the device hung, and dropping the queue took 30 s.
+    /// A program opened a volume and then entered a sandbox that forbids io_uring: all its calls
+    /// that needed the device hung, and dropping the queue took 30 s.
     #[test]
     fn requests_are_done_that_the_kernel_refuses_from_some_moment_on() {
         let folder = tempfile::tempdir().expect("a folder");

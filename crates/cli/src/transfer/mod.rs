@@ -9,9 +9,9 @@
 //! | `put.rs`, `get.rs` | the two directions |
 //!
 //! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one
-//! file. An inode of the same name and kind is replaced by a rename, when the new one is complete; a
-//! directory is filled, any other inode is left. A file that cannot be copied completely (a device
-//! without root, an unreadable file, a name taken by another kind) is reported and the copy
+//! file. An inode of the same name and kind is replaced by a rename, when the new one is complete;
+//! a directory is filled, any other inode is left. A file that cannot be copied completely (a
+//! device without root, an unreadable file, a name taken by another kind) is reported and the copy
 //! continues; the command then fails at its end.
 //!
 //! Invariants: a symbolic link is followed only if it is an argument, never inside a tree, on

@@ -36,7 +36,7 @@ pub(super) trait Directory {
     fn rename(&self, from: &OsStr, to: &OsStr) -> adit::Result<()>;
 }
 
-/// The place of one copy. What was made there and did not settle is removed.
+/// The place of one copy. If the copy does not settle, its file there is removed.
 pub(super) struct Site<'a, D: Directory> {
     directory: &'a D,
     name: &'a OsStr,

@@ -30,7 +30,7 @@ macro_rules! need {
     };
 }
 
-/// What this machine lacks for `adit run` with these programs.
+/// The first program that `adit run` needs and this machine lacks.
 pub fn missing(programs: &[&str]) -> Option<String> {
     if !library().is_file() {
         return Some("libadit_preload.so is not built (cargo build -p adit-preload)".to_owned());

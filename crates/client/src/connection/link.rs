@@ -1,9 +1,9 @@
 //! A session with one server, from its begin to the server's end.
 //!
 //! Invariants: a slot belongs to one thread, or to one asynchronous operation, from
-//! [`Link::try_take_slot`] until its reply is there, or until the next server has said what became of
-//! its message. If neither comes, it stays taken: the server may still write into its area. A link is
-//! never used again once it is lost.
+//! [`Link::try_take_slot`] until its reply is there, or until the next server has said what became
+//! of its message. If neither comes, it stays taken: the server may still write into its area. A
+//! link is never used again once it is lost.
 
 use super::arena::Arena;
 use super::mapped::Mapped;
@@ -275,13 +275,15 @@ impl Link {
         self.arena.get_or_init(arena).buffer(len_bytes)
     }
 
-    /// Where the bytes lie in the arena of this session, if one message moves them; None: elsewhere.
+    /// Where the bytes lie in the arena of this session, if one message moves them; None:
+    /// elsewhere.
     #[inline]
     pub(super) fn place_in_arena(&self, start: *const u8, len: usize) -> Option<u64> {
         self.arena.get()?.offset_of(start, len)
     }
 
-    /// The session goes on with another server, and no thread waits for this one: gives back memory.
+    /// The session goes on with another server, and no thread waits for this one: gives back
+    /// memory.
     pub(super) fn discard(&self) {
         let has_buffers = self.arena.get().is_some_and(|arena| !arena.is_unused());
         self.memory.discard(!has_buffers);

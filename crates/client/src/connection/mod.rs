@@ -6,7 +6,8 @@
 //! Invariants: each operation is done once, also if its server ends before it has replied: it is
 //! repeated where that changes nothing, or where the next server says that it was not done
 //! (`outcome.rs`). A forked child has no link: the memory is not there in it, and its copy of the
-//! socket is closed. If its parent has left its files to it, it makes one of its own (`inherit.rs`).
+//! socket is closed. If its parent has left its files to it, it makes one of its own
+//! (`inherit.rs`).
 
 mod arena;
 mod connect;
@@ -297,7 +298,8 @@ impl Connection {
         }
     }
 
-    /// A call that began with this link has failed, so the session has what the call was to release.
+    /// A call that began with this link has failed, so the session has what the call was to
+    /// release.
     fn take_back(&self, link: &Link, file: u64, released: Released) {
         let mut held = self.held();
         if self.is_current(link) {

@@ -4,10 +4,10 @@
 //! waiting thread:  send ── the message ────────────────────────────► its reply: the lock, or EINTR
 //! another thread:          withdraw ── `Withdraw`: slot, number ──► its reply
 //! ```
-//! The number says which of the slot's messages it is about. So it doesn't matter whether the server
-//! begins the withdrawal before the message, or after its reply, or when the slot has the next one.
-//! Invariant: of the sending and the withdrawal, under one lock, the second knows of the first. A
-//! message that was withdrawn is not sent again to a next server.
+//! The number says which of the slot's messages it is about. So it doesn't matter whether the
+//! server begins the withdrawal before the message, or after its reply, or when the slot has the
+//! next one. Invariant: of the sending and the withdrawal, under one lock, the second knows of the
+//! first. A message that was withdrawn is not sent again to a next server.
 
 use super::Connection;
 use super::link::{Failure, Taken};
@@ -81,7 +81,7 @@ impl Withdrawal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What ends the waiting, if it is to end.
+    /// The error that ends the wait, once it is withdrawn.
     pub(crate) fn error(&self) -> Option<Errno> {
         self.state().is_withdrawn.then_some(Errno::INTR)
     }
@@ -112,8 +112,8 @@ impl Withdrawal {
 }
 
 impl Connection {
-    /// Withdraws what waits in the server, after [`Withdrawal::end_all`]. It waits for no next server:
-    /// a message to one that has ended isn't sent again.
+    /// Withdraws the waits in the server, after [`Withdrawal::end_all`]. It waits for no next
+    /// server: a message to one that has ended isn't sent again.
     pub(crate) fn withdraw(&self, withdrawal: &Withdrawal) {
         let all = withdrawal.state().sent.clone();
         for sent in all {

@@ -97,7 +97,9 @@ fn attributes_are_those_of_now() {
     file.sync_all().expect("synced");
     let there = Volume::open(&address).expect("connected");
     // The server still ends the sessions of those that looked.
+    let begun = std::time::Instant::now();
     while server.state().sessions.len() > 1 {
+        assert!(begun.elapsed().as_secs() < 300, "the server keeps sessions");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let messages = || server.state().sessions[0].served;

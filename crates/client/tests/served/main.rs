@@ -444,8 +444,8 @@ fn a_lock_is_released_while_more_threads_wait_for_it_than_a_session_has_slots() 
     });
 }
 
-/// More threads than wait in the server for locks, in most slots; each wait is withdrawn, one by one,
-/// while others wait.
+/// More threads than wait in the server for locks, in most slots; each wait is withdrawn, one by
+/// one, while others wait.
 #[test]
 fn waits_for_locks_are_withdrawn_one_by_one_and_leave_nothing_behind() {
     let served = served();
@@ -480,7 +480,7 @@ fn waits_for_locks_are_withdrawn_one_by_one_and_leave_nothing_behind() {
             let end = &withdrawals[number];
             files[number].withdraw(end).expect("connected");
             assert_eq!(errno(waiting.join().expect("no panic")), Errno::INTR);
-            // What begins later ends at once.
+            // A wait that begins later ends at once.
             assert_eq!(
                 errno(files[number].lock_range_until(&range(70), end)),
                 Errno::INTR

@@ -28,7 +28,8 @@ impl Fs {
     }
 
     /// A path of each of these inodes, as far as directories can be read and callers can follow
-    /// paths: those that are longer would need memory without bound. Other operations run meanwhile.
+    /// paths: those that are longer would need memory without bound. Other operations run
+    /// meanwhile.
     async fn paths_of(&self, mut wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
         let mut paths = HashMap::new();
         let mut directories = vec![(self.base.root, b"/".to_vec())];

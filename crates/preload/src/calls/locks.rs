@@ -42,11 +42,11 @@ fn lock_range(open: &Open, lock: &RangeLock) -> Answer<()> {
     wait_for(open, take, |end| open.file.lock_range_until(lock, end))
 }
 
-/// Takes a lock, or waits for it in a thread of its own. This thread sleeps in a call of the kernel's
-/// that a signal handler ends, and withdraws then what waits (EINTR), as the kernel's wait for a lock
-/// ends: so programs limit it (`alarm`). Of handlers that ask for a restart it is not known which one
-/// ran: it goes on if all of them ask for one. Without a thread or a descriptor for it no handler ends
-/// it.
+/// Takes a lock, or waits for it in a thread of its own. This thread sleeps in a call of the
+/// kernel's that a signal handler ends, and withdraws then what waits (EINTR), as the kernel's wait
+/// for a lock ends: so programs limit it (`alarm`). Of handlers that ask for a restart it is not
+/// known which one ran: it goes on if all of them ask for one. Without a thread or a descriptor for
+/// it no handler ends it.
 fn wait_for(
     open: &Open,
     take: impl FnOnce() -> adit::Result<()>,

@@ -3,9 +3,9 @@
 //! The C library makes the stream (`fopencookie`) and keeps its buffer; its reads and writes come
 //! here. A table knows which number a stream has, since the C library's own `fileno` doesn't.
 //!
-//! `stdin`, `stdout` and `stderr` are the C library's own until a file of the volume gets number 0, 1
-//! or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream of
-//! ours, over whatever has that number.
+//! `stdin`, `stdout` and `stderr` are the C library's own until a file of the volume gets number 0,
+//! 1 or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream
+//! of ours, over whatever has that number.
 
 use crate::answer::{Answer, pointer};
 use crate::descriptors;
@@ -132,15 +132,16 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     Ok(stream)
 }
 
-/// The number gets a file of the volume: is it that of a standard stream, the stream reads or writes
-/// that file from now on. What the stream holds goes where it would have gone.
+/// The number gets a file of the volume: is it that of a standard stream, the stream reads or
+/// writes that file from now on. What the stream holds goes where it would have gone.
 pub(crate) fn redirect_standard(fd: c_int) {
     static IS_OURS: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
     let number = usize::try_from(fd).ok();
     let Some(is_ours) = number.and_then(|number| IS_OURS.get(number)) else {
         return;
     };
-    // SAFETY: the C library's variables; a program that redirects a stream doesn't use it meanwhile.
+    // SAFETY: the C library's variables; a program that redirects a stream doesn't use it
+    // meanwhile.
     unsafe {
         let (variable, mode) = match fd {
             0 => (&raw mut stdin, c"r"),
@@ -170,8 +171,8 @@ pub(crate) fn redirect_standard(fd: c_int) {
     }
 }
 
-/// At the end of the process: writes what the streams hold. One that another thread is in the middle
-/// of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
+/// At the end of the process: writes what the streams hold. One that another thread is in the
+/// middle of (it reads the terminal, say) is left alone: to wait for it may be to wait for ever.
 pub(crate) fn flush_all() {
     let streams: Vec<usize> = {
         let known = KNOWN.read();
@@ -180,8 +181,8 @@ pub(crate) fn flush_all() {
     };
     for stream in streams {
         let stream = stream as *mut FILE;
-        // SAFETY: in the table as long as it is open; whoever closes it now is another thread, which
-        // the end of the process allows as little as exit itself.
+        // SAFETY: in the table as long as it is open; whoever closes it now is another thread,
+        // which the end of the process allows as little as exit itself.
         unsafe {
             if __fpending(stream) > 0 && ftrylockfile(stream) == 0 {
                 libc::fflush(stream);

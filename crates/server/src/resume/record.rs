@@ -248,8 +248,9 @@ impl SessionsFile {
         });
     }
 
-    /// A process goes on with a session of an earlier server (true), or with what such a session had
-    /// left to it. `EAGAIN` if its last connection has not ended, `ESTALE` if there is none such.
+    /// A process goes on with a session of an earlier server (true), or with what such a session
+    /// had left to it. `EAGAIN` if its last connection has not ended, `ESTALE` if there is none
+    /// such.
     pub(crate) fn go_on(&self, opening: Opening, key: Key, process: Option<u32>) -> Result<bool> {
         let mut found = Err(Error::from(Errno::STALE));
         self.change(opening, |of, _| {

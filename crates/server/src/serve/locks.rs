@@ -11,8 +11,8 @@ use adit_wire::value::Value;
 use std::sync::Arc;
 
 /// A lock waits until it is withdrawn, and until its file is closed at the latest, by the session's
-/// end. Where too many wait already it doesn't, and the session asks again. The owners of one session
-/// are none of another.
+/// end. Where too many wait already it doesn't, and the session asks again. The owners of one
+/// session are none of another.
 pub(super) fn lock_call(
     ticket: Ticket,
     number: u16,

@@ -799,8 +799,8 @@ pub(crate) fn waiting_locks(rig: &Rig) {
     }
 }
 
-/// Withdrawals of what waits, before it begins and twice; of what doesn't wait, of slots and messages
-/// that there are not, of another session's, and without end.
+/// Withdrawals of what waits, before it begins and twice; of what doesn't wait, of slots and
+/// messages that there are not, of another session's, and without end.
 pub(crate) fn withdrawals(rig: &Rig) {
     let whole = |id| RangeLock::new(posix(id), LockMode::Exclusive, 0, 0);
     let lock = LockRange {
@@ -859,8 +859,8 @@ pub(crate) fn withdrawals(rig: &Rig) {
     assert_eq!(errno(&peer, 1), libc::EINTR);
     withdraw(&mut peer, 1, 1).expect("of nothing");
     assert_eq!(errno(&peer, 1), libc::EINTR);
-    // The next message of the slot waits: it has another number. What was withdrawn before it begins
-    // waits for nothing, also if an earlier one is withdrawn then.
+    // The next message of the slot waits: it has another number. What was withdrawn before it
+    // begins waits for nothing, also if an earlier one is withdrawn then.
     submit(&peer, 1, file, &lock);
     withdraw(&mut peer, 1, 1).expect("of nothing");
     rig.works();

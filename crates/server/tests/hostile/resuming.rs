@@ -347,8 +347,8 @@ const COPY_BYTES: u64 = 64 << 20;
 /// A server that was to be replaced did all that was under way: dozens of copies of a gigabyte took
 /// longer than sessions wait for the next server.
 pub(crate) fn with_copies_under_way() {
-    // Those that had begun were done to their end. One copy follows another: the server may end just
-    // between two of them.
+    // Those that had begun were done to their end. One copy follows another: the server may end
+    // just between two of them.
     let ends_half_way = || copies_when_a_server_ends().any(|size| (1..COPY_BYTES).contains(&size));
     assert!((0..8).any(|_| ends_half_way()));
 }

@@ -262,7 +262,8 @@ impl Judge {
         self.late.insert(client)
     }
 
-    /// A client learns that others have gone on. None that was back in time for each of them hears so.
+    /// A client learns that others have gone on. None that was back in time for each of them hears
+    /// so.
     pub(super) fn begins_late(&mut self, client: u32) {
         if !self.late.contains(&client) {
             self.violated(format!("client {client} was in time, and is late"));
@@ -316,7 +317,8 @@ impl Judge {
 
     /// Behind the lock, a worker has read the counter and writes the next value.
     pub(super) fn counts(&mut self, worker: u32, found: u64) {
-        // One that came back too late may have the lock or not: what it found counts if it can write.
+        // One that came back too late may have the lock or not: what it found counts if it can
+        // write.
         if self.holder == Some(worker) {
             if !self.counter.contains(&found) {
                 let may = format!("{:?}", self.counter);
@@ -420,8 +422,8 @@ impl Judge {
         }
     }
 
-    /// Each acknowledged record is there, each other one at most once, and nothing else. `lost`: the
-    /// power was cut.
+    /// Each acknowledged record is there, each other one at most once, and nothing else. `lost`:
+    /// the power was cut.
     pub(super) fn look_at_log(&self, observed: &Observed, lost: bool) -> Result<(), String> {
         let log = content(observed, "/log")?;
         let mut found: BTreeMap<(u32, u32), u64> = BTreeMap::new();

@@ -740,7 +740,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// All clients are gone: the server has nothing of theirs any more, and the volume what they did.
+    /// All clients are gone: the server has nothing of theirs any more, and the volume what they
+    /// did.
     fn conclude(&mut self) -> Result<(), String> {
         let Place::Served(served) = &mut self.place else {
             return Err("there is no server".to_owned());

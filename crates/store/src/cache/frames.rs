@@ -9,7 +9,8 @@
 //! bits 0..24    pins (some of them for a moment only, by readers that find they are wrong and step back)
 //!
 //!        write()                     remove(), pinned          last unpin
-//! idle ──────────► WRITING ──► idle ───────────────► RETIRED ────────────► returned ──(owner)──► free
+//! idle ──────────► WRITING ──► idle ───────────────► RETIRED ────────────► returned ──(owner)──►
+//! free
 //! ```
 //!
 //! A reader adds a pin with one atomic addition. If WRITING or RETIRED was set it takes it back and

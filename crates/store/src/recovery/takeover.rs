@@ -20,9 +20,9 @@
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
 //! `recovery/replay.rs` checks. [`Takeover`] is how the user decides otherwise.
 //!
-//! An opening that is killed while it takes over leaves a mapping, too, and so does the next one. Its
-//! header says which mappings it is a copy of, until the takeover is complete: nobody was promised
-//! anything of it. While exactly those are here and are taken over, it is obsolete.
+//! An opening that is killed while it takes over leaves a mapping, too, and so does the next one.
+//! Its header says which mappings it is a copy of, until the takeover is complete: nobody was
+//! promised anything of it. While exactly those are here and are taken over, it is obsolete.
 
 use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};

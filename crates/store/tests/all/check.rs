@@ -509,9 +509,9 @@ fn bytes_state_page(device: &Arc<adit_block::FaultDevice>) -> u64 {
     Bytes::of(device).state_page
 }
 
-/// A check looks whether anything has changed meanwhile. Transactions that joined a commit which had
-/// begun before the check did not count: it told of space that is lost, and of pages in use that are
-/// marked as free.
+/// A check looks whether anything has changed meanwhile. Transactions that joined a commit which
+/// had begun before the check did not count: it told of space that is lost, and of pages in use
+/// that are marked as free.
 #[test]
 fn changes_while_a_check_runs_are_no_damage() {
     let device = formatted(64 << 20);

@@ -157,8 +157,9 @@ fn a_kill_while_another_kills_leavings_are_taken_over_loses_nothing() {
     assert!(in_time > 0);
 }
 
-/// A supervisor kills openings that take too long. Each one that was killed during a takeover left a
-/// copy of what it was taking over in shared memory, and no opening removed it before one succeeded.
+/// A supervisor kills openings that take too long. Each one that was killed during a takeover left
+/// a copy of what it was taking over in shared memory, and no opening removed it before one
+/// succeeded.
 #[test]
 fn openings_that_are_killed_again_and_again_leave_what_they_found_and_one_copy() {
     let mut volume = Volume::with_leavings();

@@ -128,15 +128,22 @@ bool RandomAccessFile::Copy() const {
 
 // ----------------------------------------------------------------------------------------- writing
 
+WritableFile::WritableFile(adit_file* file, std::string path)
+    : file_(file),
+      path_(std::move(path)),
+      is_table_(IsTable(path_)),
+      buffer_bytes_(is_table_ ? kTableBufferBytes : kBufferBytes),
+      buffer_(new char[buffer_bytes_]) {}
+
 WritableFile::~WritableFile() { Close(); }
 
 Status WritableFile::WriteOut(Slice data) {
-  assert(buffered_bytes_ <= kBufferBytes);
+  assert(buffered_bytes_ <= buffer_bytes_);
   while (buffered_bytes_ > 0 || !data.empty()) {
     const size_t len = std::min(data.size(), kAppendedBytesMax);
     iovec pieces[2];
     int count = 0;
-    if (buffered_bytes_ > 0) pieces[count++] = {buffer_, buffered_bytes_};
+    if (buffered_bytes_ > 0) pieces[count++] = {buffer_.get(), buffered_bytes_};
     if (len > 0) pieces[count++] = {const_cast<char*>(data.data()), len};
     const int64_t written = adit_appendv(file_, pieces, count, 0, nullptr);
     if (__builtin_expect(written < 0, 0)) return failed_ = Failure(written, path_);
@@ -150,23 +157,24 @@ Status WritableFile::WriteOut(Slice data) {
 Status WritableFile::Append(const Slice& data) {
   if (__builtin_expect(!failed_.ok(), 0)) return failed_;
   if (data.size() > kCopiedBytesMax) return WriteOut(data);
-  if (data.size() > kBufferBytes - buffered_bytes_) {
+  if (data.size() > buffer_bytes_ - buffered_bytes_) {
     const Status status = WriteOut(Slice());
     if (!status.ok()) return status;
   }
-  memcpy(buffer_ + buffered_bytes_, data.data(), data.size());
+  memcpy(buffer_.get() + buffered_bytes_, data.data(), data.size());
   buffered_bytes_ += data.size();
   return Status::OK();
 }
 
 Status WritableFile::Flush() {
-  if (__builtin_expect(!failed_.ok(), 0)) return failed_;
+  if (is_table_ || __builtin_expect(!failed_.ok(), 0)) return failed_;
   return WriteOut(Slice());
 }
 
 Status WritableFile::Sync() {
-  const Status flushed = Flush();
-  if (!flushed.ok()) return flushed;
+  if (__builtin_expect(!failed_.ok(), 0)) return failed_;
+  const Status written = WriteOut(Slice());
+  if (!written.ok()) return written;
   const int synced = adit_fdatasync(file_);
   if (__builtin_expect(synced < 0, 0)) return failed_ = Failure(synced, path_);
   return Status::OK();
@@ -174,7 +182,7 @@ Status WritableFile::Sync() {
 
 Status WritableFile::Close() {
   if (file_ == nullptr) return failed_;
-  Flush();  // a failure is in failed_
+  if (failed_.ok()) WriteOut(Slice());  // a failure is in failed_
   const int closed = adit_close(file_);
   file_ = nullptr;
   if (closed < 0 && failed_.ok()) failed_ = Failure(closed, path_);

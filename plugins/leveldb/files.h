@@ -90,10 +90,12 @@ class RandomAccessFile final : public leveldb::RandomAccessFile {
 
 class WritableFile final : public leveldb::WritableFile {
  public:
-  WritableFile(adit_file* file, std::string path) : file_(file), path_(std::move(path)) {}
+  WritableFile(adit_file* file, std::string path);
   ~WritableFile() override;
 
   leveldb::Status Append(const leveldb::Slice& data) override;
+  // Of a table nothing is written before its buffer is full or it is synced or closed: LevelDB flushes
+  // after each block, and reads a table only when it is whole.
   leveldb::Status Flush() override;
   // One fdatasync: it also makes the names durable that lead to the file, so a new MANIFEST needs
   // no sync of its directory; nor do the tables that it names, which were synced before it.
@@ -102,8 +104,9 @@ class WritableFile final : public leveldb::WritableFile {
 
  private:
   // LevelDB appends a record in two pieces, a table's block in two, then flushes: smaller pieces
-  // wait here for the next one.
+  // wait in a buffer for the next one.
   static constexpr size_t kBufferBytes = 64 << 10;
+  static constexpr size_t kTableBufferBytes = 256 << 10;
   // A copy of this much costs more than a second call.
   static constexpr size_t kCopiedBytesMax = 16 << 10;
 
@@ -115,9 +118,11 @@ class WritableFile final : public leveldb::WritableFile {
 
   adit_file* file_;  // null when closed
   const std::string path_;
+  const bool is_table_;
   leveldb::Status failed_;  // the first failure
   size_t buffered_bytes_ = 0;
-  char buffer_[kBufferBytes];
+  const size_t buffer_bytes_;
+  const std::unique_ptr<char[]> buffer_;
 };
 
 }  // namespace adit_leveldb

@@ -7,7 +7,8 @@
 //!          └────────────────────────── message ◄──────────────────────────┘
 //! ```
 //! A tail costs as much as some tens of messages to make. So a file gets one after a number of appends
-//! in messages, of which the double is waited for after each tail that was of little use. A file whose
+//! in messages, of which the double is waited for after each tail that was of little use, and few are
+//! in a session whose last tail was of use. A file whose
 //! appends are each synced gets one only where processors are short: there a message costs switches
 //! between threads; elsewhere it is quicker than the absorption of one append.
 
@@ -27,9 +28,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Longer appends go in messages.
 const APPEND_BYTES_MAX: usize = 32 << 10;
 const _: () = assert!(APPEND_BYTES_MAX <= DATA_BYTES_MAX);
-/// Appends in messages before a file gets a tail, first and at most.
+/// Appends in messages before a file gets a tail: first, at most, and after a tail that was of use.
 const MESSAGES_FIRST: u32 = 32;
 const MESSAGES_MAX: u32 = 1 << 16;
+const MESSAGES_FEW: u32 = 4;
 /// Appends between two syncs, and syncs in a row that came after so few, of a file of which each append
 /// is synced.
 const FEW: u32 = 2;
@@ -41,8 +43,33 @@ const USEFUL_BYTES: u64 = 64 << 10;
 #[derive(Default, Debug)]
 pub(super) struct Tails(Mutex<Files>);
 
-/// By their numbers.
-pub(super) type Files = HashMap<u64, FileAppends, BuildNumberHasher>;
+#[derive(Default, Debug)]
+pub(super) struct Files {
+    /// By their numbers.
+    all: HashMap<u64, FileAppends, BuildNumberHasher>,
+    /// Was the last tail of use? A database's next log is as long as the last one.
+    was_of_use: bool,
+}
+
+impl Files {
+    /// In a forked child: it has none.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+    }
+
+    /// Messages before a file that never had a tail gets one.
+    fn first(&self) -> u32 {
+        match self.was_of_use {
+            _ if simulation::is_simulated() => 2,
+            true => MESSAGES_FEW,
+            false => MESSAGES_FIRST,
+        }
+    }
+
+    fn note_end(&mut self, tail: &TailWriter) {
+        self.was_of_use = tail.published() >= USEFUL_BYTES;
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct FileAppends {
@@ -68,7 +95,13 @@ impl Tails {
     /// The file is closed.
     pub(super) fn close(&self, file: u64) {
         // A signal's handler may leave it to the end of the connection.
-        let closed = locked(&self.0).and_then(|mut files| files.remove(&file));
+        let closed = locked(&self.0).and_then(|mut files| {
+            let closed = files.all.remove(&file)?;
+            if let Some(tail) = &closed.tail {
+                files.note_end(tail);
+            }
+            Some(closed)
+        });
         drop(closed);
     }
 
@@ -82,14 +115,11 @@ impl Tails {
         let Some(mut files) = locked(&self.0) else {
             return (None, false);
         };
-        let of_file = match (files.get_mut(&file), counts) {
+        let first = files.first();
+        let of_file = match (files.all.get_mut(&file), counts) {
             (Some(found), _) => found,
             (None, false) => return (None, false),
             (None, true) => {
-                let first = match simulation::is_simulated() {
-                    true => 2,
-                    false => MESSAGES_FIRST,
-                };
                 let new = FileAppends {
                     left: first,
                     next: first,
@@ -98,7 +128,7 @@ impl Tails {
                     unsynced: 0,
                     synced: 0,
                 };
-                files.entry(file).or_insert(new)
+                files.all.entry(file).or_insert(new)
             }
         };
         of_file.unsynced = of_file.unsynced.saturating_add(1);
@@ -124,7 +154,7 @@ impl Tails {
     /// The thread that `tail` has told so has got it one, or not.
     fn begun(&self, file: u64, tail: Option<Arc<TailWriter>>) {
         if let Some(mut files) = locked(&self.0)
-            && let Some(of_file) = files.get_mut(&file)
+            && let Some(of_file) = files.all.get_mut(&file)
         {
             of_file.tail = tail;
             of_file.begins = false;
@@ -134,7 +164,7 @@ impl Tails {
     /// The file is synced.
     pub(super) fn note_sync(&self, file: u64) {
         if let Some(mut files) = locked(&self.0)
-            && let Some(of_file) = files.get_mut(&file)
+            && let Some(of_file) = files.all.get_mut(&file)
         {
             of_file.synced = match of_file.unsynced <= FEW {
                 true => of_file.synced.saturating_add(1),
@@ -148,19 +178,17 @@ impl Tails {
         let Some(mut files) = locked(&self.0) else {
             return;
         };
-        let Some(of_file) = files.get_mut(&file) else {
+        let Some(of_file) = files.all.get_mut(&file) else {
             return;
         };
-        if of_file
-            .tail
-            .as_ref()
-            .is_some_and(|of| Arc::ptr_eq(of, tail))
-        {
+        let is_same = |of: &Arc<TailWriter>| Arc::ptr_eq(of, tail);
+        if of_file.tail.as_ref().is_some_and(is_same) {
             of_file.tail = None;
             if tail.published() >= USEFUL_BYTES {
                 of_file.next = MESSAGES_FIRST;
             }
             of_file.left = of_file.next;
+            files.note_end(tail);
         }
     }
 }

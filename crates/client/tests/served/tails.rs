@@ -154,6 +154,29 @@ fn appends_to_a_file_that_nobody_else_has_are_no_messages() {
 
 /// Whatever comes behind an append that was acknowledged is behind it.
 #[test]
+fn a_file_after_a_tail_of_use_has_one_soon() {
+    let served = Lasting::new();
+    let there = Volume::open(&served.address).expect("connected");
+    let messages_of = |path: &str, appends: usize| {
+        let file = there.open_file(path, &read_write()).expect("opened");
+        let before = served.messages();
+        for number in 0..appends {
+            file.append(&line(number)).expect("appended");
+        }
+        served.messages() - before
+    };
+    let first = messages_of("/first", 40 * SOME);
+    assert!(first >= 30, "{first} messages");
+    // Too few for a tail to be of use. So the next file waits for longer again.
+    let few = messages_of("/few", SOME);
+    assert!(few < 10, "{few} messages");
+    let last = messages_of("/last", SOME);
+    assert!(last >= 30, "{last} messages");
+    drop(there);
+    served.end();
+}
+
+#[test]
 fn other_operations_come_behind_appends() {
     let served = Lasting::new();
     let there = Volume::open(&served.address).expect("connected");

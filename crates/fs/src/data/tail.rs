@@ -27,6 +27,11 @@ fn is_of_client(error: &Error) -> bool {
     error.errno() == Errno::INVAL
 }
 
+/// The published bytes that are not absorbed.
+fn unabsorbed<'b>(tail: &Tail, published: u64, buffer: &'b mut Vec<u8>) -> Result<&'b [u8]> {
+    tail.memory.read(tail.absorbed.get()..published, buffer)
+}
+
 impl Fs {
     /// Gives a descriptor a tail of so many bytes, to whose [memory](OpenFile::tail) its program
     /// appends from here on; `nonce` makes its name one that nobody guesses, and `may` is asked
@@ -104,6 +109,7 @@ impl Tails {
             access_times,
             all: RefCell::default(),
             losses: RefCell::default(),
+            buffer: RefCell::default(),
         });
         let weak = Rc::downgrade(&tails);
         tails.store.absorb_with(move || {
@@ -154,15 +160,22 @@ impl Tails {
     }
 
     async fn absorb_there(&self, tail: &Tail) -> Result<()> {
+        let mut buffer = self.buffer.take();
+        let absorbed = self.absorb_in_turn(tail, &mut buffer).await;
+        self.buffer.replace(buffer);
+        absorbed
+    }
+
+    async fn absorb_in_turn(&self, tail: &Tail, buffer: &mut Vec<u8>) -> Result<()> {
         let _turn = tail.turn.write().await;
         if tail.has_ended.get() {
             return Ok(());
         }
         if !tail.is_ending.get() {
             let published = tail.memory.published();
-            let read = published.and_then(|published| self.unabsorbed(tail, published));
+            let read = published.and_then(|published| unabsorbed(tail, published, buffer));
             match read {
-                Ok(bytes) => match self.take_in(tail, &bytes).await {
+                Ok(bytes) => match self.take_in(tail, bytes).await {
                     // The end of the tail writes to the room that was kept.
                     Err(error) if error.errno() == Errno::NOSPC => {}
                     taken => return taken,
@@ -240,10 +253,11 @@ impl Tails {
     async fn end_in_turn(&self, tail: &Tail) -> Result<()> {
         tail.is_ending.set(true);
         let last = tail.memory.end();
-        let last = last.and_then(|published| self.unabsorbed(tail, published));
+        let mut buffer = Vec::new();
+        let last = last.and_then(|published| unabsorbed(tail, published, &mut buffer));
         match last {
             Ok(last) => {
-                self.write_last(tail, &last).await?;
+                self.write_last(tail, last).await?;
                 self.forget(tail);
             }
             Err(error) if is_of_client(&error) => self.lose(tail, &error),
@@ -311,14 +325,6 @@ impl Tails {
         }
         if let Some(blob) = &tail.inode.blob {
             self.store.end_tail(blob);
-        }
-    }
-
-    /// The published bytes that are not absorbed.
-    fn unabsorbed(&self, tail: &Tail, published: u64) -> Result<Vec<u8>> {
-        match tail.absorbed.get() {
-            absorbed if absorbed == published => Ok(Vec::new()),
-            absorbed => tail.memory.read(absorbed..published),
         }
     }
 

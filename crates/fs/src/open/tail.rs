@@ -39,4 +39,6 @@ pub(crate) struct Tails {
     pub(crate) all: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
     /// Files that lost what was appended in memory when nobody was left to be told, and why.
     pub(crate) losses: RefCell<HashMap<BlobId, Errno>>,
+    /// For absorption. One that runs beside another has a new one.
+    pub(crate) buffer: RefCell<Vec<u8>>,
 }

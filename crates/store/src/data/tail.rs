@@ -142,6 +142,7 @@ impl Store {
         if planted(Bug::ForgottenTail) {
             return Ok(());
         }
+        let mut buffer = Vec::new();
         for (slot, generation, path) in TailMemory::left(mapping)? {
             let tail = TailMemory::open(path)?;
             // First: a client that lives appends no more to it.
@@ -163,7 +164,7 @@ impl Store {
                     Some(from) if from >= absorbed && !planted(Bug::RepeatedTail) => from.min(end),
                     _ => absorbed,
                 };
-                tail.read(from..end)
+                tail.read(from..end, &mut buffer)
             });
             let volume = self.reactor.name();
             let refused = |error: Error| {
@@ -174,7 +175,7 @@ impl Store {
             match absorbed {
                 Ok(bytes) if bytes.is_empty() => {}
                 Ok(bytes) => {
-                    let appended = self.append_left(&blob, &bytes).await;
+                    let appended = self.append_left(&blob, bytes).await;
                     appended.map_err(refused)?;
                     let bytes = bytes.len();
                     tracing::info!(%volume, inode = slot, bytes, "took over what was appended in memory");

@@ -356,16 +356,23 @@ impl TailMemory {
         self.count(word::ABSORBED)
     }
 
-    /// The bytes of a range of the tail. `EINVAL`: it holds no such range.
-    pub fn read(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
+    /// The bytes of a range of the tail, in a buffer that grows if it is too small. `EINVAL`: it
+    /// holds no such range.
+    pub fn read<'b>(
+        &self,
+        range: std::ops::Range<u64>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<&'b [u8]> {
         let len = range.end.checked_sub(range.start);
         let len = len.filter(|len| *len <= self.capacity && self.capacity <= TAIL_BYTES);
-        let mut bytes = vec![0; len.ok_or_else(garbled)? as usize];
-        if bytes.is_empty() {
-            return Ok(bytes);
+        let len = len.ok_or_else(garbled)? as usize;
+        if len == 0 {
+            return Ok(&[]);
         }
+        buffer.resize(buffer.len().max(len), 0);
+        let bytes = &mut buffer[..len];
         let at = range.start % self.capacity;
-        let first = bytes.len().min((self.capacity - at) as usize);
+        let first = len.min((self.capacity - at) as usize);
         let (head, rest) = bytes.split_at_mut(first);
         self.read_exactly(head, RING + at)?;
         self.read_exactly(rest, RING)?;

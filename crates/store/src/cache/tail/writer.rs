@@ -152,7 +152,8 @@ impl TailWriter {
         let capacity = capacity.filter(|capacity| (1..=TAIL_BYTES).contains(capacity));
         let capacity = capacity.ok_or_else(garbled)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED;
+        // All of it will be appended to, and has its pages already.
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: new memory.
         let start = unsafe {
             let start = mmap(

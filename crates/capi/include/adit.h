@@ -328,13 +328,16 @@ typedef struct adit_check_result {
 #define ADIT_CHECK_RESULT_INIT { sizeof(adit_check_result), 0, 0, 0, 0, 0, 0 }
 
 /* Checks all metadata of an open volume, and repairs nothing (`adit check --repair` does, with the
- * volume closed). Changes meanwhile make it begin again, may cause false findings, and are -EBUSY after
- * some attempts. options and result may be NULL. 0 with findings, too. */
+ * volume closed). Changes meanwhile make it begin again, and are -EBUSY after some attempts. options and
+ * result may be NULL. 0 with findings, too. */
 int adit_check(adit_volume *volume, const adit_health_options *options, adit_check_result *result);
 
+/* adit_scrub_result.flags: the metadata could not be checked, since it was changed all the while. */
+#define ADIT_SCRUB_METADATA_UNCHECKED 0x1u
+
 typedef struct adit_scrub_result {
-    uint32_t struct_bytes; /* set by the caller */
-    uint32_t reserved;
+    uint32_t struct_bytes;    /* set by the caller */
+    uint32_t flags;           /* ADIT_SCRUB_ */
     uint64_t findings;        /* 0: nothing is lost */
     uint64_t bytes;           /* of data that were read */
     uint64_t unchecked_bytes; /* of them without a checksum, on a volume with checksums */
@@ -343,7 +346,8 @@ typedef struct adit_scrub_result {
 #define ADIT_SCRUB_RESULT_INIT { sizeof(adit_scrub_result), 0, 0, 0, 0 }
 
 /* Checks all metadata, and reads all data from the device, while the volume is in use. Lost data
- * stays lost, and reading it is -EIO: write it again, or remove the file. 0 with findings, too. */
+ * stays lost, and reading it is -EIO: write it again, or remove the file. 0 with findings, too, and with
+ * metadata that could not be checked. */
 int adit_scrub(adit_volume *volume, const adit_health_options *options, adit_scrub_result *result);
 
 /* ------------------------------------------------------------------------------------- files */

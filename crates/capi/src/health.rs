@@ -4,8 +4,9 @@ use crate::arguments::{answer, check_flags, growing_out, handle, invalid, option
 use crate::result::{guard, guard_unit};
 use crate::types::{
     AditFinding, AditInfo, CheckResult, FINDING_DATA, FINDING_METADATA, HealthOptions,
-    INFO_DATA_CHECKSUMS, INFO_FAILED, INFO_SHARED, INFO_SURVIVES, INFO_UNSAVED, ScrubResult,
-    TEXT_ADDRESS, TEXT_FAILURE, TEXT_LABEL, TEXT_MAPPING, TEXT_UNSAVED,
+    INFO_DATA_CHECKSUMS, INFO_FAILED, INFO_SHARED, INFO_SURVIVES, INFO_UNSAVED,
+    SCRUB_METADATA_UNCHECKED, ScrubResult, TEXT_ADDRESS, TEXT_FAILURE, TEXT_LABEL, TEXT_MAPPING,
+    TEXT_UNSAVED,
 };
 use crate::volume::VolumeHandle;
 use adit::{Result, ScrubOptions};
@@ -216,7 +217,10 @@ pub unsafe extern "C" fn adit_scrub(
         if let Some(place) = place {
             place.put(&ScrubResult {
                 struct_bytes: size_of::<ScrubResult>() as u32,
-                reserved: 0,
+                flags: match report.metadata_unchecked {
+                    true => SCRUB_METADATA_UNCHECKED,
+                    false => 0,
+                },
                 findings: listener.findings + report.damages_omitted,
                 bytes: report.bytes,
                 unchecked_bytes: report.unchecked_bytes,

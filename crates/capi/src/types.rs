@@ -305,6 +305,7 @@ pub struct AditFinding {
 
 pub const FINDING_METADATA: u32 = 1;
 pub const FINDING_DATA: u32 = 2;
+pub const SCRUB_METADATA_UNCHECKED: u32 = 1;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
@@ -322,7 +323,7 @@ pub struct CheckResult {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ScrubResult {
     pub struct_bytes: u32,
-    pub reserved: u32,
+    pub flags: u32,
     pub findings: u64,
     pub bytes: u64,
     pub unchecked_bytes: u64,
@@ -426,7 +427,7 @@ mod tests {
         structure!(CheckResult, "adit_check_result", struct_bytes "struct_bytes",
             findings "findings", directories "directories", files "files", orphans "orphans",
             blobs "blobs");
-        structure!(ScrubResult, "adit_scrub_result", struct_bytes "struct_bytes",
+        structure!(ScrubResult, "adit_scrub_result", struct_bytes "struct_bytes", flags "flags",
             findings "findings", bytes "bytes", unchecked_bytes "unchecked_bytes");
         structure!(AditBuffer, "adit_buffer", data "data", len "len", opaque "opaque");
         macro_rules! numbers {
@@ -490,7 +491,7 @@ mod tests {
             TEXT_FAILURE,
             TEXT_UNSAVED
         );
-        numbers!(FINDING_METADATA, FINDING_DATA);
+        numbers!(FINDING_METADATA, FINDING_DATA, SCRUB_METADATA_UNCHECKED);
         numbers!(LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG);
         for (kind, name) in [
             (FileKind::File, "FILE"),

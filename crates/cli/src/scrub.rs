@@ -16,6 +16,7 @@ struct ScrubLine<'a> {
     unchecked_bytes: u64,
     data_checksums: bool,
     problems: &'a [String],
+    metadata_unchecked: bool,
     damages: Vec<DamageLine<'a>>,
     damages_omitted: u64,
 }
@@ -59,9 +60,10 @@ pub(crate) fn scrub(arguments: &Scrub, options: &VolumeArguments) -> adit::Resul
     drop(progress);
     tell(arguments, &found, data_checksums)?;
     volume.close()?;
-    Ok(match found.is_clean() {
-        true => Outcome::Done,
-        false => Outcome::Problems,
+    Ok(match (found.is_clean(), found.metadata_unchecked) {
+        (true, false) => Outcome::Done,
+        (true, true) => Outcome::Partly,
+        (false, _) => Outcome::Problems,
     })
 }
 
@@ -74,6 +76,7 @@ fn tell(arguments: &Scrub, found: &Scrubbed, data_checksums: bool) -> adit::Resu
             unchecked_bytes: found.unchecked_bytes,
             data_checksums,
             problems: &found.problems,
+            metadata_unchecked: found.metadata_unchecked,
             damages: found.damages.iter().map(DamageLine::from).collect(),
             damages_omitted: found.damages_omitted,
         };
@@ -110,5 +113,11 @@ fn tell(arguments: &Scrub, found: &Scrubbed, data_checksums: bool) -> adit::Resu
         (true, bytes) => said += &format!(", {} of it had no checksum", format_size(bytes)),
     }
     writeln!(out, "{said}")?;
+    if found.metadata_unchecked {
+        let volume = &arguments.volume;
+        output::tell(&format!(
+            "adit: {volume}: the metadata was not checked: it is being changed all the while"
+        ));
+    }
     Ok(())
 }

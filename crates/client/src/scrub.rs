@@ -81,10 +81,12 @@ pub struct Scrubbed {
     pub damages_omitted: u64,
     /// Problems of the metadata, in the words of [`Volume::check`].
     pub problems: Vec<String>,
+    /// The metadata could not be checked: it was being changed all the while.
+    pub metadata_unchecked: bool,
 }
 
 impl Scrubbed {
-    /// True if nothing is damaged.
+    /// True if nothing that was looked at is damaged.
     pub fn is_clean(&self) -> bool {
         self.damages.is_empty() && self.problems.is_empty()
     }
@@ -95,7 +97,8 @@ impl Volume {
     /// bound on bytes a second. It finds all data that the device can't read; silent changes it
     /// finds only where there are checksums
     /// ([`MkfsOptions::data_checksums`](crate::MkfsOptions::data_checksums)). Lost data stays lost,
-    /// and reading it fails with `EIO`: write it again from a copy, or remove it.
+    /// and reading it fails with `EIO`: write it again from a copy, or remove it. Metadata that is
+    /// changed all the while stays [unchecked](Scrubbed::metadata_unchecked).
     ///
     /// `progress` gets the number of bytes read and their approximate total. It must be quick, and
     /// must not use the volume.
@@ -104,10 +107,11 @@ impl Volume {
         options: &ScrubOptions,
         mut progress: impl FnMut(u64, u64) + Send,
     ) -> Result<Scrubbed> {
-        let mut found = Scrubbed {
-            problems: self.check()?.problems,
-            ..Scrubbed::default()
-        };
+        let mut found = Scrubbed::default();
+        match self.check() {
+            Err(error) if error.errno() == Errno::BUSY => found.metadata_unchecked = true,
+            checked => found.problems = checked?.problems,
+        }
         let only_reads = self.statfs()?.read_only;
         let begin = Instant::now();
         let (mut next, mut bytes_max) = (Some((0, 0)), STEP_BYTES);

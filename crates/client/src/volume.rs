@@ -292,7 +292,7 @@ impl Volume {
 
     /// Checks the consistency of all metadata: superblocks, space, maps, attributes, names. It
     /// repairs nothing ([`Volume::repair`] does). Other operations run meanwhile: what they change
-    /// makes it begin again, may cause false problems, and is `EBUSY` after some attempts.
+    /// makes it begin again, and is `EBUSY` after some attempts.
     pub fn check(&self) -> Result<CheckReport> {
         self.check_with(|_, _| {})
     }

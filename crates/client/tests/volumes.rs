@@ -3,9 +3,10 @@
 #[path = "support/served.rs"]
 mod served;
 
-use adit::{Errno, Inspector, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use adit::{Errno, Inspector, MkfsOptions, OpenOptions, ScrubOptions, Volume, VolumeOptions};
 use served::{SERVED, Served};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 struct Image {
     _served: Option<Served>,
@@ -310,4 +311,38 @@ fn sigkill_loses_nothing_that_was_acknowledged() {
         }
         volume.close().expect("closed");
     }
+}
+
+#[test]
+fn a_scrub_reads_all_data_of_a_volume_that_changes_all_the_while() {
+    let image = image();
+    let volume = Volume::open(&image.address).expect("opened");
+    let data = vec![7; 8 << 20];
+    volume.write("/data", &data).expect("written");
+    for number in 0..2000 {
+        let name = format!("/file {number}");
+        volume.write(&name, b"some").expect("written");
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = format!("/new {}", number % 10);
+                volume.write(&name, &data[..20_000]).expect("written");
+                volume.remove_file(&name).expect("removed");
+            }
+        });
+        let scrubs = (0..3).map(|_| volume.scrub_with(&ScrubOptions::new(), |_, _| {}));
+        let scrubs: Vec<_> = scrubs.collect();
+        is_over.store(true, Ordering::Relaxed);
+        for found in scrubs {
+            let found = found.expect("scrubbed");
+            assert!(found.is_clean(), "{:?}", found.problems);
+            assert!(found.bytes >= data.len() as u64, "{} bytes", found.bytes);
+        }
+    });
+    volume.close().expect("closed");
 }

@@ -55,6 +55,8 @@ constexpr char kUsage[] =
     "  --value_size=100   8 to 1000000, except in fill100K\n"
     "  --instances=1      1 to 10: databases, each with a thread of its own\n"
     "  --processes=0      1: each with a process of its own, which opens PLACE by itself\n"
+    "  --warm_mib=0       at first a file of so many MiB is written and removed: the cache of a server,\n"
+    "                     or the kernel's, then has memory that was used before\n"
     "  --json=0           1: for programs\n"
     "\n"
     "  fillsync     a new database; a hundredth of the keys, at random, each Put is durable\n"
@@ -125,6 +127,7 @@ struct Settings {
   uint64_t value_size = 100;
   uint64_t instances = 1;
   uint64_t processes = 0;
+  uint64_t warm_mib = 0;
   uint64_t json = 0;
 };
 
@@ -638,7 +641,20 @@ class Alone : public Instance {
   Database database_;
 };
 
+// Writes and removes a file.
+void Warm(const Place& place, uint64_t mib) {
+  const std::string path = place.root + "adit-leveldb-bench-warm";
+  const std::string piece(1 << 20, 'w');
+  WritableFile* opened = nullptr;
+  Check(place.env->NewWritableFile(path, &opened), "warm");
+  std::unique_ptr<WritableFile> file(opened);
+  for (uint64_t i = 0; i < mib; ++i) Check(file->Append(piece), "warm");
+  Check(file->Close(), "warm");
+  Check(place.env->RemoveFile(path), "warm");
+}
+
 void Run(const Settings& settings) {
+  if (settings.warm_mib > 0) Warm(Place(settings.place), settings.warm_mib);
   std::unique_ptr<Place> place;
   std::vector<std::unique_ptr<Instance>> instances;
   if (settings.processes == 0) place = std::make_unique<Place>(settings.place);
@@ -689,6 +705,8 @@ bool Parse(int count, char** words, Settings* settings) {
       if (!ParseNumber(value, 8, 1000000, &settings->value_size)) return false;
     } else if (key == "--json") {
       if (!ParseNumber(value, 0, 1, &settings->json)) return false;
+    } else if (key == "--warm_mib") {
+      if (!ParseNumber(value, 0, 1 << 20, &settings->warm_mib)) return false;
     } else if (key == "--processes") {
       if (!ParseNumber(value, 0, 1, &settings->processes)) return false;
     } else if (key == "--instances") {

@@ -13,7 +13,7 @@ use crate::inode::symlink;
 use crate::names;
 use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
-use adit_base::{Errno, Result};
+use adit_base::{Errno, Error, Result};
 use adit_store::BlobId;
 use std::collections::BTreeMap;
 
@@ -33,8 +33,10 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
-/// How often a check lets others change what it looks at.
+/// How often a check lets others change what it looks at, and how often it doesn't. Then others may
+/// still change it where it waits for the device.
 const ATTEMPTS: usize = 2;
+const ATTEMPTS_ALONE: usize = 4;
 /// Names and inodes after which others get the worker.
 const STEPS_PER_TURN: usize = 256;
 /// Problems listed at most; a volume that is damaged all over has as many as entries.
@@ -106,16 +108,18 @@ fn shown(path: &str) -> &str {
 
 impl Fs {
     /// Checks the names of a volume. Other operations run meanwhile; if what they change may look
-    /// like damage, it begins again, and at last they wait.
+    /// like damage, it begins again, and at last they wait. EBUSY: it is changed all the while.
     pub async fn check_names(&self) -> Result<CheckReport> {
-        for _ in 0..ATTEMPTS {
-            let before = self.store.commit_point();
-            let report = self.walk_names(true).await?;
-            if report.problems.is_empty() || self.store.commit_point() == before {
+        for attempt in 0..ATTEMPTS + ATTEMPTS_ALONE {
+            let before = self.store.version();
+            let report = self.walk_names(attempt < ATTEMPTS).await?;
+            let is_same = before.is_some_and(|version| self.store.is_at(version));
+            if report.problems.is_empty() || is_same {
                 return Ok(report);
             }
         }
-        self.walk_names(false).await
+        let what = "check the names: they are being changed meanwhile";
+        Err(Error::with(Errno::BUSY, what))
     }
 
     /// Lets others have the worker, if it is time.

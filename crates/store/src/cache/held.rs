@@ -19,7 +19,7 @@ const PAGES_FEW: usize = 12;
 
 /// Which state of the cached metadata somebody looks at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Version(u64);
+pub struct Version(u64);
 
 impl Frames {
     /// The present state; none while a transaction becomes visible.

@@ -59,6 +59,7 @@ pub use claim::Claim;
 pub use frames::{Frames, PinnedFrame};
 pub(crate) use header::ADDRESS_BYTES_MAX;
 pub use header::CacheHeader;
+pub use held::Version;
 pub(crate) use held::{HeldPage, HeldPages};
 pub use leftover::{Content, Dead, Leftover, Purpose};
 pub use mapping::{CacheOptions, CachePlacement, Survive};

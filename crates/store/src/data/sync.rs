@@ -7,6 +7,7 @@
 //! ```
 
 use crate::blob::Blob;
+use crate::cache::Version;
 use crate::data::background::Busy;
 use crate::state::Store;
 use adit_base::Result;
@@ -83,6 +84,17 @@ impl Store {
     /// The place in the order of transactions after everything applied so far.
     pub fn commit_point(&self) -> crate::journal::Point {
         self.journal.point()
+    }
+
+    /// The present state of the metadata. None: it is being changed by another thread.
+    pub fn version(&self) -> Option<Version> {
+        self.frames.version()
+    }
+
+    /// Is it still this state? The journal's place would not tell: transactions that share a commit
+    /// have the same.
+    pub fn is_at(&self, version: Version) -> bool {
+        self.frames.is_at(version)
     }
 
     /// Makes everything applied before `point` durable; free if it is already.

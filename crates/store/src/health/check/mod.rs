@@ -114,8 +114,7 @@ impl Store {
             if self.writable().is_ok() {
                 self.sync_all().await?;
             }
-            // The journal's place would not do: transactions that share a commit have the same.
-            let before = self.frames.version();
+            let before = self.version();
             let state = self.state().await?;
             let checker = Checker {
                 store: self,
@@ -131,7 +130,7 @@ impl Store {
                 leaf: &mut *leaf,
             };
             let report = checker.run(&state).await?;
-            if report.is_clean() || before.is_some_and(|version| self.frames.is_at(version)) {
+            if report.is_clean() || before.is_some_and(|version| self.is_at(version)) {
                 return Ok(report);
             }
         }

@@ -150,4 +150,6 @@ fn commands_say_which_inodes_they_cannot_read_and_go_on_with_the_rest() {
     assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), "a\nb\nc\nd/\nf/\n");
     let errors = place.fails(1, &["rm", "-r", "v.adit", "/tree"]);
     assert!(errors.contains("/tree/"), "{errors}");
+    // All else is gone.
+    assert_eq!(place.ok(&["ls", "v.adit", "/tree"]), "b\nd/\n");
 }

@@ -379,6 +379,8 @@ impl Volume {
     }
 
     /// Removes a directory and everything in it, or a file, or a symbolic link itself. Not atomic.
+    /// What can't be removed stays, with the directories above it, and all else goes; the first
+    /// error.
     ///
     /// Before anything is removed: `EBUSY` for the root of the volume, `EINVAL` for a path that
     /// ends with `..`.
@@ -401,23 +403,35 @@ impl Volume {
         }
         // An explicit stack: how deep a tree is, is decided by whoever made it.
         let mut pending = vec![(path.to_owned(), false)];
+        let mut all = Ok(());
         while let Some((directory, emptied)) = pending.pop() {
             if emptied {
-                self.remove_dir(&directory)?;
+                let removed = self.remove_dir(&directory);
+                all = all.and(removed);
                 continue;
             }
-            let entries = self.read_dir(&directory)?;
-            pending.push((directory.clone(), true));
-            for entry in entries {
-                let entry = entry?;
-                let child = directory.join(std::ffi::OsStr::from_bytes(&entry.name));
-                match entry.kind {
-                    FileKind::Directory => pending.push((child, false)),
-                    _ => self.remove_file(&child)?,
+            let emptied = self.remove_files_of(&directory, &mut pending);
+            all = all.and(emptied);
+        }
+        all
+    }
+
+    /// Removes all in a directory but directories, which come to the stack, after itself.
+    fn remove_files_of(&self, directory: &Path, pending: &mut Vec<(PathBuf, bool)>) -> Result<()> {
+        pending.push((directory.to_owned(), true));
+        let mut all = Ok(());
+        for entry in self.read_dir(directory)? {
+            let entry = entry?;
+            let child = directory.join(std::ffi::OsStr::from_bytes(&entry.name));
+            match entry.kind {
+                FileKind::Directory => pending.push((child, false)),
+                _ => {
+                    let removed = self.remove_file(&child);
+                    all = all.and(removed);
                 }
             }
         }
-        Ok(())
+        all
     }
 
     /// The names in a directory, without `.` and `..`. An entry that exists during the whole

@@ -340,6 +340,11 @@ fn get_node(
         }
     }
     give_attributes(copy, &made, from, to)?;
+    if kind == FileKind::File && site.replaces() {
+        // Not every file system has the new file on its device before the old one is gone.
+        let synced = made.file().sync_all();
+        synced.map_err(|error| local(error, "sync", to))?;
+    }
     let metadata = made.metadata().map_err(create)?;
     site.settle()?;
     Ok(Some((metadata.dev(), metadata.ino())))

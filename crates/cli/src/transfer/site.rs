@@ -157,6 +157,11 @@ impl<'a, D: Directory> Site<'a, D> {
         }
     }
 
+    /// Something has the name, which is gone when the copy settles.
+    pub(super) fn replaces(&self) -> bool {
+        self.replaces
+    }
+
     /// The name until it settles.
     pub(super) fn at(&self) -> &OsStr {
         &self.at

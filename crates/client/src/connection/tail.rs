@@ -57,15 +57,6 @@ impl Files {
         self.all.clear();
     }
 
-    /// Messages before a file that never had a tail gets one.
-    fn first(&self) -> u32 {
-        match self.was_of_use {
-            _ if simulation::is_simulated() => 2,
-            true => MESSAGES_FEW,
-            false => MESSAGES_FIRST,
-        }
-    }
-
     fn note_end(&mut self, tail: &TailWriter) {
         self.was_of_use = tail.published() >= USEFUL_BYTES;
     }
@@ -115,11 +106,16 @@ impl Tails {
         let Some(mut files) = locked(&self.0) else {
             return (None, false);
         };
-        let first = files.first();
+        let was_of_use = files.was_of_use;
         let of_file = match (files.all.get_mut(&file), counts) {
             (Some(found), _) => found,
             (None, false) => return (None, false),
             (None, true) => {
+                let first = match was_of_use {
+                    _ if simulation::is_simulated() => 2,
+                    true => MESSAGES_FEW,
+                    false => MESSAGES_FIRST,
+                };
                 let new = FileAppends {
                     left: first,
                     next: first,

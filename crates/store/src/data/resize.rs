@@ -197,6 +197,7 @@ impl Store {
             blob.set_size(0);
             blob.truncating_from.set(end);
             self.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
+            self.let_others_run(resume.is_some()).await;
         }
         blob.dirty.borrow_mut().clear();
         blob.mtime.set(None);
@@ -326,6 +327,7 @@ impl Store {
                 blob.erased_at.set(self.journal.point());
             }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
+            self.let_others_run(resume.is_some()).await;
         }
         self.zero_tail(blob, size).await?;
         blob.truncating_from.set(0);
@@ -395,6 +397,7 @@ impl Store {
                     .await?
                 }
             };
+            self.let_others_run(page < to).await;
         }
         Ok(())
     }
@@ -516,8 +519,16 @@ impl Store {
                 .await?;
             page = filled;
             blob.allocation_hint.set(next_goal);
+            self.let_others_run(page < last).await;
         }
         Ok(())
+    }
+
+    /// Between two steps of an operation on many extents.
+    async fn let_others_run(&self, goes_on: bool) {
+        if goes_on {
+            self.reactor.yield_now().await;
+        }
     }
 
     async fn punch_locked(&self, blob: &Rc<Blob>, range: &Range<u64>) -> Result<()> {
@@ -545,6 +556,7 @@ impl Store {
                 .await
                 .map_err(half_way)?;
             self.drop_frames(blob, start, resume.unwrap_or(last as u32));
+            self.let_others_run(resume.is_some()).await;
         }
         Ok(())
     }

@@ -10,7 +10,8 @@ use adit_base::random::Prng;
 use adit_block::{Device, FaultConfig, FaultDevice};
 use adit_reactor::Engine;
 use adit_store::{
-    BlobId, MkfsOptions, Store, SyncKind, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode,
+    AllocateMode, BlobId, MkfsOptions, Store, SyncKind, XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX,
+    XattrMode,
 };
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
@@ -488,6 +489,53 @@ fn a_checkpoint_of_many_pages_lets_others_in_again_and_again() {
             Ok(())
         })
         .unwrap();
+}
+
+/// All others waited until an operation on many extents was done.
+#[test]
+fn an_operation_on_many_extents_lets_others_in_again_and_again() {
+    const EXTENTS: u64 = 400;
+    const END: u64 = 2 * EXTENTS * rig::PAGE;
+    async fn turns_of(operation: impl Future<Output = adit_base::Result<()>>) -> u64 {
+        let mut turns = 0;
+        let mut operation = pin!(operation);
+        let done = poll_fn(|context| {
+            turns += 1;
+            operation.as_mut().poll(context)
+        });
+        done.await.unwrap();
+        turns
+    }
+    let engine = open(&formatted(64 * MIB));
+    let turns = engine.run(|store| async move {
+        let mut turns = Vec::new();
+        for what in ["cut", "punched", "filled and zeroed", "deleted"] {
+            let blob = store.blob(create(store).await?).await?;
+            for page in (0..2 * EXTENTS).step_by(2) {
+                store.write(&blob, page * rig::PAGE, &[1; 4096]).await?;
+            }
+            store.sync(&blob, SyncKind::Data).await?;
+            let keep = AllocateMode::KeepSize;
+            turns.push((
+                what,
+                match what {
+                    "cut" => turns_of(store.resize(&blob, 0)).await,
+                    "punched" => turns_of(store.punch(&blob, 0..END)).await,
+                    "deleted" => turns_of(store.delete(blob.id)).await,
+                    _ => {
+                        turns_of(store.allocate(&blob, 0..END, keep)).await
+                            + turns_of(store.zero_range(&blob, 0..END, keep)).await
+                    }
+                },
+            ));
+        }
+        Ok(turns)
+    });
+    for (what, turns) in turns.unwrap() {
+        assert!(turns > EXTENTS / 20, "{what} in {turns} turns");
+    }
+    assert_clean(&engine);
+    drop_dead(engine);
 }
 
 /// A write of many small pieces is as long as one of few large ones: others have their turn in

@@ -136,8 +136,19 @@ impl Store {
         Ok(promise)
     }
 
-    /// Refuses what can't be written; answers where it ends.
+    /// Refuses what can't be written; answers where it ends. The caller holds `blob.lock`: a
+    /// truncation that runs is no failed one.
     pub(crate) fn check_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<u64> {
+        let end = self.check_place(blob, offset, len)?;
+        if end > blob.size() && blob.truncating_from.get() != 0 {
+            let what = "extend a file whose truncation failed half way: truncate it again";
+            return Err(Error::with(Errno::IO, what));
+        }
+        Ok(end)
+    }
+
+    /// The same, whatever a truncation does.
+    pub(crate) fn check_place(&self, blob: &Blob, offset: u64, len: u64) -> Result<u64> {
         self.writable()?;
         if blob.deleted.get() {
             return Err(Error::with(Errno::STALE, "write to a deleted blob"));
@@ -146,10 +157,6 @@ impl Store {
         if end > BLOB_BYTES_MAX {
             let what = format!("write beyond {BLOB_BYTES_MAX} bytes, the most that a file has");
             return Err(Error::with(Errno::FBIG, what));
-        }
-        if end > blob.size() && blob.truncating_from.get() != 0 {
-            let what = "extend a file whose truncation failed half way: truncate it again";
-            return Err(Error::with(Errno::IO, what));
         }
         Ok(end)
     }

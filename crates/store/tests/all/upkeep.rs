@@ -18,6 +18,7 @@ use std::io::IoSlice;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 fn free_pages(engine: &Arc<Engine<Store>>) -> u64 {
     engine
@@ -534,6 +535,55 @@ fn an_operation_on_many_extents_lets_others_in_again_and_again() {
     for (what, turns) in turns.unwrap() {
         assert!(turns > EXTENTS / 20, "{what} in {turns} turns");
     }
+    assert_clean(&engine);
+    drop_dead(engine);
+}
+
+/// It took the truncation for one that had failed.
+#[test]
+fn a_direct_write_waits_for_a_truncation_that_runs() {
+    const EXTENTS: u64 = 100;
+    let engine = open(&formatted(64 * MIB));
+    engine
+        .run(|store| async move {
+            let blob = store.blob(create(store).await?).await?;
+            for page in (0..2 * EXTENTS).step_by(2) {
+                store.write(&blob, page * rig::PAGE, &[1; 4096]).await?;
+            }
+            store.sync(&blob, SyncKind::Data).await?;
+            let mut cutting = pin!(store.resize(&blob, rig::PAGE));
+            let mut writing = pin!(store.write_direct(&blob, 10 * rig::PAGE, &[2; 4096]));
+            // Since the operation yields only after its first step.
+            let mut cut = Poll::Pending;
+            poll_fn(|context| {
+                while cut.is_pending() && blob.size() > rig::PAGE {
+                    cut = cutting.as_mut().poll(context);
+                }
+                assert!(cut.is_pending(), "one step");
+                Poll::Ready(())
+            })
+            .await;
+            let mut written = None;
+            poll_fn(|context| {
+                if written.is_none()
+                    && let Poll::Ready(done) = writing.as_mut().poll(context)
+                {
+                    written = Some(done);
+                }
+                if cut.is_pending() {
+                    cut = cutting.as_mut().poll(context);
+                }
+                match cut.is_ready() && written.is_some() {
+                    true => Poll::Ready(()),
+                    false => Poll::Pending,
+                }
+            })
+            .await;
+            written.unwrap().unwrap();
+            assert_eq!(blob.size(), 11 * rig::PAGE);
+            Ok(())
+        })
+        .unwrap();
     assert_clean(&engine);
     drop_dead(engine);
 }

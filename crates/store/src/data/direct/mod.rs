@@ -43,7 +43,7 @@ impl Store {
     /// Writes at `offset`, past the cache where that is possible. As durable as any write: not
     /// before a sync.
     pub async fn write_direct(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
-        self.check_write(blob, offset, data.len() as u64)?;
+        self.check_place(blob, offset, data.len() as u64)?;
         let aligned =
             (offset | data.len() as u64).is_multiple_of(self.write_unit()) && !data.is_empty();
         if aligned && self.overwrite(blob, offset, data).await? {

@@ -594,6 +594,43 @@ fn no_append_is_acknowledged_by_a_volume_that_has_failed() {
     drop(served.volume);
 }
 
+/// Bytes that were appended in memory were lost when their file was closed after the volume had
+/// failed, though the next opening takes all other data over that was not written.
+#[test]
+fn a_volume_that_has_failed_keeps_appends_for_the_next_opening() {
+    let device = FaultDevice::new(FaultConfig {
+        size_bytes: 128 << 20,
+        identity: 16,
+        ..FaultConfig::default()
+    });
+    let served = Lasting::on(device.clone());
+    let there = Volume::open(&served.address).expect("connected");
+    let log = there.open_file("/log", &read_write()).expect("opened");
+    for number in 0..SOME {
+        log.append(&line(number)).expect("appended");
+    }
+    let other = there.open_file("/other", &read_write()).expect("opened");
+    let errors = FaultRule::new(FaultOn::Write, FaultEffect::Error(adit::Errno::IO));
+    device.inject(errors);
+    other.append(b"x").expect("appended");
+    other.sync_all().expect_err("the journal can't be written");
+    device.clear_faults();
+    drop(log);
+    // The server is behind it. Nobody sees the file without what was acknowledged.
+    there.metadata("/other").expect("known");
+    match there.read("/log") {
+        // On a slow machine it was absorbed before the failure.
+        Ok(content) => assert_eq!(content, lines(0..SOME)),
+        Err(unread) => assert_eq!(unread.errno(), adit::Errno::ROFS, "{unread}"),
+    }
+    drop((other, there));
+    served.server.stop();
+    served.volume.close().expect_err("the volume has failed");
+    let volume = Lasting::open(device).expect("opened");
+    assert_eq!(volume.read("/log").expect("read"), lines(0..SOME));
+    volume.close().expect("closed");
+}
+
 /// A rename over a file writes what was appended to its source before. If that clears set-ID bits,
 /// that transaction's number was taken for the rename's: after a kill in between, a rename counted
 /// as done that wasn't.

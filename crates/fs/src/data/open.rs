@@ -194,7 +194,7 @@ impl Fs {
         match file.tail().is_some() {
             // The end of the volume tries again.
             true if keeps_tail => drop(self.tails.end(inode.id).await),
-            true => self.tails.end_or_lose(inode.id).await,
+            true => self.tails.end_at_close(&inode).await,
             false => {}
         }
         if file.set_maps(false)

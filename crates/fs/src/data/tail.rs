@@ -7,6 +7,7 @@
 
 use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
+use crate::open::inode::Inode;
 use crate::open::tail::{Tail, Tails};
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
@@ -232,20 +233,23 @@ impl Tails {
         self.store.without_receipt(end).await
     }
 
-    /// As [`Tails::end`], for the end of its descriptor: what can't be written is lost, and the
-    /// next sync of the file, by whichever descriptor, says so.
+    /// As [`Tails::end`], for the end of its descriptor: bytes that can't be written are lost, and
+    /// the next sync of the file, by whichever descriptor, says so. A volume that has failed keeps
+    /// the tail for the next opening, as it keeps its other unwritten data.
     #[inline]
-    pub(crate) async fn end_or_lose(&self, id: BlobId) {
-        let Some(tail) = self.tail(id) else {
+    pub(crate) async fn end_at_close(&self, inode: &Inode) {
+        let Some(tail) = self.tail(inode.id) else {
             return;
         };
-        if let Err(error) = self.end(id).await {
+        if let Err(error) = self.end(inode.id).await {
             let _turn = tail.turn.write().await;
-            if !tail.has_ended.get() {
-                self.lose(&tail, &error);
-                if !tail.inode.unlinked.get() {
-                    self.losses.borrow_mut().insert(id, error.errno());
-                }
+            let is_kept = self.store.has_failed() && !inode.unlinked.get();
+            if tail.has_ended.get() || is_kept {
+                return;
+            }
+            self.lose(&tail, &error);
+            if !inode.unlinked.get() {
+                self.losses.borrow_mut().insert(inode.id, error.errno());
             }
         }
     }

@@ -41,6 +41,11 @@ impl Store {
         }
     }
 
+    /// Does the volume take no more writes, until it is opened anew?
+    pub fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
     /// A request at a device page.
     pub(crate) fn request(&self, operation: Operation, page: u64) -> Request {
         Request {

@@ -106,6 +106,7 @@ struct file {
     struct volume *volume;
     struct database *database; /* of a main database only */
     char *path;                /* in the volume */
+    int kind;                  /* SQLITE_OPEN_MAIN_DB and its like */
     unsigned forks;            /* when it was opened */
     int level;                 /* SQLITE_LOCK_... */
     int last_errno;

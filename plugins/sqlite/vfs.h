@@ -28,6 +28,10 @@ SQLITE_EXTENSION_INIT3
 #endif
 #endif
 
+#ifndef SQLITE_OPEN_SUPER_JOURNAL
+#define SQLITE_OPEN_SUPER_JOURNAL SQLITE_OPEN_MASTER_JOURNAL /* its name until SQLite 3.33 */
+#endif
+
 #include "adit_sqlite.h"
 
 #include <pthread.h>

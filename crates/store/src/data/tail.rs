@@ -173,7 +173,7 @@ impl Store {
                 error.context(format_args!("{what} {slot} ({way})"))
             };
             match absorbed {
-                Ok(bytes) if bytes.is_empty() => {}
+                Ok([]) => {}
                 Ok(bytes) => {
                     let appended = self.append_left(&blob, bytes).await;
                     appended.map_err(refused)?;

@@ -47,11 +47,29 @@ static int file_read(sqlite3_file *base, void *data, int len, sqlite3_int64 offs
     return got < len ? SQLITE_IOERR_SHORT_READ : SQLITE_OK;
 }
 
+/*
+ * Is this the name of a database's journal or super-journal that isn't in a volume, about to be noted in a super-journal
+ * or a journal of ours? After a crash SQLite asks the VFS of each database for all these names. That of a database
+ * outside of volumes finds no super-journal in them, and would take the transaction for committed.
+ */
+static int leads_outside(const struct file *file, const char *data, int len)
+{
+    const int suffix = (int)strlen("-mjXXXXXX9XX");
+    if (file->kind & SQLITE_OPEN_SUPER_JOURNAL)
+        return len > 0 && memmem(data, (size_t)len, "//", 2) == NULL;
+    return (file->kind & SQLITE_OPEN_MAIN_JOURNAL) && len > suffix && len < NAME_BYTES_MAX && data[len - 3] == '9' &&
+           memcmp(data + len - suffix, "-mj", 3) == 0 && memchr(data, '\0', (size_t)len) == NULL &&
+           memmem(data, (size_t)len, "//", 2) == NULL;
+}
+
 static int file_write(sqlite3_file *base, const void *data, int len, sqlite3_int64 offset)
 {
     struct file *file = (struct file *)base;
     int64_t written;
     int code;
+    if (leads_outside(file, data, len))
+        return tell(SQLITE_IOERR_WRITE, "a transaction over databases in a volume and outside, with rollback journals, "
+                                        "could not be undone after a crash: commit to them one after another");
     if (file->batch.open)
         return batch_write(file, data, len, offset);
     code = batch_sync_journal(file);

@@ -184,6 +184,7 @@ static int vfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int 
     int code;
     memset(file, 0, sizeof(*file));
     file->forks = forks();
+    file->kind = flags & (SQLITE_OPEN_MAIN_JOURNAL | SQLITE_OPEN_SUPER_JOURNAL);
     code = open_named(file, name, &flags);
     file->powersafe_overwrite = 1;
     if (code == SQLITE_OK && (flags & SQLITE_OPEN_MAIN_DB)) {
@@ -276,12 +277,24 @@ static int check_super_journal(const char *address, const char *path)
     return code;
 }
 
+/* Only a super-journal can have a name without a volume. Whether it is there this VFS can't tell: of a name that isn't
+ * there SQLite takes the transaction for committed. */
+static int refuse_super_journal(const char *name)
+{
+    char *words = sqlite3_mprintf("%s is of a transaction over several databases, by a program under adit run or with a "
+                                  "database that is in no volume: open them there once, for it to be undone or completed",
+                                  name);
+    const int code = words != NULL ? tell(SQLITE_CANTOPEN, words) : SQLITE_NOMEM;
+    sqlite3_free(words);
+    return code;
+}
+
 /* A file that is empty doesn't exist for SQLite. */
 static int vfs_access(sqlite3_vfs *vfs, const char *name, int flags, int *result)
 {
     char address[NAME_BYTES_MAX];
     const char *path = divide(name, address);
-    int code = path != NULL ? check_super_journal(address, path) : SQLITE_IOERR_ACCESS;
+    int code = path != NULL ? check_super_journal(address, path) : refuse_super_journal(name);
     struct volume *volume = code == SQLITE_OK ? volume_acquire(address, &code) : NULL;
     adit_stat stat = ADIT_STAT_INIT;
     int found;

@@ -28,6 +28,10 @@ SQLITE_EXTENSION_INIT3
 #endif
 #endif
 
+#ifndef SQLITE_OPEN_SUPER_JOURNAL
+#define SQLITE_OPEN_SUPER_JOURNAL SQLITE_OPEN_MASTER_JOURNAL /* its name until SQLite 3.33 */
+#endif
+
 #include "adit_sqlite.h"
 
 #include <pthread.h>
@@ -106,6 +110,7 @@ struct file {
     struct volume *volume;
     struct database *database; /* of a main database only */
     char *path;                /* in the volume */
+    int kind;                  /* SQLITE_OPEN_MAIN_DB and its like */
     unsigned forks;            /* when it was opened */
     int level;                 /* SQLITE_LOCK_... */
     int last_errno;

@@ -224,6 +224,72 @@ fn python_and_attach_work_as_the_documentation_says() {
     assert!(host.exists());
 }
 
+/// After a kill in such a commit the database outside was half written, and nothing undid it: SQLite
+/// looked for the super-journal with the VFS of each database, and the other one has no such name.
+#[test]
+fn a_transaction_over_a_database_outside_is_refused_before_it_writes() {
+    let folder = scratch();
+    mkfs(folder.path());
+    let inside = "file:/app.db?vfs=adit&volume=v.adit";
+    let outside = "file:host.db?vfs=unix";
+    for (first, second) in [(inside, outside), (outside, inside)] {
+        let attached = format!(".open {first}\nATTACH '{second}' AS other;\n");
+        let made = "CREATE TABLE IF NOT EXISTS main.t (n); CREATE TABLE IF NOT EXISTS other.t (n);
+            INSERT INTO main.t VALUES (0); INSERT INTO other.t VALUES (0);";
+        let output = shell(folder.path(), &format!("{attached}{made}"));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let both = "BEGIN; UPDATE main.t SET n = 1; UPDATE other.t SET n = 1;\nCOMMIT;";
+        let output = shell(folder.path(), &format!("{attached}{both}"));
+        let errors = text(&output.stderr);
+        assert!(errors.contains("in a volume and outside"), "{errors}");
+        assert!(!output.status.success(), "{errors}");
+        let values = "SELECT m.n, o.n FROM main.t m, other.t o;";
+        let output = shell(folder.path(), &format!("{attached}{values}"));
+        let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+        assert!(!printed.is_empty(), "{errors}");
+        assert!(printed.lines().all(|row| row == "0|0"), "{printed}{errors}");
+        // With WALs there is no super-journal.
+        let modes = "PRAGMA main.journal_mode = wal;\nPRAGMA other.journal_mode = wal;\n";
+        let back = "PRAGMA main.journal_mode = delete;\nPRAGMA other.journal_mode = delete;\n";
+        let same = both.replace("= 1", "= 0");
+        let output = shell(folder.path(), &format!("{attached}{modes}{same}\n{back}"));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+/// It was a "disk I/O error" without words.
+#[test]
+fn a_super_journal_that_is_in_no_volume_is_told_in_words() {
+    let folder = scratch();
+    let image = mkfs(folder.path());
+    let open = ".open file:/app.db?vfs=adit&volume=v.adit\n";
+    let output = shell(folder.path(), &format!("{open}CREATE TABLE t (n);"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // What a killed process has left: a journal that ends with the name of its super-journal.
+    let name = b"/adit/app.db-mj0123459AB";
+    let sum = name.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+    let mut journal = vec![0xff; 512];
+    journal.extend(name);
+    journal.extend((name.len() as u32).to_be_bytes());
+    journal.extend(sum.to_be_bytes());
+    journal.extend([0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7]);
+    let volume = adit::Volume::open(image.to_str().expect("plain")).expect("it was closed");
+    let mut options = adit::OpenOptions::new();
+    let file = volume.open_file("/app.db-journal", options.write(true).create(true));
+    let file = file.expect("made");
+    file.write_at(&journal, 0).expect("written");
+    drop(file);
+    volume.close().expect("closed");
+    let output = shell(folder.path(), &format!("{open}SELECT * FROM t;"));
+    let errors = text(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    assert!(
+        errors.contains("/adit/app.db-mj0123459AB is of a transaction"),
+        "{errors}"
+    );
+    assert!(errors.contains("adit run"), "{errors}");
+}
+
 #[test]
 fn a_database_moves_in_with_backup_and_out_again() {
     let folder = scratch();

@@ -122,6 +122,46 @@ fn sqlite_keeps_a_database_on_a_volume() {
     assert_clean(&place);
 }
 
+/// A process with the plugin is killed in a commit over several databases: `c.db` is half written,
+/// and its journal names the super-journal.
+const HALF: &str = "
+import os, sqlite3
+for number, address in enumerate([os.path.realpath('v.adit'), 'unix:/run/adit.sock']):
+    a = f'/adit/a{number}.db'
+    db = sqlite3.connect(a, isolation_level=None)
+    db.execute('create table t (n, filler)')
+    db.execute('begin')
+    db.executemany('insert into t values (0, zeroblob(900))', [()] * 500)
+    db.execute('commit')
+    db.execute('pragma cache_size = 10')
+    db.execute('begin')
+    db.execute('update t set n = 1')
+    # Most pages are in the file, and all old ones in the journal.
+    content, journal = open(a, 'rb').read(), open(a + '-journal', 'rb').read()
+    db.execute('rollback')
+    name = f'{address}//c{number}.db-mj0123459AB'.encode()
+    journal += b'1234' + name + len(name).to_bytes(4, 'big') + sum(name).to_bytes(4, 'big')
+    journal += bytes([0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7])
+    c = f'/adit/c{number}.db'
+    open(c, 'wb').write(content)
+    open(c + '-journal', 'wb').write(journal)
+    children = f'{address}//c{number}.db-journal\\0{address}//other.db-journal\\0'
+    open(c + '-mj0123459AB', 'wb').write(children.encode())
+    found = sqlite3.connect(c).execute('select min(n), max(n) from t').fetchone()
+    print(found, os.path.exists(c + '-mj0123459AB'))
+";
+
+/// SQLite looked for the super-journal at the address of the volume, which is no path, found none,
+/// and left the half as it was.
+#[test]
+fn a_transaction_of_the_plugin_over_several_databases_is_undone() {
+    need!();
+    let place = Place::with_volume();
+    let done = run(&place, &["python3", "-c", HALF]);
+    assert_eq!(done, "(0, 0) False\n(0, 0) False\n");
+    assert_clean(&place);
+}
+
 #[test]
 fn the_list_of_calls_is_that_of_the_library() {
     need!();

@@ -21,6 +21,9 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+/// How the address of a volume in a server begins.
+const SOCKET: &[u8] = b"unix:";
+
 /// Where a path leads.
 pub(crate) enum Place {
     /// To the host's file systems.
@@ -125,6 +128,28 @@ fn behind<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     (rest.is_empty() || rest[0] == b'/').then_some(rest)
 }
 
+/// What is behind the address of a volume, `ADDRESS//PATH`: the plugin for SQLite names files so.
+/// Such names are in the journals of a transaction over several databases. A program that didn't
+/// find its super-journal would take the transaction of a killed process for committed, and leave
+/// half of it. None: another path, of which the host knows more.
+fn behind_address(path: &[u8]) -> Option<&[u8]> {
+    let end = path.windows(2).skip(1).position(|two| two == b"//")? + 1;
+    let (address, rest) = path.split_at(end);
+    let is_address = address.starts_with(SOCKET) || is_image(address);
+    is_address.then_some(rest)
+}
+
+/// Is it a file or a device of the host, so that no path leads through it?
+fn is_image(path: &[u8]) -> bool {
+    let Ok(found) = rustix::fs::stat(path) else {
+        return false;
+    };
+    matches!(
+        rustix::fs::FileType::from_raw_mode(found.st_mode),
+        rustix::fs::FileType::RegularFile | rustix::fs::FileType::BlockDevice
+    )
+}
+
 /// Could its text be written in a shorter way?
 fn is_long_way(path: &[u8]) -> bool {
     path.windows(2).any(|two| two == b"//" || two == b"/.")
@@ -179,6 +204,9 @@ fn absolute(path: &[u8]) -> Place {
     let mut short = squeezed(path);
     if path.ends_with(b"/") {
         short.push(b'/');
+    }
+    if let Some(rest) = behind_address(path) {
+        return inside_root(rest);
     }
     match behind(&short, prefix()) {
         Some(rest) => inside_root(rest),
@@ -359,6 +387,11 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
     let path = unsafe { text(path) };
     if path.first() == Some(&b'/') {
         return by_descriptor(path).unwrap_or_else(|| absolute(path));
+    }
+    if path.starts_with(SOCKET)
+        && let Some(rest) = behind_address(path)
+    {
+        return inside_root(rest);
     }
     if directory == libc::AT_FDCWD {
         return from_working_directory(path);

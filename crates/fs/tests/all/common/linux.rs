@@ -68,7 +68,29 @@ pub struct Pair {
 }
 
 /// Scripts that a tick fell into are done again so often, if the sides differ.
-const ATTEMPTS_MAX: u32 = 10;
+const ATTEMPTS_MAX: u32 = 20;
+
+/// This thread before all others, as long as it lives: beside busy programs a tick would fall into
+/// a step of nearly every script.
+struct Urgent;
+
+impl Urgent {
+    fn new() -> Urgent {
+        Urgent::set(-20);
+        Urgent
+    }
+
+    fn set(nice: libc::c_int) {
+        // SAFETY: plain call, about this thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        Urgent::set(0);
+    }
+}
 
 impl Pair {
     fn both(&mut self, who: &Credentials, step: &Call<'_>) -> [Outcome; 2] {
@@ -190,11 +212,13 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
             "the kernel is asked as root, with the target directory (or ADIT_POSIX_DIRECTORY) on ext4 with relatime",
         );
     }
+    let _urgent = Urgent::new();
     let mut attempt = 1;
     let differences = loop {
         let inside = directory.path().join(format!("root{attempt}"));
         let pair = run_script(&inside, &mut script);
         if !pair.ticked || pair.differences.is_empty() || attempt == ATTEMPTS_MAX {
+            println!("attempt {attempt}, a tick fell into a step: {}", pair.ticked);
             break pair.differences;
         }
         attempt += 1;

@@ -218,7 +218,10 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
         let inside = directory.path().join(format!("root{attempt}"));
         let pair = run_script(&inside, &mut script);
         if !pair.ticked || pair.differences.is_empty() || attempt == ATTEMPTS_MAX {
-            println!("attempt {attempt}, a tick fell into a step: {}", pair.ticked);
+            println!(
+                "attempt {attempt}, a tick fell into a step: {}",
+                pair.ticked
+            );
             break pair.differences;
         }
         attempt += 1;

@@ -53,6 +53,11 @@ fn essences(before: &Tree, tree: &Tree) -> Vec<String> {
         .collect()
 }
 
+/// Without times.
+fn plain(tree: &Tree) -> Vec<String> {
+    essences(tree, tree)
+}
+
 /// Both sides.
 pub struct Pair {
     volume: Volume,
@@ -61,6 +66,8 @@ pub struct Pair {
     before: (Tree, Tree),
     /// Where they came to different results.
     differences: Vec<String>,
+    /// The same, times left out of account.
+    without_times: Vec<String>,
     steps: usize,
     /// A tick of the clock fell into a step of one side: which of the times that the step sets is
     /// the later one depends on that.
@@ -119,8 +126,9 @@ impl Pair {
         let [ours, theirs] = self.both(who, step);
         let name = format!("step {} of user {}: {step:?}", self.steps, who.uid);
         if ours != theirs {
-            self.differences
-                .push(format!("{name}:\n  library {ours:?}\n  kernel  {theirs:?}"));
+            let difference = format!("{name}:\n  library {ours:?}\n  kernel  {theirs:?}");
+            self.without_times.push(difference.clone());
+            self.differences.push(difference);
         }
         let succeeded = ours.is_ok() || theirs.is_ok();
         if !look {
@@ -134,6 +142,9 @@ impl Pair {
         }
         for line in theirs.iter().filter(|line| !ours.contains(line)) {
             self.differences.push(format!("{name}:\n  kernel  {line}"));
+        }
+        if plain(&now.0) != plain(&now.1) {
+            self.without_times.push(name);
         }
         self.before = now;
         succeeded
@@ -158,11 +169,11 @@ impl Pair {
     /// Everything there is looks alike, times left out of account.
     pub fn look(&mut self) {
         self.before = self.now();
-        let plain = |tree: &Tree| essences(tree, tree);
         let (ours, theirs) = (plain(&self.before.0), plain(&self.before.1));
         for (ours, theirs) in ours.iter().zip(&theirs).filter(|(a, b)| a != b) {
-            self.differences
-                .push(format!("in the end:\n  library {ours}\n  kernel  {theirs}"));
+            let difference = format!("in the end:\n  library {ours}\n  kernel  {theirs}");
+            self.without_times.push(difference.clone());
+            self.differences.push(difference);
         }
         assert_eq!(ours.len(), theirs.len());
     }
@@ -200,7 +211,8 @@ fn is_possible(directory: &std::path::Path) -> bool {
 ///
 /// Copying a range within a file sets its time of access and then that of its last change. Once on
 /// a busy machine the kernel was interrupted between the two; so the next read changed the time of
-/// access on one side only. A script during which a tick fell into a step proves no difference.
+/// access on one side only. A script during which a tick fell into a step proves no difference of
+/// times.
 #[track_caller]
 pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     // Another file system of the kernel, or a mount, may take this one's place.
@@ -253,6 +265,7 @@ fn run_script(inside: &std::path::Path, script: &mut impl FnMut(&mut Pair)) -> P
         kernel: Kernel::new(inside).expect("root may make it one"),
         before: Default::default(),
         differences: Vec::new(),
+        without_times: Vec::new(),
         steps: 0,
         ticked: false,
     };

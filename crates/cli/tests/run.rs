@@ -162,6 +162,24 @@ fn a_transaction_of_the_plugin_over_several_databases_is_undone() {
     assert_clean(&place);
 }
 
+/// A mistaken path of the host removed what has that name in the volume.
+#[test]
+fn a_path_behind_an_image_leads_into_the_volume_only_to_journals() {
+    need!();
+    let place = Place::with_volume();
+    let script = "import os\n\
+        os.close(os.open('/adit/data', os.O_CREAT))\n\
+        image = os.path.abspath('v.adit')\n\
+        for name in '//', '//data', '//data-mj0A1B2C8FF':\n\
+        \x20   try: print(os.stat(image + name))\n\
+        \x20   except NotADirectoryError: print('nowhere')\n\
+        try: os.stat(image + '//data-mj0A1B2C9FF')\n\
+        except FileNotFoundError: print('not there')\n";
+    let said = run(&place, &["python3", "-c", script]);
+    assert_eq!(said, "nowhere\nnowhere\nnowhere\nnot there\n");
+    assert_clean(&place);
+}
+
 #[test]
 fn the_list_of_calls_is_that_of_the_library() {
     need!();

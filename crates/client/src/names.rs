@@ -421,7 +421,10 @@ impl Volume {
         pending.push((directory.to_owned(), true));
         let mut all = Ok(());
         for entry in self.read_dir(directory)? {
-            let entry = entry?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => return all.and(Err(error)),
+            };
             let child = directory.join(std::ffi::OsStr::from_bytes(&entry.name));
             match entry.kind {
                 FileKind::Directory => pending.push((child, false)),

@@ -135,8 +135,18 @@ fn behind<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
 fn behind_address(path: &[u8]) -> Option<&[u8]> {
     let end = path.windows(2).skip(1).position(|two| two == b"//")? + 1;
     let (address, rest) = path.split_at(end);
-    let is_address = address.starts_with(SOCKET) || is_image(address);
-    is_address.then_some(rest)
+    let is_address = || address.starts_with(SOCKET) || is_image(address);
+    (is_journal(rest) && is_address()).then_some(rest)
+}
+
+/// Has it the name of a rollback journal of SQLite's, or of a super-journal (`-mjXXXXXX9XX`)? A
+/// mistaken path of the host's leads nowhere, and not into the volume.
+fn is_journal(path: &[u8]) -> bool {
+    const SUPER_JOURNAL: &[u8] = b"-mj??????9??";
+    let fits = |(byte, pattern): (&u8, &u8)| byte == pattern || *pattern == b'?';
+    let is_super_journal = path.len() > SUPER_JOURNAL.len()
+        && (path.iter().rev().zip(SUPER_JOURNAL.iter().rev())).all(fits);
+    is_super_journal || path.ends_with(b"-journal")
 }
 
 /// Is it a file or a device of the host, so that no path leads through it?

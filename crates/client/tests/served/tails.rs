@@ -152,7 +152,6 @@ fn appends_to_a_file_that_nobody_else_has_are_no_messages() {
     served.end();
 }
 
-/// Whatever comes behind an append that was acknowledged is behind it.
 #[test]
 fn a_file_after_a_tail_of_use_has_one_soon() {
     let served = Lasting::new();
@@ -176,6 +175,7 @@ fn a_file_after_a_tail_of_use_has_one_soon() {
     served.end();
 }
 
+/// Whatever comes behind an append that was acknowledged is behind it.
 #[test]
 fn other_operations_come_behind_appends() {
     let served = Lasting::new();

@@ -86,7 +86,9 @@ impl Orphans {
     /// Deletes an orphan without open descriptors. If that fails it stays an orphan until the next
     /// opening.
     pub(crate) async fn reclaim(&self, id: BlobId, kind: FileKind) {
-        if let Err(error) = self.delete(id, kind).await {
+        if let Err(error) = self.delete(id, kind).await
+            && error.errno() != Errno::CANCELED
+        {
             let volume = self.store.reactor().name();
             tracing::warn!(%volume, %error, inode = id.slot, "a file without a name was not deleted and keeps its space; the next open tries again");
         }

@@ -25,6 +25,7 @@ use crate::state::{ColdFuture, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -214,15 +215,17 @@ impl Store {
         }
         let missing = holes.len() as u64;
         self.reserve(missing).await?;
+        let promised = Cell::new(missing);
         let filled: ColdFuture<'_, _> = Box::pin(async {
             for (first, end) in runs(holes) {
-                self.fill_holes(blob, first.into(), end.into(), Intent::Upkeep)
+                let (first, end) = (first.into(), end.into());
+                self.fill_holes(blob, first, end, Intent::Upkeep, &promised)
                     .await?;
             }
             Ok(())
         });
         let filled = filled.await;
-        self.reservations.end(missing);
+        self.reservations.end(promised.get());
         filled
     }
 }

@@ -1,7 +1,8 @@
 //! Changing a blob's extent: truncation, preallocation, punching holes, zeroing ranges, deletion.
 //!
 //! All of it happens with `map_lock` and `lock` held exclusively, so that no page is between
-//! states, in transactions of bounded size: a crash between two of them leaves a blob whose pages
+//! states, in transactions of bounded size, between which operations on other blobs run. A crash
+//! between two of them leaves a blob whose pages
 //! beyond its end, or whose slot without a name, are freed when it is deleted. Frames go right
 //! after the transaction that freed their pages: an operation that fails has lost nothing.
 
@@ -15,6 +16,7 @@ use crate::metadata::pages::{Pages, Stop};
 use crate::state::Store;
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -151,7 +153,8 @@ impl Store {
     }
 
     /// Deletes a blob that nothing refers to: its data, then its slot. After a crash in between,
-    /// whoever still has its id calls again.
+    /// whoever still has its id calls again; so does who deletes it beside a closing of the volume,
+    /// which ends that: ECANCELED.
     pub async fn delete(&self, id: BlobId) -> Result<()> {
         let blob = self.blob(id).await?;
         let _map = self.lock_map(&blob).await;
@@ -197,6 +200,9 @@ impl Store {
             blob.set_size(0);
             blob.truncating_from.set(end);
             self.drop_frames(&blob, start, resume.unwrap_or(u32::MAX));
+            if resume.is_some() && self.closing.get() {
+                return Err(Errno::CANCELED.into());
+            }
             self.let_others_run(resume.is_some()).await;
         }
         blob.dirty.borrow_mut().clear();
@@ -323,7 +329,10 @@ impl Store {
             blob.set_size(size);
             blob.truncating_from.set(end);
             if resume.is_some() {
-                self.withdraw_hints(blob, start);
+                // Nobody gets new ones: the pages lie behind the end.
+                if start == from {
+                    self.withdraw_hints(blob, start);
+                }
                 blob.erased_at.set(self.journal.point());
             }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
@@ -451,8 +460,10 @@ impl Store {
             return Ok(());
         }
         self.reserve_to_take(missing).await?;
-        let result = self.fill_holes(blob, first, last, Intent::Free).await;
-        self.reservations.end(missing);
+        let promised = Cell::new(missing);
+        let filling = self.fill_holes(blob, first, last, Intent::Free, &promised);
+        let result = filling.await;
+        self.reservations.end(promised.get());
         if result.is_err() && self.writable().is_ok() {
             for hole in holes {
                 let range = hole.start * PAGE..hole.end * PAGE;
@@ -462,23 +473,25 @@ impl Store {
         result
     }
 
+    /// `promised`: pages that it may take. Those that it has taken are promised no more.
     pub(crate) async fn fill_holes(
         &self,
         blob: &Rc<Blob>,
         first: u64,
         last: u64,
         intent: Intent,
+        promised: &Cell<u64>,
     ) -> Result<()> {
         let store = self;
         let mut page = first;
         while page < last {
             let near = self.allocation_hint(blob);
-            let (filled, next_goal) = store
+            let (filled, next_goal, taken) = store
                 .run_transaction(intent, 0, |txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
                     let valid_pages = slot.valid_size.div_ceil(PAGE);
-                    let (mut at, mut near) = (page, near);
+                    let (mut at, mut near, mut taken) = (page, near, 0);
                     let groups = txn.state()?.groups_initialized;
                     for _ in 0..EXTENTS_PER_TRANSACTION {
                         // A new group takes some tens of frames.
@@ -508,17 +521,21 @@ impl Store {
                                     unwritten,
                                 };
                                 extents::insert(txn, &mut slot, blob.id.slot, extent)?;
+                                taken += u64::from(run.pages);
                                 at += u64::from(run.pages);
                                 near = run.page + u64::from(run.pages);
                             }
                         }
                     }
                     txn.put(blob.id, slot)?;
-                    Ok((at, near))
+                    Ok((at, near, taken))
                 })
                 .await?;
             page = filled;
             blob.allocation_hint.set(next_goal);
+            let taken = taken.min(promised.get());
+            promised.set(promised.get() - taken);
+            self.reservations.end(taken);
             self.let_others_run(page < last).await;
         }
         Ok(())

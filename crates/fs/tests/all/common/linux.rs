@@ -74,7 +74,7 @@ pub struct Pair {
     ticked: bool,
 }
 
-/// Scripts that a tick fell into are done again so often, if the sides differ.
+/// Scripts are done so often, if the sides differ by times alone.
 const ATTEMPTS_MAX: u32 = 20;
 
 /// This thread before all others, as long as it lives: beside busy programs a tick would fall into
@@ -209,10 +209,11 @@ fn is_possible(directory: &std::path::Path) -> bool {
 
 /// Runs a script on both sides; fails with all the differences.
 ///
-/// Copying a range within a file sets its time of access and then that of its last change. Once on
-/// a busy machine the kernel was interrupted between the two; so the next read changed the time of
-/// access on one side only. A script during which a tick fell into a step proves no difference of
-/// times.
+/// Copying a range within a file sets its time of access and that of its last change. If the clock
+/// ticks between the two, the next read changes the time of access on one side only; and since
+/// Linux 6.13 the clock of a kernel's file system also goes on when another file gets a time that is
+/// finer than a tick, which nobody outside can see. So times differ only if they do in each of many
+/// attempts, of which one had no tick.
 #[track_caller]
 pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     // Another file system of the kernel, or a mount, may take this one's place.
@@ -225,16 +226,20 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
         );
     }
     let _urgent = Urgent::new();
+    let mut is_proven = false;
     let mut attempt = 1;
     let differences = loop {
         let inside = directory.path().join(format!("root{attempt}"));
         let pair = run_script(&inside, &mut script);
-        if !pair.ticked || pair.differences.is_empty() || attempt == ATTEMPTS_MAX {
-            println!(
-                "attempt {attempt}, a tick fell into a step: {}",
-                pair.ticked
-            );
+        is_proven |= !pair.ticked;
+        if pair.differences.is_empty() || !pair.without_times.is_empty() {
             break pair.differences;
+        }
+        if attempt == ATTEMPTS_MAX {
+            break match is_proven {
+                true => pair.differences,
+                false => Vec::new(),
+            };
         }
         attempt += 1;
     };

@@ -539,7 +539,7 @@ fn an_operation_on_many_extents_lets_others_in_again_and_again() {
     drop_dead(engine);
 }
 
-/// What it had taken counted twice meanwhile, as taken and as promised to it.
+/// The pages that it had taken counted twice meanwhile: as taken, and as promised to it.
 #[test]
 fn a_preallocation_leaves_others_the_space_that_it_does_not_need() {
     const HOLES: u64 = 400;

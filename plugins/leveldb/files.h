@@ -94,8 +94,8 @@ class WritableFile final : public leveldb::WritableFile {
   ~WritableFile() override;
 
   leveldb::Status Append(const leveldb::Slice& data) override;
-  // Of a table nothing is written before its buffer is full or it is synced or closed: LevelDB flushes
-  // after each block, and reads a table only when it is whole.
+  // Writes nothing of a table, which waits for a full buffer, Sync or Close: LevelDB flushes after
+  // each block, and reads a table only when it is whole.
   leveldb::Status Flush() override;
   // One fdatasync: it also makes the names durable that lead to the file, so a new MANIFEST needs
   // no sync of its directory; nor do the tables that it names, which were synced before it.

@@ -48,9 +48,10 @@ static int file_read(sqlite3_file *base, void *data, int len, sqlite3_int64 offs
 }
 
 /*
- * Is this the name of a database's journal or super-journal that isn't in a volume, about to be noted in a super-journal
- * or a journal of ours? After a crash SQLite asks the VFS of each database for all these names. That of a database
- * outside of volumes finds no super-journal in them, and would take the transaction for committed.
+ * Is this the name of a journal or super-journal outside of volumes, which SQLite is about to write
+ * into a super-journal or a journal in a volume? After a crash SQLite asks the VFS of each database
+ * for all these names. The VFS of a database outside of volumes finds no super-journal in them, and
+ * SQLite would take the transaction for committed.
  */
 static int leads_outside(const struct file *file, const char *data, int len)
 {

@@ -128,7 +128,7 @@ fn behind<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     (rest.is_empty() || rest[0] == b'/').then_some(rest)
 }
 
-/// What is behind the address of a volume, `ADDRESS//PATH`: the plugin for SQLite names files so.
+/// The path behind the address of a volume, `ADDRESS//PATH`: the plugin for SQLite names files so.
 /// Such names are in the journals of a transaction over several databases. A program that didn't
 /// find its super-journal would take the transaction of a killed process for committed, and leave
 /// half of it. None: another path, of which the host knows more.

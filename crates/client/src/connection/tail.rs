@@ -6,11 +6,11 @@
 //!          ▲                                      └─► ended by the server ─┐
 //!          └────────────────────────── message ◄──────────────────────────┘
 //! ```
-//! A tail costs as much as some tens of messages to make. So a file gets one after a number of appends
-//! in messages, of which the double is waited for after each tail that was of little use, and few are
-//! in a session whose last tail was of use. A file whose
-//! appends are each synced gets one only where processors are short: there a message costs switches
-//! between threads; elsewhere it is quicker than the absorption of one append.
+//! A tail costs as much as some tens of messages to make. So a file gets one after some appends in
+//! messages: after twice as many each time that a tail was of little use, after few in a session
+//! whose last tail was of use. A file whose appends are each synced gets one only where processors
+//! are short: there a message costs switches between threads; elsewhere it is quicker than the
+//! absorption of one append.
 
 use super::{Connection, RemoteFile};
 use adit_base::Result;

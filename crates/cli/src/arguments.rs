@@ -609,6 +609,9 @@ pub(crate) struct Compare {
     /// Measure everything so often
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repetitions: u32,
+    /// At most so many pollers of the server, where one is measured
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) pollers: u32,
     /// Folder for report.html, report.md, report.json and the pictures
     #[arg(long, value_name = "DIR", default_value = "adit-compare")]
     pub(crate) out: PathBuf,

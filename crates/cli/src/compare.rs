@@ -25,6 +25,7 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
         only: arguments.only,
         images: arguments.images,
         repetitions: arguments.repetitions,
+        pollers: arguments.pollers,
     };
     if !arguments.yes {
         let device = options.device.display();

@@ -477,8 +477,6 @@ impl Turns<'_> {
 
     /// Takes arrivals in. True: it is to stop, and all is done.
     fn answer_call(&mut self) -> bool {
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.shared.bell, &mut counter);
         let stopping = self.shared.stopping.load(Ordering::SeqCst);
         let mut arrivals = lock(&self.shared.arrivals);
         let arrived = match stopping {
@@ -692,6 +690,12 @@ impl Turns<'_> {
         if ready == 0 {
             return;
         }
+        if !waiting[0].revents().is_empty() {
+            // Only here: a call may be answered before its bell rings. A bell that nobody silences
+            // keeps the poller awake.
+            let mut counter = [0; 8];
+            let _ = rustix::io::read(&self.shared.bell, &mut counter);
+        }
         let ready: Vec<bool> = waiting[1..]
             .iter()
             .map(|socket| !socket.revents().is_empty())
@@ -747,6 +751,30 @@ pub(crate) fn check_cpus(cpus: &[usize]) -> Result<()> {
         Some(cpu) => {
             let what = format!("run a poller on core {cpu}, which this process doesn't have");
             Err(Error::with(Errno::INVAL, what))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bell of a call rings after the poller has answered it. A bell that went on ringing kept
+    /// a poller without sessions at its core, until the next call.
+    #[test]
+    fn a_bell_that_rings_late_is_silenced() {
+        let spin = Duration::ZERO;
+        let poller = Poller::start(0, Vec::new(), Balance::new(), spin, None).expect("a thread");
+        let bell = &poller.shared.bell;
+        rustix::io::write(bell, &1u64.to_ne_bytes()).expect("an event");
+        let begin = std::time::Instant::now();
+        while poll(
+            &mut [PollFd::new(bell, PollFlags::IN)],
+            Some(&Timespec::default()),
+        ) != Ok(0)
+        {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it still rings");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -64,6 +64,8 @@ pub struct Options {
     pub images: PathBuf,
     /// How often everything is measured.
     pub repetitions: u32,
+    /// At most so many pollers of the server, where there is one.
+    pub pollers: u32,
 }
 
 /// How far it is.
@@ -117,6 +119,7 @@ pub fn compare(
         engines: Engines::find(),
         folder: tempfile::Builder::new().prefix("adit-compare-").tempdir()?,
         images: Images::inside(&options.images),
+        pollers: options.pollers,
         notes,
     };
     let mut systems = vec![System::Adit];
@@ -131,6 +134,11 @@ pub fn compare(
         .any(|group| group.concerns(&System::Served, 0))
     {
         systems.push(System::Served);
+        if options.pollers > 1 {
+            let pollers = options.pollers;
+            run.notes
+                .push(format!("served: with at most {pollers} pollers."));
+        }
     }
     systems.extend(options.with.iter().cloned());
     if groups.iter().any(|group| group.place == Place::Image) {
@@ -258,6 +266,7 @@ struct Run<'a> {
     engines: Engines,
     folder: tempfile::TempDir,
     images: Images,
+    pollers: u32,
     notes: Vec<String>,
 }
 
@@ -409,9 +418,10 @@ impl Run<'_> {
         measure: impl FnOnce(&mut Self, &str) -> io::Result<M>,
     ) -> io::Result<M> {
         let program = std::env::current_exe()?;
-        let memory = self.memory.as_ref();
+        let (memory, pollers) = (self.memory.as_ref(), self.pollers);
         let server = Serving::start(&program, systems::utf8(volume)?, |command| {
             command.arg(format!("--cache-size={}", group.cache_bytes));
+            command.arg(format!("--pollers={pollers}"));
             memory.map_or(Ok(()), |memory| {
                 memory.bound(group.memory_bytes(&System::Served))?;
                 memory.enclose(command)

@@ -201,7 +201,8 @@ impl Balance {
     }
 
     /// At the end of a window: asks the policy, and tells pollers which sessions to give away.
-    pub(crate) fn decide(&self, now_ns: u64) {
+    /// `most`: more pollers would take cores that sessions wait for.
+    pub(crate) fn decide(&self, now_ns: u64, most: Option<u32>) {
         if now_ns < self.due_ns.load(Ordering::Relaxed) {
             return;
         }
@@ -230,13 +231,14 @@ impl Balance {
             return; // the server ends
         }
         let running = (state.running as usize).clamp(1, counted.len());
+        let pollers_max = (pollers.len() as u32).min(most.unwrap_or(u32::MAX));
         let plan = state.policy.decide(&Window {
             length_ns,
             pollers: &counted[..running],
             sessions: &sessions,
             limits: Limits {
                 pollers_min: 1,
-                pollers_max: pollers.len() as u32,
+                pollers_max,
                 cores_idle: None,
             },
         });

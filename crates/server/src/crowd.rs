@@ -134,6 +134,13 @@ impl Crowd {
         self.is_ours
     }
 
+    /// The most pollers that leave cores to sessions in a crowd. None: there is no crowd. A session
+    /// that spins for a reply counts as one that wants to run, so a crowd alone says nothing of how
+    /// many pollers are too many.
+    pub(crate) fn pollers_max(&self) -> Option<u32> {
+        self.is_here().then(|| (self.cores / 2).max(1))
+    }
+
     /// Was there a crowd at half of the last looks?
     fn is_here(&self) -> bool {
         self.seen.count_ones() >= DECIDING / 2
@@ -250,7 +257,9 @@ mod tests {
         for look in 1..=DECIDING {
             // No time passes.
             crowd.look(1, Vec::new);
-            assert_eq!(crowd.is_here(), look >= DECIDING / 2, "{look}");
+            let is_here = look >= DECIDING / 2;
+            assert_eq!(crowd.is_here(), is_here, "{look}");
+            assert_eq!(crowd.pollers_max(), is_here.then_some(1), "{look}");
         }
         crowd.cores = u32::MAX;
         for look in 1..=DECIDING {

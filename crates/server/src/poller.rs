@@ -364,6 +364,15 @@ impl Idle {
         }
     }
 
+    /// The most pollers that leave cores to sessions, where threads wait for cores.
+    fn pollers_max(&self) -> Option<u32> {
+        match self {
+            // The others take the cores from it: the policy sees that.
+            Idle::Yielding(_) => None,
+            Idle::Spinning { crowd, .. } => crowd.pollers_max(),
+        }
+    }
+
     /// It has had nothing to do for so long: false once it is to sleep.
     fn goes_on(&mut self, idle_ns: u64, now_ns: u64, spin_ns: u64) -> bool {
         match self {
@@ -417,7 +426,8 @@ impl Turns<'_> {
                 self.shared.counts.note(began || drove, past_ns);
                 before_ns = now_ns;
                 if began || drove {
-                    self.shared.balance.decide(now_ns);
+                    let pollers_max = self.idle.pollers_max();
+                    self.shared.balance.decide(now_ns, pollers_max);
                 }
             }
             if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {

@@ -321,6 +321,72 @@ fn a_server_is_installed_changed_killed_and_recovered_on_a_volume() {
     database.assert_clean();
 }
 
+/// `mariadb-backup` copies the files of a server that runs and has the volume, by `--share`.
+#[test]
+fn a_server_is_backed_up_while_it_runs() {
+    need!("mariadbd" "mariadb-install-db" "mariadb" "mariadb-backup");
+    let mut database = Database::image(&[], &[]);
+    let shared = database.sockets.path().join("v").display().to_string();
+    database.run.extend(["--share".to_owned(), shared.clone()]);
+    let server = database.start();
+    server.sql(LEDGER);
+    let ledger = Ledger::start(&server, 1);
+    let rows = |server: &Server| -> u64 {
+        let rows = server.sql("select count(*) from ledger.ledger");
+        rows.trim().parse().expect("a number")
+    };
+    while rows(&server) < 100 {}
+    let before = rows(&server);
+    let backup = database.place.path("backup");
+    let target = format!("--target-dir={}", backup.display());
+    let end = |mut command: Command| {
+        command.arg(&target);
+        let output = database.place.end(command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    };
+    let volume = format!("unix:{shared}");
+    let mut copy = database
+        .place
+        .command(&["run", &volume, "--", "mariadb-backup"]);
+    copy.args([
+        "--no-defaults",
+        "--backup",
+        "--user=root",
+        "--datadir=/adit/data",
+    ])
+    .arg(format!("--socket={}", server.socket.display()));
+    end(copy);
+    server.kill();
+    ledger.end();
+    let mut prepare = Command::new("mariadb-backup");
+    prepare.args(["--no-defaults", "--prepare"]);
+    end(prepare);
+    let mut command = Command::new("mariadbd");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let socket = database.sockets.path().join("b");
+    command
+        .env("PATH", format!("{path}:/usr/sbin"))
+        .args(OPTIONS)
+        .arg(format!("--datadir={}", backup.display()))
+        .arg(format!("--socket={}", socket.display()))
+        .arg(format!(
+            "--pid-file={}",
+            database.place.path("pid2").display()
+        ));
+    if is_root() {
+        command.arg("--user=root");
+    }
+    let restored = Server::start(command, socket, database.place.path("restored.log"));
+    // All commits that were there when it began, and none with a hole before it.
+    let there = rows(&restored);
+    assert!(there >= before, "{there} of {before}");
+    let sound =
+        "select max(number) = count(*), min(padding = repeat(number, 300)) from ledger.ledger";
+    assert_eq!(restored.sql(sound), "1\t1\n");
+    restored.check_tables();
+}
+
 #[test]
 #[ignore = "long: cargo xtask programs"]
 fn statements_print_on_a_volume_what_they_print_on_a_directory() {

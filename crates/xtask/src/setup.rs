@@ -27,6 +27,7 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "python3",
     "binutils",
     "fio",
+    "mariadb-backup",
     "mariadb-server-core",
     "mariadb-client-core",
     "postgresql-15",

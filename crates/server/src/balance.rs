@@ -10,12 +10,16 @@ use crate::session::Session;
 use adit_base::{Errno, Error, Result};
 use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
 use adit_wire::calls::ServerState;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// All pollers stop within this time: each drains for 0.2 s at most.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// After the last look at which threads waited for cores, pollers are limited for so long: they are
+/// some of these threads, so without them nobody may wait.
+const LIMITED_NS: u64 = 100_000_000;
 
 /// The pollers of a server and the policy for them.
 #[derive(Debug)]
@@ -25,6 +29,9 @@ pub(crate) struct Balance {
     policy: Mutex<State>,
     /// The end of the window, on the monotonic clock.
     due_ns: AtomicU64,
+    /// The most pollers, and until when.
+    limit: AtomicU32,
+    limited_until_ns: AtomicU64,
     /// Pollers of which no session gets a reply any more.
     silent: AtomicUsize,
 }
@@ -104,6 +111,8 @@ impl Balance {
                 running: 1,
             }),
             due_ns: AtomicU64::new(0),
+            limit: AtomicU32::new(u32::MAX),
+            limited_until_ns: AtomicU64::new(0),
             silent: AtomicUsize::new(0),
         })
     }
@@ -200,9 +209,23 @@ impl Balance {
         state.policy.place(&sessions) as usize
     }
 
+    /// Threads wait for cores: more pollers than `limit` would take too many of these.
+    pub(crate) fn limit(&self, limit: u32, now_ns: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+        let until_ns = now_ns.saturating_add(LIMITED_NS);
+        self.limited_until_ns.store(until_ns, Ordering::Relaxed);
+    }
+
+    /// The most that may work, of so many pollers.
+    fn pollers_max(&self, pollers: u32, now_ns: u64) -> u32 {
+        match now_ns < self.limited_until_ns.load(Ordering::Relaxed) {
+            true => pollers.min(self.limit.load(Ordering::Relaxed)),
+            false => pollers,
+        }
+    }
+
     /// At the end of a window: asks the policy, and tells pollers which sessions to give away.
-    /// `most`: more pollers would take cores that sessions wait for.
-    pub(crate) fn decide(&self, now_ns: u64, most: Option<u32>) {
+    pub(crate) fn decide(&self, now_ns: u64) {
         if now_ns < self.due_ns.load(Ordering::Relaxed) {
             return;
         }
@@ -231,7 +254,7 @@ impl Balance {
             return; // the server ends
         }
         let running = (state.running as usize).clamp(1, counted.len());
-        let pollers_max = (pollers.len() as u32).min(most.unwrap_or(u32::MAX));
+        let pollers_max = self.pollers_max(pollers.len() as u32, now_ns);
         let plan = state.policy.decide(&Window {
             length_ns,
             pollers: &counted[..running],
@@ -260,4 +283,21 @@ impl Balance {
 
 fn load(session: &Arc<Session>, poller: u32) -> SessionLoad {
     session.counts.take(SessionId(session.number), poller)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pollers_are_limited_for_a_while_after_a_crowd() {
+        let balance = Balance::new();
+        assert_eq!(balance.pollers_max(8, 0), 8);
+        balance.limit(2, 1000);
+        assert_eq!(balance.pollers_max(8, 999 + LIMITED_NS), 2);
+        assert_eq!(balance.pollers_max(1, 1000), 1);
+        balance.limit(4, 2000);
+        assert_eq!(balance.pollers_max(8, 1999 + LIMITED_NS), 4);
+        assert_eq!(balance.pollers_max(8, 2000 + LIMITED_NS), 8);
+    }
 }

@@ -134,9 +134,8 @@ impl Crowd {
         self.is_ours
     }
 
-    /// The most pollers that leave cores to sessions in a crowd. None: there is no crowd. A session
-    /// that spins for a reply counts as one that wants to run, so a crowd alone says nothing of how
-    /// many pollers are too many.
+    /// The most pollers that leave cores to others in a crowd: half of the cores. None: there is no
+    /// crowd. (How many threads wait does not tell: a session that spins for a reply wants to run.)
     pub(crate) fn pollers_max(&self) -> Option<u32> {
         self.is_here().then(|| (self.cores / 2).max(1))
     }
@@ -257,15 +256,27 @@ mod tests {
         for look in 1..=DECIDING {
             // No time passes.
             crowd.look(1, Vec::new);
-            let is_here = look >= DECIDING / 2;
-            assert_eq!(crowd.is_here(), is_here, "{look}");
-            assert_eq!(crowd.pollers_max(), is_here.then_some(1), "{look}");
+            assert_eq!(crowd.is_here(), look >= DECIDING / 2, "{look}");
         }
         crowd.cores = u32::MAX;
         for look in 1..=DECIDING {
             crowd.look(1, Vec::new);
             assert_eq!(crowd.is_of_others(), look <= DECIDING / 2, "{look}");
         }
+    }
+
+    #[test]
+    fn pollers_leave_half_of_the_cores_in_a_crowd() {
+        for (cores, pollers) in [(1, 1), (2, 1), (3, 1), (4, 2), (16, 8)] {
+            let seen = u8::MAX;
+            let crowd = Crowd {
+                cores,
+                seen,
+                ..Crowd::new()
+            };
+            assert_eq!(crowd.pollers_max(), Some(pollers));
+        }
+        assert_eq!(Crowd::new().pollers_max(), None);
     }
 
     #[test]

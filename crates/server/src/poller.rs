@@ -74,6 +74,8 @@ pub(crate) struct Poller {
 pub(crate) struct Shared {
     volumes: Vec<Arc<ServedVolume>>,
     spin: Duration,
+    /// The operator has given it a core.
+    has_own_core: bool,
     /// None: it takes no more.
     arrivals: Mutex<Option<Vec<Arc<Session>>>>,
     /// Sessions that it is to give to other pollers, by their numbers.
@@ -108,6 +110,7 @@ impl Poller {
         let shared = Arc::new(Shared {
             volumes,
             spin,
+            has_own_core: cpu.is_some(),
             arrivals: Mutex::new(Some(Vec::new())),
             departures: Mutex::default(),
             balance,
@@ -364,15 +367,6 @@ impl Idle {
         }
     }
 
-    /// The most pollers that leave cores to sessions, where threads wait for cores.
-    fn pollers_max(&self) -> Option<u32> {
-        match self {
-            // The others take the cores from it: the policy sees that.
-            Idle::Yielding(_) => None,
-            Idle::Spinning { crowd, .. } => crowd.pollers_max(),
-        }
-    }
-
     /// It has had nothing to do for so long: false once it is to sleep.
     fn goes_on(&mut self, idle_ns: u64, now_ns: u64, spin_ns: u64) -> bool {
         match self {
@@ -426,8 +420,7 @@ impl Turns<'_> {
                 self.shared.counts.note(began || drove, past_ns);
                 before_ns = now_ns;
                 if began || drove {
-                    let pollers_max = self.idle.pollers_max();
-                    self.shared.balance.decide(now_ns, pollers_max);
+                    self.shared.balance.decide(now_ns);
                 }
             }
             if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
@@ -472,6 +465,11 @@ impl Turns<'_> {
             crowd.forget();
         }
         crowd.look(now_ns, || self.shared.balance.processes());
+        if !self.shared.has_own_core
+            && let Some(limit) = crowd.pollers_max()
+        {
+            self.shared.balance.limit(limit, now_ns);
+        }
         let (mut messages, mut any_silent, mut any_asks) = (0, false, false);
         for polled in &mut self.polled {
             messages += u64::from(polled.demand.since_last_look());

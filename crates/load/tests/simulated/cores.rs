@@ -202,6 +202,20 @@ fn pollers_are_added_only_on_idle_cores() {
 }
 
 #[test]
+fn pollers_beyond_a_limit_that_falls_retire_at_once() {
+    let mut scene = Scene::new(Policy::new(), 5, LIMITS);
+    scene.connect(&[Kind::reads(4, 0); 6]);
+    assert_eq!(scene.run(20)[19].pollers, 6);
+    for limit in [3, 6, 1, 6] {
+        scene.limits.pollers_max = limit;
+        let windows = scene.run(20);
+        let first = windows[1].pollers;
+        assert!(first <= limit, "{first} pollers, at most {limit}");
+        assert_eq!(windows[19].pollers, limit);
+    }
+}
+
+#[test]
 fn an_idle_server_runs_as_few_pollers_as_allowed() {
     let mut scene = Scene::new(Policy::new(), 5, LIMITS);
     scene.limits.pollers_min = 2;

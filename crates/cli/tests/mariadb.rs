@@ -86,11 +86,18 @@ impl Database {
             }
             None => Command::new(program),
         };
+        command.args(&self.options);
+        self.set_environment(&mut command);
+        command
+    }
+
+    /// A server that starts removes all temporary tables in its directory for them: those of another
+    /// test's server, too, if both had /tmp.
+    fn set_environment(&self, command: &mut Command) {
         let path = std::env::var("PATH").unwrap_or_default();
         command
-            .args(&self.options)
-            .env("PATH", format!("{path}:/usr/sbin"));
-        command
+            .env("PATH", format!("{path}:/usr/sbin"))
+            .env("TMPDIR", self.sockets.path());
     }
 
     fn start(&self) -> Server {
@@ -369,10 +376,9 @@ fn a_server_is_backed_up_while_it_runs() {
     prepare.args(["--no-defaults", "--prepare"]);
     end(prepare);
     let mut command = Command::new("mariadbd");
-    let path = std::env::var("PATH").unwrap_or_default();
     let socket = database.sockets.path().join("b");
+    database.set_environment(&mut command);
     command
-        .env("PATH", format!("{path}:/usr/sbin"))
         .args(OPTIONS)
         .arg(format!("--datadir={}", backup.display()))
         .arg(format!("--socket={}", socket.display()))

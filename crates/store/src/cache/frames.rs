@@ -349,6 +349,11 @@ impl Frames {
         Hint::new(frame, len?, version?)
     }
 
+    /// Do readers in other processes know of pages?
+    pub(crate) fn is_published(&self) -> bool {
+        self.mapping.version(0).is_some()
+    }
+
     /// What readers in other processes know of the page is true no more.
     pub(crate) fn withdraw_hint(&self, key: FrameKey) {
         if self.mapping.version(0).is_some()

@@ -84,10 +84,13 @@ impl Store {
         }
     }
 
-    /// Of pages from `from` on, readers in other processes know nothing any more: the size has
-    /// changed, and their frames go later. The caller holds `lock` and `map_lock` exclusively.
+    /// Of pages from `from` on, readers in other processes know nothing any more: the blob becomes
+    /// shorter, and their frames go later. The caller holds `lock` and `map_lock` exclusively.
     pub(crate) fn withdraw_hints(&self, blob: &Blob, from: u32) {
         blob.assert_exclusive();
+        if !self.frames.is_published() {
+            return;
+        }
         for page in self.cached_pages(blob, from, u32::MAX) {
             self.frames.withdraw_hint(blob.key(page));
         }

@@ -326,13 +326,15 @@ impl Store {
                     Ok(left)
                 })
                 .await?;
+            if start == from {
+                // First: who sees the new size must find nothing behind it.
+                blob.shared.end_hints_at(size);
+                self.withdraw_hints(blob, (size / PAGE) as u32);
+            }
             blob.set_size(size);
+            blob.shared.end_hints_at(u64::MAX);
             blob.truncating_from.set(end);
             if resume.is_some() {
-                // Nobody gets new ones: the pages lie behind the end.
-                if start == from {
-                    self.withdraw_hints(blob, start);
-                }
                 blob.erased_at.set(self.journal.point());
             }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));

@@ -44,6 +44,8 @@ pub struct BlobShared {
     /// Programs have mapped some of it, or append to its tail: its newest bytes may be in their
     /// memory.
     is_mapped: AtomicBool,
+    /// Readers in other processes get no new hints of bytes from here on: the blob becomes shorter.
+    hints_end: AtomicU64,
     memory: Mutex<Option<Arc<MappedMemory>>>,
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
@@ -101,6 +103,7 @@ impl BlobShared {
             frames: FramesHandle(frames),
             access_due: AtomicBool::new(false),
             is_mapped: AtomicBool::new(false),
+            hints_end: AtomicU64::new(u64::MAX),
             memory: Mutex::new(None),
             errors: AtomicU64::new(0),
             last_errno: AtomicI32::new(0),
@@ -145,11 +148,22 @@ impl BlobShared {
             space: self.id.slot,
             page,
         };
-        let hint = (self.frames.0).hint(key, || self.readable(page * PAGE, PAGE_BYTES));
+        let len = || {
+            let left = (self.hints_end.load(Ordering::Acquire)).saturating_sub(page * PAGE);
+            let readable = self.readable(page * PAGE, PAGE_BYTES);
+            readable.min(usize::try_from(left).unwrap_or(usize::MAX))
+        };
+        let hint = (self.frames.0).hint(key, len);
         // Behind the look at the version: if a thread fills the page now, the version is old, or
         // this look finds the file mapped.
         fence(Ordering::SeqCst);
         hint.filter(|_| !self.is_mapped())
+    }
+
+    /// The worker only, before it withdraws the hints that there are. `u64::MAX`: no end.
+    pub(crate) fn end_hints_at(&self, offset: u64) {
+        self.hints_end.store(offset, Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
     /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the

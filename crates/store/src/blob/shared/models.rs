@@ -25,6 +25,7 @@ fn blob() -> (Cache, crate::cache::FrameId, Arc<BlobShared>) {
         last_errno: AtomicI32::new(0),
         direct: OnceLock::new(),
         is_mapped: AtomicBool::new(false),
+        hints_end: AtomicU64::new(u64::MAX),
         memory: Mutex::new(None),
     };
     (cache, frame, Arc::new(shared))

@@ -327,7 +327,7 @@ impl Store {
                 })
                 .await?;
             if start == from {
-                // First: who sees the new size must find nothing behind it.
+                // First: a reader that sees the new size must find nothing behind it.
                 blob.shared.end_hints_at(size);
                 self.withdraw_hints(blob, (size / PAGE) as u32);
             }

@@ -91,8 +91,8 @@ impl Database {
         command
     }
 
-    /// A server that starts removes all temporary tables in its directory for them: those of another
-    /// test's server, too, if both had /tmp.
+    /// A server that starts removes all temporary tables from its directory for them. If all tests
+    /// had /tmp, it would remove those of other tests' servers.
     fn set_environment(&self, command: &mut Command) {
         let path = std::env::var("PATH").unwrap_or_default();
         command

@@ -12,6 +12,7 @@ pub mod fork;
 pub mod hash;
 pub mod held;
 mod labels;
+pub mod limits;
 pub mod memory;
 pub mod patience;
 pub mod random;

@@ -203,7 +203,7 @@ int adit_options_from_environment(adit_open_options *options);
 
 /* Opens a volume for this process, and recovers it if its last user did not close it. options may
  * be NULL. -EBUSY: another process has it open (the message names it), or this one has.
- * -EOWNERDEAD: see above. */
+ * -EOWNERDEAD: see above. -EFBIG: this process may not write so far into a file (ulimit -f). */
 int adit_open_volume(const char *address, const adit_open_options *options, adit_volume **volume);
 
 /* 1 if unsynced data survives the death of this process, else 0. */

@@ -651,6 +651,7 @@ fn a_limit_of_file_sizes_is_an_error_and_ends_no_process() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
         assert!(errors.contains("EFBIG"), "{arguments:?}: {errors}");
+        assert!(errors.contains("ulimit -f"), "{arguments:?}: {errors}");
     }
     assert!(
         !place.path("new.adit").exists(),

@@ -387,6 +387,20 @@ fn a_volume_that_cannot_be_had_is_told_in_words() {
     assert_eq!(prefix, ".\n..\n");
 }
 
+/// A program with a limit of file sizes below the image's was killed by SIGXFSZ.
+#[test]
+fn a_program_with_a_limit_of_file_sizes_is_told_and_lives() {
+    need!();
+    let place = Place::with_volume();
+    let limited = "ulimit -c 0; ulimit -f 1024; cat /adit/f; echo it lives";
+    let run = place.command(&["run", "v.adit", "--", "sh", "-c", limited]);
+    let output = place.end(run);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, b"it lives\n", "{said}");
+    assert!(said.contains("raise it (ulimit -f)"), "{said}");
+    assert_clean(&place);
+}
+
 /// With --share the programs that a program starts use the volume beside it, and others do.
 #[test]
 fn programs_share_the_volume_that_one_of_them_has() {

@@ -54,8 +54,9 @@ impl Volume {
     /// Errors: `EBUSY` if it is in use (the message names the process), `EOWNERDEAD` if a killed
     /// process left unsaved data of it that can't be taken over (the message gives the reason and
     /// the ways out: [`VolumeOptions::takeover`]), `ENOSPC` if there is too little shared memory
-    /// ([`VolumeOptions::survive`]), `EINVAL` if it is not a volume, `EOPNOTSUPP` if it needs a
-    /// newer version of Adit, `EUCLEAN` if it is damaged, and those of the device.
+    /// ([`VolumeOptions::survive`]), `EFBIG` if this process may not write to the end of the image
+    /// (`ulimit -f`), `EINVAL` if it is not a volume, `EOPNOTSUPP` if it needs a newer version of
+    /// Adit, `EUCLEAN` if it is damaged, and those of the device.
     pub fn open(address: &str) -> Result<Volume> {
         Volume::open_with(address, &VolumeOptions::default())
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_base::fork::{self, ChildGuard};
-use adit_base::{Errno, Error, Result, SECTOR_BYTES, from_rustix};
+use adit_base::{Errno, Error, Result, SECTOR_BYTES, from_rustix, limits};
 
 use crate::memory::InlineQueue;
 use crate::{Capabilities, Completion, Device, Geometry, Identity, Queue, Request};
@@ -152,6 +152,8 @@ impl FileDevice {
         let fail = |error: std::io::Error| {
             Error::from(error).context(format_args!("create {}", path.display()))
         };
+        let named = |error: Error| error.context(format_args!("create {}", path.display()));
+        limits::check_file_size(size_bytes).map_err(named)?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -179,8 +181,11 @@ impl FileDevice {
         options: &FileOptions,
     ) -> Result<Arc<FileDevice>> {
         lock::take(&file, path, options.read_only)?;
-        let facts = HostFacts::gather(&file, direct)
-            .map_err(|error| error.context(format_args!("open {}", path.display())))?;
+        let named = |error: Error| error.context(format_args!("open {}", path.display()));
+        let facts = HostFacts::gather(&file, direct).map_err(named)?;
+        if !facts.block_device && !options.read_only {
+            limits::check_file_size(facts.size_bytes).map_err(named)?;
+        }
         fork::install();
         let opened = Arc::new(Opened {
             _guard: fork::close_in_child(file.as_fd()),
@@ -280,6 +285,8 @@ impl Device for FileDevice {
             if opened.facts.block_device {
                 return Err(fail(Errno::OPNOTSUPP));
             }
+            let named = |error: Error| error.context(format_args!("grow {}", self.name()));
+            limits::check_file_size(size_bytes).map_err(named)?;
             rustix::fs::ftruncate(&opened.file, size_bytes)
                 .map_err(|errno| fail(from_rustix(errno)))?;
         }

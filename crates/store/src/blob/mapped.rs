@@ -16,7 +16,7 @@
 
 use adit_base::fork::{self, ChildGuard};
 use adit_base::simulation::{self, Bug, planted};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits};
 use rustix::fs::{
     FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate,
     fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, memfd_create, open, seek,
@@ -246,7 +246,10 @@ impl MappedMemory {
         let now = fstat(&self.file).map_err(|errno| failed(errno, what))?;
         match now.st_size as u64 >= len {
             true => Ok(()),
-            false => ftruncate(&self.file, len).map_err(|errno| failed(errno, what)),
+            false => {
+                limits::check_file_size(len).map_err(|error| error.context(what))?;
+                ftruncate(&self.file, len).map_err(|errno| failed(errno, what))
+            }
         }
     }
 

@@ -26,7 +26,7 @@ use adit_base::memory::prefetch;
 use adit_base::simulation::{Host, host_error};
 use adit_base::sync::RaceCheck;
 use adit_base::sync::atomic::AtomicU32;
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -215,6 +215,7 @@ impl Mapping {
         let say = |what: &'static str| move |errno| Error::with(from_rustix(errno), what);
         let path = name.path();
         let file = nameless(&name.directory)?;
+        limits::check_file_size(layout.len_bytes as u64)?;
         rustix::fs::ftruncate(&file, layout.len_bytes as u64)
             .map_err(say("size the file for shared memory"))?;
         allocate(&file, 0, PAGE_BYTES as u64).map_err(say("reserve shared memory"))?;

@@ -1,0 +1,20 @@
+//! Limits that the kernel sets for this process.
+
+use crate::{Errno, Error, Result};
+use rustix::process::{Resource, getrlimit};
+
+/// `EFBIG` if a file may not become so large in this process (`ulimit -f`, RLIMIT_FSIZE): a write
+/// beyond the limit, or making a file longer than it, ends a process that does not handle SIGXFSZ.
+/// The limit may become smaller later; who lowers it then finds the kernel's answer.
+pub fn check_file_size(size_bytes: u64) -> Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < size_bytes => {
+            let limit = format!(
+                "the limit of file sizes of this process is {limit} bytes, of {size_bytes} wanted: \
+                 raise it (ulimit -f)"
+            );
+            Err(Error::with(Errno::FBIG, limit))
+        }
+        _ => Ok(()),
+    }
+}

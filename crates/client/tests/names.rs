@@ -124,3 +124,109 @@ fn rights_that_were_taken_away_are_gone_at_once() {
         }
     }
 }
+
+/// The size of a file is the same for who looks at its name and for who has it open: whoever saw it
+/// become longer, or shorter, by the one sees that by the other.
+#[test]
+fn sizes_by_name_and_of_the_open_file_follow_each_other() {
+    let volume = served::open("mem:64M").expect("a volume");
+    let options = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .clone();
+    let file = volume.open_file("/f", &options).expect("a file");
+    // Sizes only grow in even rounds, and only fall in odd ones.
+    let phase = AtomicU64::new(0);
+    let torn = [(); 4].map(|()| AtomicU64::new(0));
+    beside(
+        |round| {
+            let steps = 1..=50u64;
+            match round % 2 {
+                0 => steps.for_each(|step| file.set_len(4096 * step).expect("grown")),
+                _ => (steps.rev()).for_each(|step| file.set_len(4096 * step).expect("cut")),
+            }
+            phase.fetch_add(1, Ordering::SeqCst);
+        },
+        || {
+            let before = phase.load(Ordering::SeqCst);
+            let by_name = || volume.metadata("/f").expect("a stat").len();
+            let open = || file.len().expect("a size");
+            let (first, second, third) = (by_name(), open(), by_name());
+            if phase.load(Ordering::SeqCst) != before {
+                return;
+            }
+            let kinds = match before % 2 {
+                0 => [second < first, third < second],
+                _ => [second > first, third > second],
+            };
+            for (index, kind) in kinds.into_iter().enumerate() {
+                torn[2 * (before % 2) as usize + index].fetch_add(kind.into(), Ordering::Relaxed);
+            }
+        },
+    );
+    let torn = torn.map(|count| count.into_inner());
+    assert_eq!(
+        torn, [0; 4],
+        "by name then open, open then by name; growing, falling"
+    );
+}
+
+/// A read that meets a truncation has what the file held before, or what it holds afterwards.
+#[test]
+fn a_read_beside_a_truncation_sees_no_zeroes() {
+    let volume = served::open("mem:64M").expect("a volume");
+    let options = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .clone();
+    let file = volume.open_file("/f", &options).expect("a file");
+    file.write_at(&[7; 4096], 0).expect("written");
+    let torn = AtomicU64::new(0);
+    beside(
+        |_| {
+            for _ in 0..50 {
+                file.set_len(100).expect("cut");
+                file.write_at(&[7; 4096], 0).expect("written");
+            }
+        },
+        || {
+            let mut buffer = [1; 4096];
+            let got = file.read_at(&mut buffer, 0).expect("read");
+            let zeroes = buffer[..got].iter().any(|byte| *byte != 7);
+            torn.fetch_add(zeroes.into(), Ordering::Relaxed);
+        },
+    );
+    assert_eq!(
+        torn.into_inner(),
+        0,
+        "reads with bytes that the file never had"
+    );
+}
+
+/// Whoever saw a file become longer by an append, by its content or its size, sees that by its name.
+#[test]
+fn sizes_by_name_follow_appends_that_were_seen() {
+    let volume = served::open("mem:64M").expect("a volume");
+    let options = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .clone();
+    let file = volume.open_file("/f", &options).expect("a file");
+    let torn = AtomicU64::new(0);
+    beside(
+        |round| {
+            file.write_at(&[7; 10], round * 10).expect("written");
+            // The size goes into the slot, and the file is ahead of it no more.
+            file.sync_all().expect("synced");
+        },
+        || {
+            let open = file.len().expect("a size");
+            let by_name = volume.metadata("/f").expect("a stat").len();
+            torn.fetch_add(u64::from(by_name < open), Ordering::Relaxed);
+        },
+    );
+    assert_eq!(torn.into_inner(), 0, "looks that saw the file shrink");
+}

@@ -283,8 +283,12 @@ impl Blob {
         self.note_size();
     }
 
-    /// Its size from now on, before that is acknowledged.
+    /// Its size from now on, before that is acknowledged. Counted first: other threads see it at
+    /// once.
     pub(crate) fn set_size(&self, size: u64) {
+        if size != self.slot.borrow().size {
+            self.count_size(true);
+        }
         self.shared.set_size(size);
         self.note_size();
     }

@@ -373,7 +373,14 @@ impl<'s> Transaction<'s> {
             _ if self.shadows.is_empty() && !planted(Bug::LookTakesNumber) => None,
             Intent::Change | Intent::Free => store.receipt.take(),
         };
+        // Readers in other processes look at one slot at a time, and the pages with slots change one
+        // after the other: who sees one of them finds no other as it was.
+        let ahead = store.write_back.dirty.ahead();
+        let together = self.slots.len() > 1 && store.frames.is_published();
+        let slots = if together { &self.slots[..] } else { &[] };
+        let held: SmallVec<[_; 4]> = slots.iter().map(|id| ahead.hold(id.slot)).collect();
         self.apply_shadows(|key| !self.is_checksums(key), receipt.as_deref());
+        drop(held);
         for blob in changed {
             blob.became_visible(journal.point());
         }

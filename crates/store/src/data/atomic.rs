@@ -90,6 +90,8 @@ impl Store {
         }
         let near = self.allocation_hint(blob);
         let now = Timestamp::now();
+        // Until readers see the size that the slot gets.
+        let _ahead = self.write_back.dirty.ahead().hold(blob.id.slot);
         self.run_transaction(Intent::Free, pages.len(), |txn| {
             let mut slot = txn.slot(blob.id)?;
             for (index, taken) in pages.iter().enumerate() {

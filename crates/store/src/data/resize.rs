@@ -312,6 +312,8 @@ impl Store {
         let journaled = self.any_live(blob, from, u32::MAX);
         let now = Timestamp::now();
         let mut resume = Some(from);
+        // Until readers see no byte behind the size that the slot gets.
+        let mut ahead = Some(self.write_back.dirty.ahead().hold(blob.id.slot));
         while let Some(start) = resume {
             resume = self
                 .transact_freeing(|txn| {
@@ -332,6 +334,7 @@ impl Store {
                 self.withdraw_hints(blob, (size / PAGE) as u32);
             }
             blob.set_size(size);
+            drop(ahead.take());
             blob.shared.end_hints_at(u64::MAX);
             blob.truncating_from.set(end);
             if resume.is_some() {
@@ -350,6 +353,8 @@ impl Store {
     async fn grow_slot(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         blob.assert_exclusive();
         self.check_write(blob, size, 0)?;
+        // Until readers see the size that the slot gets.
+        let _ahead = self.write_back.dirty.ahead().hold(blob.id.slot);
         self.transact(|txn| {
             let mut slot = txn.slot(blob.id)?;
             slot.size = slot.size.max(size);

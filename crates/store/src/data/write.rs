@@ -226,9 +226,9 @@ impl Store {
             }
             done += count;
             if at + count as u64 > blob.size() {
-                blob.set_size(at + count as u64);
-                // In the same step: who asks for attributes must not see it shrink again.
+                // First, and in the same step: who asks for attributes must not see it shrink again.
                 self.note_dirty(blob);
+                blob.set_size(at + count as u64);
             }
         }
         blob.mtime.set(Some(Timestamp::now()));

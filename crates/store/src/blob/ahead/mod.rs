@@ -16,10 +16,26 @@ use std::sync::Arc;
 /// 2. It is uncounted after the transaction became visible that put the last such change there. So
 ///    who reads the slot, then finds the blob uncounted, and then that no transaction became
 ///    visible meanwhile (`Frames::is_at`), has read what was acknowledged before.
+/// 3. While a transaction changes the size, it is counted until [`BlobShared`](super::BlobShared)
+///    has that size, and until what lies behind the new end can't be read.
+/// 4. While a transaction changes several slots, which readers in other processes would see one by
+///    one, all of them are counted.
 pub(crate) enum Ahead {
     Own(Box<[AtomicU32]>),
     /// In the memory of version words, which other processes read.
     Published(Arc<Frames>),
+}
+
+/// Dropped, the blob is counted no more.
+pub(crate) struct Held<'a> {
+    ahead: &'a Ahead,
+    slot: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.ahead.remove(self.slot);
+    }
 }
 
 impl Default for Ahead {
@@ -61,5 +77,12 @@ impl Ahead {
     pub(crate) fn remove(&self, slot: u64) {
         let before = self.count(slot).fetch_sub(1, Ordering::Release);
         assert!(before > 0, "a blob is uncounted twice");
+    }
+
+    /// Counts a blob while its slot may be what is ahead: a transaction changes the size there,
+    /// and who sees that must not find the file as it was.
+    pub(crate) fn hold(&self, slot: u64) -> Held<'_> {
+        self.add(slot);
+        Held { ahead: self, slot }
     }
 }

@@ -37,6 +37,8 @@ pub(crate) fn direct_write_unit(device: &Arc<dyn Device>) -> u64 {
 pub struct BlobShared {
     id: BlobId,
     size: AtomicU64,
+    /// How often it became shorter.
+    cuts: AtomicU64,
     frames: FramesHandle,
     /// The next read is one that changes the time of access; for the layer above, which asks and
     /// sets.
@@ -100,6 +102,7 @@ impl BlobShared {
         BlobShared {
             id,
             size: AtomicU64::new(size_bytes),
+            cuts: AtomicU64::new(0),
             frames: FramesHandle(frames),
             access_due: AtomicBool::new(false),
             is_mapped: AtomicBool::new(false),
@@ -124,9 +127,24 @@ impl BlobShared {
         len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
+    /// How often it became shorter, before its size is looked at.
+    #[inline]
+    fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::Acquire)
+    }
+
+    /// Behind the pins of what was read: did it become shorter since? Then the bytes may be those
+    /// of a shorter file, zeroes where the size that was seen had content.
+    #[inline]
+    fn was_cut_since(&self, cuts: u64) -> bool {
+        // A pin of a frame that changed behind the cut sees the count: that order is the pin's.
+        self.cuts.load(Ordering::Relaxed) != cuts
+    }
+
     /// Reads from the cache without the worker; `None`: not all of it is there, ask the worker.
     #[inline]
     pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let cuts = self.cuts();
         let len = self.readable(offset, buffer.len());
         if len == 0 {
             return Some(0);
@@ -137,7 +155,7 @@ impl BlobShared {
         };
         let within = (offset % PAGE_BYTES as u64) as usize;
         let found = self.frames.0.read(key, within, &mut buffer[..len]);
-        found.then_some(len)
+        (found && !self.was_cut_since(cuts)).then_some(len)
     }
 
     /// Where the page at `offset` is in the cache, for readers in other processes; `None`: it isn't
@@ -170,6 +188,7 @@ impl BlobShared {
     /// worker.
     pub fn try_borrow(&self, offset: u64, len: usize) -> Option<Buffer> {
         let within = (offset % PAGE_BYTES as u64) as usize;
+        let cuts = self.cuts();
         let len = self.readable(offset, len.min(PAGE_BYTES - within));
         if len == 0 {
             return Some(Buffer::zeroed(0));
@@ -179,7 +198,7 @@ impl BlobShared {
             page: offset / PAGE_BYTES as u64,
         };
         let buffer = self.frames.0.pin(key)?.into_buffer();
-        Some(buffer.slice(within..within + len))
+        (!self.was_cut_since(cuts)).then(|| buffer.slice(within..within + len))
     }
 
     /// Reads whole logical blocks of the device without the worker, where nothing newer is in the
@@ -337,8 +356,14 @@ impl BlobShared {
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// The worker only; before it changes or removes what lies behind a smaller size.
     pub(super) fn set_size(&self, size: u64) {
+        let is_cut = size < self.size.load(Ordering::Relaxed);
         self.size.store(size, Ordering::Release);
+        if is_cut {
+            // Release: who sees the count sees the size.
+            self.cuts.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Its size isn't that of its slot, or is again, for readers in other processes.

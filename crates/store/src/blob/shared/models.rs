@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::cache::{Cache, CacheOptions, FrameFlags};
-use adit_base::sync::model::Wrong::Relaxed;
+use adit_base::sync::model::Wrong::{Relaxed, Skipped};
 use adit_base::sync::model::{Bug, check, spawn};
 
 /// A blob of one byte, and its cache.
@@ -19,6 +19,7 @@ fn blob() -> (Cache, crate::cache::FrameId, Arc<BlobShared>) {
             generation: 0,
         },
         size: AtomicU64::new(1),
+        cuts: AtomicU64::new(0),
         frames: FramesHandle(cache.frames().clone()),
         access_due: AtomicBool::new(false),
         errors: AtomicU64::new(0),
@@ -54,6 +55,39 @@ fn who_sees_the_size_sees_the_bytes_below_it() {
             reader.join().expect("a thread");
         }
     });
+}
+
+#[test]
+fn a_read_beside_a_truncation_sees_the_file_before_or_after() {
+    check(3, || {
+        let (mut cache, frame, blob) = blob();
+        let frame = cache.write_or_replace(frame, |page| page[1] = 2);
+        let frame = frame.expect("there are frames");
+        blob.set_size(2);
+        let reader = {
+            let blob = blob.clone();
+            spawn(move || {
+                let mut bytes = [9; 2];
+                match blob.try_read(0, &mut bytes) {
+                    None => {}
+                    Some(1) => assert_eq!(bytes[0], 1),
+                    Some(_) => assert_eq!(bytes, [1, 2]),
+                }
+            })
+        };
+        // As `truncate_in_steps` and `zero_tail` do.
+        blob.set_size(1);
+        let _ = cache.write_or_replace(frame, |page| page[1] = 0);
+        reader.join().expect("a thread");
+    });
+}
+
+const CUTS: &str = "blob::shared::models::a_read_beside_a_truncation_sees_the_file_before_or_after";
+
+#[test]
+fn planted_a_cut_that_is_not_counted_is_found() {
+    let file = "store/src/blob/shared/mod.rs";
+    Bug::planted(Skipped, file, "pub(super) fn set_size", "cuts.fetch_add").found_by(CUTS);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod support;
 
 use std::process::{Command, Stdio};
 use support::Place;
-use support::servers::{Served, Watchdog};
+use support::servers::{FOR_ALL, Served, Watchdog};
 
 /// Runs a program with the served volume.
 fn run(place: &Place, program: &[&str]) -> String {
@@ -87,7 +87,7 @@ fn a_forked_process_goes_on_with_the_next_server() {
             false => served.signal(rustix::process::Signal::TERM),
         }
         served.end();
-        let served = Served::start(&place, &[]);
+        let served = Served::start(&place, &FOR_ALL);
         let input = program.stdin.as_mut().expect("piped");
         std::io::Write::write_all(input, b"\n").expect("told");
         assert!(program.wait().expect("ended").success());

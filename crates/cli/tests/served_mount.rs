@@ -31,7 +31,8 @@ struct Mounted {
     place: Place,
 }
 
-const MOUNTING: &[&str] = &["--mount", "m"];
+/// Sessions come back, however late the machine lets them.
+const MOUNTING: &[&str] = &["--mount", "m", "--grace", "60"];
 
 impl Mounted {
     fn new() -> Mounted {

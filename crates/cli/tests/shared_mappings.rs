@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use support::servers::{LIMIT, Served, Watchdog, deaths, moment, until};
+use support::servers::{FOR_ALL, LIMIT, Served, Watchdog, deaths, moment, until};
 use support::{Place, SmallMemory};
 
 /// A program of Python's with the served volume at `/adit`; killed when the test fails.
@@ -27,7 +27,7 @@ impl Program {
 
     /// `volume`: the volume, and how `adit run` has it.
     fn start_with(place: &Place, volume: &[&str], script: &str, arguments: &[&str]) -> Program {
-        let python = ["--", "python3", "-c", script];
+        let python = ["--reconnect", "60", "--", "python3", "-c", script];
         let mut child = place
             .command(&[&["run"], volume, &python, arguments].concat())
             .stdin(Stdio::piped())
@@ -230,7 +230,7 @@ fn mappings_go_on_with_the_next_server_and_nothing_stored_is_lost() {
         served.signal(way);
         served.end();
         assert_eq!(one.ask("store 200 meanwhile"), "done");
-        let served = Served::start(&place, &[]);
+        let served = Served::start(&place, &FOR_ALL);
         assert_eq!(two.ask("load 200 9"), "meanwhile");
         assert_eq!(two.ask("read 200 9"), "meanwhile");
         let mut three = mapper(&place);
@@ -526,7 +526,7 @@ fn a_database_with_a_write_ahead_log_survives_kills_of_its_server() {
         };
         served.signal(way);
         served.end();
-        served = Served::start(&place, &["--grace", "8"]);
+        served = Served::start(&place, &FOR_ALL);
         for writer in &mut writers {
             let _ = writer.lines.try_iter().count();
             writer.line();
@@ -665,7 +665,7 @@ assert os.pread(fd, 65536, 0) == b'a' * 65536
         assert_eq!(program.line(), "touched");
         served.signal(signal);
         served.end();
-        let served = Served::start(&place, &[]);
+        let served = Served::start(&place, &FOR_ALL);
         writeln!(program.input).expect("told");
         program.end();
         assert_eq!(read(&place, 0, 65536), "a".repeat(65536));

@@ -157,7 +157,7 @@ fn what_was_appended_in_memory_survives_all_deaths() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(path, mode).expect("set");
     }
-    let start = || Served::start(&place, &["--mode", "666"]);
+    let start = || Served::start(&place, &[&["--mode", "666"][..], &FOR_ALL].concat());
     let mut served = Some(start());
     let volume = connect_for(&place, Duration::ZERO);
     volume.set_mode("/", 0o777).expect("set");

@@ -45,7 +45,9 @@ impl Drop for Process {
 pub(crate) fn serve(image: &Path, socket: &Path) -> Process {
     let adit = library("libadit.a").with_file_name("adit");
     let mut command = Command::new(adit);
-    let process = Process::start(command.arg("serve").arg(image).arg("--socket").arg(socket));
+    command.arg("serve").arg(image).arg("--socket").arg(socket);
+    // Sessions come back from the last server, however late the machine lets them.
+    let process = Process::start(command.args(["--grace", "60"]));
     assert!(process.line("a server starts").starts_with("serving "));
     process
 }

@@ -46,6 +46,17 @@ fn mounts_with(word: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+/// Unmounts what is mounted there last.
+fn unmount(root: &Path) {
+    // A program that looks at all mounts of the machine keeps one busy for a moment.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let unmounted = || Command::new("umount").arg(root).status();
+    while !unmounted().expect("runs").success() {
+        assert!(Instant::now() < deadline, "umount");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A volume, a directory to mount it on, and the process that serves it.
 struct Mount {
     directory: tempfile::TempDir,
@@ -141,13 +152,7 @@ impl Mount {
     }
 
     fn unmount(&mut self) {
-        // A program that looks at all mounts of the machine keeps one busy for a moment.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let unmounted = || Command::new("umount").arg(self.root()).status();
-        while !unmounted().expect("runs").success() {
-            assert!(Instant::now() < deadline, "umount");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        unmount(&self.root());
         assert!(self.ended());
     }
 
@@ -356,8 +361,7 @@ fn only_the_dead_mount_of_the_same_volume_is_cleared_away() {
     assert!(over(&other).status.success());
     assert!(!root.join("f").exists());
     assert_eq!(mounts_with(&root.display().to_string()).len(), 2);
-    let unmounted = Command::new("umount").arg(&root).status();
-    assert!(unmounted.expect("runs").success());
+    unmount(&root);
     assert_eq!(fs::read(root.join("f")).expect("still served"), b"content");
     assert!(other.is_clean());
     // Over one that doesn't.
@@ -391,8 +395,7 @@ fn whether_a_mount_in_the_background_succeeded_is_known_with_any_number_of_descr
         if output.status.success() {
             assert!(answers(&root), "{limit}: {said}");
             fs::write(root.join("f"), b"content").expect("written");
-            let unmounted = Command::new("umount").arg(&root).status();
-            assert!(unmounted.expect("runs").success());
+            unmount(&root);
             mounted += 1;
         } else {
             assert_eq!(output.status.code(), Some(1), "{limit}: {said}");

@@ -309,12 +309,15 @@ fn a_server_is_installed_changed_killed_and_recovered_on_a_volume() {
         load data infile '/adit/j.txt' into table ledger.j",
     );
     let ledgers = [1, 2].map(|name| Ledger::start(&server, name));
+    let begin = Instant::now();
     while server
         .sql("select count(*) from ledger.ledger")
         .trim()
         .len()
         < 3
-    {}
+    {
+        assert!(begin.elapsed() < LIMIT, "no commits: {}", server.said());
+    }
     server.kill();
     let ledgers = ledgers.map(Ledger::end);
     database.assert_clean();

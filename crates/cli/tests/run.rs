@@ -441,7 +441,10 @@ fn programs_share_the_volume_that_one_of_them_has() {
     };
     let mut owner = start();
     let address = format!("unix:{}", place.path("sh").display());
-    let volume = adit::Volume::open(&address).expect("connected");
+    // The next program may take longer to begin than a session waits by default.
+    let mut patient = adit::VolumeOptions::new();
+    patient.reconnect(std::time::Duration::from_secs(120));
+    let volume = adit::Volume::open_with(&address, &patient).expect("connected");
     let mut options = adit::OpenOptions::new();
     let file = volume.open_file("/own", options.read(true).append(true));
     let file = file.expect("opened");

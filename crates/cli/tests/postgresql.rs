@@ -14,9 +14,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use support::servers::{Served, Watchdog, deaths, moment, until};
+use support::servers::{FOR_ALL, Served, Watchdog, deaths, moment, until};
 use support::{Place, is_root};
 
 /// Where Debian has the programs of a server.
@@ -99,6 +101,7 @@ impl Cluster {
         let socket = self.shared.path().join("s");
         let socket = socket.to_str().expect("text");
         let arguments = ["serve", "v.adit", "--socket", socket, "--mode", "666"];
+        let arguments = [&arguments[..], &FOR_ALL].concat();
         self.served = Some(Served::start_command(self.place.command(&arguments)));
     }
 
@@ -211,9 +214,9 @@ impl Cluster {
     /// Kills a process that works for a client.
     fn kill_backend(&self) {
         let pid = self.sql("select pid from pg_stat_activity where query like 'insert%' limit 1");
-        if let Some(pid) = pid.parse().ok().and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
+        let number = pid.parse().ok().and_then(rustix::process::Pid::from_raw);
+        let number = number.unwrap_or_else(|| panic!("no process works for a client: {pid:?}"));
+        rustix::process::kill_process(number, rustix::process::Signal::KILL).expect("killed");
     }
 }
 
@@ -257,6 +260,7 @@ impl Transfers {
 struct Ledger {
     client: Child,
     name: u64,
+    has_begun: Arc<AtomicBool>,
     acknowledged: JoinHandle<u64>,
 }
 
@@ -271,6 +275,8 @@ impl Ledger {
             .expect("a client");
         let mut to = client.stdin.take().expect("piped");
         let from = BufReader::new(client.stdout.take().expect("piped"));
+        let has_begun = Arc::new(AtomicBool::new(false));
+        let begun = has_begun.clone();
         let acknowledged = std::thread::spawn(move || {
             let mut lines = from.lines().map_while(Result::ok);
             let mut acknowledged = 0;
@@ -286,13 +292,20 @@ impl Ledger {
                     Some(line) if line == next.to_string() => acknowledged = next,
                     _ => return acknowledged,
                 }
+                begun.store(true, Ordering::Relaxed);
             }
         });
         Ledger {
             client,
             name,
+            has_begun,
             acknowledged,
         }
+    }
+
+    /// Has its first row been acknowledged?
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
     }
 
     fn has_ended(&self) -> bool {
@@ -356,6 +369,10 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
             Ledger::start(&cluster, clients)
         });
         let mut transfers = Transfers::start(&cluster);
+        // On a busy machine a client takes its time to connect.
+        until("the clients have begun", || {
+            ledgers.iter().all(Ledger::has_begun)
+        });
         std::thread::sleep(Duration::from_millis(100) + moment(round, 300_000));
         let goes_on = match round % 5 {
             0 => {

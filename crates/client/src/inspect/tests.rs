@@ -14,16 +14,42 @@ use adit_wire::value::Value;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with};
 use std::os::fd::OwnedFd;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SOON: Duration = Duration::from_secs(240);
+
+/// Until a forked child first runs, which may be late on a busy machine, it has the sockets of all
+/// tests: of another one nothing would be gone at once.
+static FORKS: RwLock<()> = RwLock::new(());
+
+enum Beside {
+    NoFork {
+        _guard: RwLockReadGuard<'static, ()>,
+    },
+    Nobody {
+        _guard: RwLockWriteGuard<'static, ()>,
+    },
+}
 
 struct Image {
     _directory: tempfile::TempDir,
     address: String,
+    _beside: Beside,
 }
 
 impl Image {
     fn new() -> Image {
+        let guard = FORKS.read().unwrap_or_else(PoisonError::into_inner);
+        Image::beside(Beside::NoFork { _guard: guard })
+    }
+
+    /// For a test that forks.
+    fn alone() -> Image {
+        let guard = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+        Image::beside(Beside::Nobody { _guard: guard })
+    }
+
+    fn beside(beside: Beside) -> Image {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("v.adit");
         let address = path.to_str().expect("text").to_owned();
@@ -31,6 +57,7 @@ impl Image {
         Image {
             _directory: directory,
             address,
+            _beside: beside,
         }
     }
 
@@ -405,7 +432,7 @@ fn another_user_is_refused_and_root_is_not() {
 
 #[test]
 fn a_socket_that_only_has_the_right_name_is_not_believed() {
-    let image = Image::new();
+    let image = Image::alone();
     let volume = image.open();
     let identity = Identity::of(&image.address).expect("it is there");
     // SAFETY: the child uses system calls and the C library's memory, which fork leaves usable.
@@ -484,7 +511,7 @@ fn an_onlooker_that_does_nothing_more_does_not_delay_closing() {
 
 #[test]
 fn a_forked_child_keeps_no_socket() {
-    let image = Image::new();
+    let image = Image::alone();
     let volume = image.open();
     let session = look_at(&image);
     // SAFETY: the child makes two system calls.
@@ -499,7 +526,7 @@ fn a_forked_child_keeps_no_socket() {
     volume.close().expect("closed");
     // The child closes its copies when it first runs, which may be later than this.
     let begin = std::time::Instant::now();
-    while !image.socket_names().is_empty() && begin.elapsed() < Duration::from_secs(10) {
+    while !image.socket_names().is_empty() && begin.elapsed() < SOON {
         std::thread::sleep(Duration::from_millis(1));
     }
     let (names, ended) = (image.socket_names(), is_ended(&session));

@@ -4,16 +4,17 @@ use adit::{MkfsOptions, Volume, VolumeOptions};
 use std::time::Duration;
 
 /// How often Adit's threads in this process have gone to sleep, and how many clock ticks all its
-/// threads have run.
-fn activity() -> (u64, u64) {
+/// threads have run. Less than before, if a thread has ended.
+fn activity() -> (i64, i64) {
     let (mut sleeps, mut ticks) = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
         let task = task.expect("a thread").path();
         let read = |file: &str| std::fs::read_to_string(task.join(file)).unwrap_or_default();
         if read("comm").starts_with("adit-") {
+            // Nothing, if it has just ended.
             let status = read("status");
             let line = |line: &&str| line.starts_with("voluntary_ctxt_switches");
-            let count = status.lines().find(line).expect("a count");
+            let count = status.lines().find(line).unwrap_or_default();
             sleeps += count
                 .split_whitespace()
                 .nth(1)
@@ -27,8 +28,8 @@ fn activity() -> (u64, u64) {
             .split_whitespace();
         let times = fields.skip(11).take(2); // utime, stime
         ticks += times
-            .map(|time| time.parse::<u64>().expect("ticks"))
-            .sum::<u64>();
+            .map(|time| time.parse::<i64>().expect("ticks"))
+            .sum::<i64>();
     }
     (sleeps, ticks)
 }

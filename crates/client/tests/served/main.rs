@@ -35,7 +35,9 @@ use adit::{
 };
 use std::collections::BTreeSet;
 use std::io::IoSlice;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use support::Served;
 
 #[test]
@@ -98,10 +100,13 @@ fn mapped_reads_show_what_was_written_last() {
             .expect("written");
     }
     let ended = AtomicBool::new(false);
+    // Otherwise all may be written before a reader has begun.
+    let begun = Barrier::new(3);
     let reads = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2u64)
             .map(|reader| {
                 let (address, acknowledged, ended) = (&address, &acknowledged, &ended);
+                let begun = &begun;
                 scope.spawn(move || {
                     let there = Volume::open(address).expect("connected");
                     let file = there
@@ -110,6 +115,7 @@ fn mapped_reads_show_what_was_written_last() {
                     let mut buffer = vec![0; PAGE];
                     let mut turn = reader;
                     let mut reads = 0u64;
+                    begun.wait();
                     while !ended.load(Ordering::Relaxed) {
                         turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let page = (turn >> 33) % PAGES;
@@ -133,6 +139,7 @@ fn mapped_reads_show_what_was_written_last() {
             })
             .collect();
         let mut filler = 0;
+        begun.wait();
         for version in 1..4_000u64 {
             let page = version.wrapping_mul(2_654_435_761) % PAGES;
             file.write_at(&page_of(version), page * PAGE as u64)
@@ -189,6 +196,12 @@ fn mapped_reads_show_what_was_written_last() {
     }
     // And it was no message each time.
     reader.read_at(&mut buffer, 0).expect("read");
+    // The server may still be ending the sessions of those that read.
+    let begin = Instant::now();
+    while server.state().sessions.len() > 1 {
+        assert!(begin.elapsed() < Duration::from_secs(240), "sessions stay");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let messages = || server.state().sessions[0].served;
     let before = messages();
     for _ in 0..100 {
@@ -439,7 +452,7 @@ fn a_lock_is_released_while_more_threads_wait_for_it_than_a_session_has_slots() 
         for file in files {
             scope.spawn(move || file.flock(exclusive).expect("it becomes free"));
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         holder.flock(FlockOperation::Unlock).expect("its own");
     });
 }
@@ -474,7 +487,7 @@ fn waits_for_locks_are_withdrawn_one_by_one_and_leave_nothing_behind() {
         for (number, waiting) in waiting.into_iter().enumerate() {
             if number % 5 == 4 {
                 // Others have their turn meanwhile.
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
             assert!(!waiting.is_finished(), "it waits, or is about to");
             let end = &withdrawals[number];
@@ -579,7 +592,7 @@ fn the_locks_of_a_session_go_with_it() {
     assert_eq!(errno(file.lock_range(&lock(2), false)), Errno::AGAIN);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| file.lock_range(&lock(2), true));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
         assert!(!waiting.is_finished());
         drop(leaving);
         waiting.join().expect("no panic").expect("it is free");
@@ -631,7 +644,7 @@ fn sessions_are_spread_over_pollers_while_they_work() {
                 let _ = server.move_session(session.number, to % 3);
             }
             spread.store(places.len() == 3, Ordering::Relaxed);
-            std::thread::sleep(std::time::Duration::from_micros(200));
+            std::thread::sleep(Duration::from_micros(200));
         }
         let done = threads.into_iter().map(|thread| thread.join());
         done.map(|turns| turns.expect("no panic")).collect()
@@ -833,7 +846,7 @@ fn a_server_with_several_pollers_stops_while_locks_wait_and_sessions_work() {
                     while file.append(b"x").is_ok() {}
                 });
             }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             server.stop();
         });
         volume.close().expect("nothing keeps it open");

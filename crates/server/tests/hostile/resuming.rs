@@ -14,7 +14,7 @@ use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::SLOTS;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn claim(begun: &Begun) -> Claim {
     Claim {
@@ -90,7 +90,10 @@ fn start(image: &Path, fresh: bool) -> Arc<Engine<Fs>> {
 
 fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
     let volumes = vec![("v".to_owned(), engine.clone())];
-    Server::start(volumes, socket, &ServeOptions::default()).expect("served")
+    let mut options = ServeOptions::default();
+    // A busy machine may hold up this thread for seconds; one test waits for the end of the grace.
+    options.grace = Duration::from_secs(6);
+    Server::start(volumes, socket, &options).expect("served")
 }
 
 /// A server ends in order, and its sessions lie to the next one.

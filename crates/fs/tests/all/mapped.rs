@@ -468,23 +468,32 @@ fn others_go_on_while_a_large_mapping_is_filled() {
             .expect("written");
     }
     let other = volume.open("/other", CREATE).expect("made");
-    let done = AtomicBool::new(false);
-    std::thread::scope(|threads| {
-        threads.spawn(|| {
-            map(&volume, &file, 0, LARGE).expect("mapped");
-            done.store(true, Ordering::Relaxed);
-        });
-        while !file.maps() {
-            std::thread::yield_now();
-        }
+    let synced_meanwhile = || {
+        let done = AtomicBool::new(false);
         let mut synced = 0;
-        while !done.load(Ordering::Relaxed) {
-            volume.write(&other, 0, &[synced as u8]).expect("written");
-            volume.run(|fs| fs.fsync(&other)).expect("synced");
-            synced += 1;
-        }
-        assert!(synced > 5, "{synced}");
-    });
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                map(&volume, &file, 0, LARGE).expect("mapped");
+                done.store(true, Ordering::Relaxed);
+            });
+            while !file.maps() {
+                std::thread::yield_now();
+            }
+            while !done.load(Ordering::Relaxed) {
+                volume.write(&other, 0, &[synced as u8]).expect("written");
+                volume.run(|fs| fs.fsync(&other)).expect("synced");
+                synced += 1;
+            }
+        });
+        volume.run(|fs| fs.unmap(&file)).expect("unmapped");
+        synced
+    };
+    // On a busy machine this thread may wait for a core all the while.
+    let counts: Vec<u32> = (0..5)
+        .map(|_| synced_meanwhile())
+        .take_while(|synced| *synced <= 5)
+        .collect();
+    assert!(counts.len() < 5, "{counts:?}");
     volume.close(&file).expect("closed");
     volume.close(&other).expect("closed");
 }

@@ -132,17 +132,24 @@ fn check_logs(volume: &Volume, counts: &Path, story: &str) {
             Err(error) if error.errno() == adit::Errno::NOENT && acknowledged == 0 => continue,
             Err(error) => panic!("{story}: {error}"),
         };
+        for (number, found) in content.chunks(RECORD_BYTES).enumerate() {
+            let first = found
+                .first_chunk()
+                .map(|number| u64::from_le_bytes(*number));
+            assert!(
+                found == record(number as u64),
+                "{story}: {} has record {first:?} in the place of {number}, and {} bytes; \
+                 {acknowledged} records were acknowledged",
+                path(file),
+                content.len(),
+            );
+        }
         let found = (content.len() / RECORD_BYTES) as u64;
         assert!(
-            content.len().is_multiple_of(RECORD_BYTES)
-                && (acknowledged..=acknowledged + 1).contains(&found),
-            "{story}: {} has {} bytes, and {acknowledged} records were acknowledged",
+            (acknowledged..=acknowledged + 1).contains(&found),
+            "{story}: {} has {found} records, and {acknowledged} were acknowledged",
             path(file),
-            content.len(),
         );
-        for (number, found) in content.chunks(RECORD_BYTES).enumerate() {
-            assert!(found == record(number as u64), "{story}: record {number}");
-        }
     }
 }
 

@@ -387,6 +387,29 @@ fn a_volume_that_cannot_be_had_is_told_in_words() {
     assert_eq!(prefix, ".\n..\n");
 }
 
+/// All volumes had one `st_dev`: PostgreSQL took the memory of a cluster on another volume for its
+/// own, and did not start.
+#[test]
+fn files_of_each_volume_have_a_device_number_of_its_own() {
+    need!();
+    let place = Place::with_volume();
+    place.ok(&["mkfs", "w.adit", "--size", "64M"]);
+    // By stat, and by statx.
+    let look = "import os; print(os.stat('/adit').st_dev, end=' ', flush=True); \
+                os.execlp('stat', 'stat', '-c', '%d', '/adit')";
+    let look = |volume| place.ok(&["run", volume, "--", "python3", "-c", look]);
+    let (one, other) = (look("v.adit"), look("w.adit"));
+    for numbers in [&one, &other] {
+        let (stat, statx) = numbers.trim().split_once(' ').expect("two numbers");
+        assert_eq!(stat, statx);
+    }
+    assert_ne!(one, other);
+    assert_eq!(look("v.adit"), one, "each time the same");
+    let served = support::servers::Served::start(&place, &[]);
+    assert_eq!(look("unix:s"), one, "in a server, too");
+    drop(served);
+}
+
 /// A program with a limit of file sizes below the image's was killed by SIGXFSZ.
 #[test]
 fn a_program_with_a_limit_of_file_sizes_is_told_and_lives() {

@@ -249,6 +249,7 @@ fn open() -> Answer<Opened> {
         }
     };
     drop(low);
+    calls::forget_device();
     VOLUME.store(Some(Arc::new(volume)));
     Ok(Opened(VOLUME.load()))
 }

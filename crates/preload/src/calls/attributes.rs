@@ -5,7 +5,7 @@ use crate::descriptors::{self, Open};
 use crate::inside;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
-use crate::volume::volume;
+use crate::volume::{opened, volume};
 use adit::calls::{SetMode, SetOwner, SetTimes};
 use adit::{Errno, FileKind, SetTime, Timestamp};
 use adit_fs::{Access, At, Follow, Stat};
@@ -13,10 +13,14 @@ use libc::{
     c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
 };
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::{of_descriptor, of_path, of_path_at};
 
-/// `st_dev` of the volume's files: a number that the kernel gives no device.
-const DEVICE: u64 = 0xad17_0001;
+/// Of the numbers of devices that volumes have: the kernel gives it to none.
+const MAJOR: u32 = 0x700;
+/// `st_dev` of the volume's files, once it is known; 0: not yet.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 512;
 
 of_path! {
@@ -58,6 +62,31 @@ fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
+/// `st_dev` of the volume's files: of each volume another one, and always the same. Programs take
+/// this number and that of an inode for one that no other file has.
+fn device() -> u64 {
+    let known = DEVICE.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let Some(space) = opened().and_then(|volume| volume.statfs().ok()) else {
+        return libc::makedev(MAJOR, 0);
+    };
+    let minor = space
+        .volume_id
+        .chunks_exact(4)
+        .map(|part| u32::from_le_bytes(part.try_into().expect("four bytes")))
+        .fold(0, |minor, part| minor ^ part);
+    let device = libc::makedev(MAJOR, minor);
+    DEVICE.store(device, Ordering::Relaxed);
+    device
+}
+
+/// The volume is opened, maybe another one at the same address.
+pub(crate) fn forget_device() {
+    DEVICE.store(0, Ordering::Relaxed);
+}
+
 fn timespec_of(time: Timestamp) -> (i64, i64) {
     (time.seconds, i64::from(time.nanoseconds))
 }
@@ -65,7 +94,7 @@ fn timespec_of(time: Timestamp) -> (i64, i64) {
 fn fill(stat: &Stat, buffer: *mut StatC) {
     // SAFETY: all zeroes are a value.
     let mut c: StatC = unsafe { std::mem::zeroed() };
-    c.st_dev = DEVICE;
+    c.st_dev = device();
     c.st_ino = stat.inode;
     c.st_mode = type_bits(stat.kind) | stat.mode & 0o7777;
     c.st_nlink = u64::from(stat.links) as _;
@@ -211,7 +240,8 @@ fn fill_extended(stat: &Stat, buffer: *mut StatxC) {
     time(stat.changed, &mut c.stx_ctime);
     time(stat.created, &mut c.stx_btime);
     (c.stx_rdev_major, c.stx_rdev_minor) = (libc::major(stat.rdev), libc::minor(stat.rdev));
-    (c.stx_dev_major, c.stx_dev_minor) = (libc::major(DEVICE), libc::minor(DEVICE));
+    let device = device();
+    (c.stx_dev_major, c.stx_dev_minor) = (libc::major(device), libc::minor(device));
     // SAFETY: the program's buffer.
     unsafe { buffer.write(c) };
 }

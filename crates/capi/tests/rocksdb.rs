@@ -35,6 +35,7 @@ fn built() -> &'static Path {
                 "-Wextra",
                 "-Wno-unused-parameter",
             ]);
+            command.args(of_another_rocksdb());
             command
         };
         let plugin = folder.path().join("libadit_rocksdb.so");
@@ -59,6 +60,20 @@ fn built() -> &'static Path {
         folder
     });
     folder.path()
+}
+
+/// Where RocksDB is, if it is not the system's: built in the folder that `ROCKSDB_ROOT` names. Its
+/// programs must be found in the path.
+fn of_another_rocksdb() -> Vec<String> {
+    let root = std::env::var("ROCKSDB_ROOT").ok();
+    let arguments = |root: &str| {
+        [
+            format!("-I{root}/include"),
+            format!("-L{root}"),
+            format!("-Wl,-rpath,{root}"),
+        ]
+    };
+    root.into_iter().flat_map(|root| arguments(&root)).collect()
 }
 
 /// A program that finds the plugin as stock programs do.
@@ -98,6 +113,7 @@ fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
         .arg(&program)
         .arg("-L")
         .arg(built())
+        .args(of_another_rocksdb())
         .args(["-ladit_rocksdb", "-lrocksdb"])
         .arg(format!("-Wl,-rpath,{}", built().display())));
     let served = serve("256M");

@@ -5,7 +5,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// `EFBIG` if a file may not become so large in this process (`ulimit -f`, RLIMIT_FSIZE): a write
 /// beyond the limit, or making a file longer than it, ends a process that does not handle SIGXFSZ.
-/// The limit may become smaller later; who lowers it then finds the kernel's answer.
+/// A program may lower the limit later; then the kernel answers.
 pub fn check_file_size(size_bytes: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < size_bytes => {

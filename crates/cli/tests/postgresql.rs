@@ -44,15 +44,6 @@ fn user() -> Option<(u32, u32)> {
     ))
 }
 
-/// From here on, what this thread starts has keys of shared memory of its own. PostgreSQL takes the
-/// inode number of its directory for a key, which is the same in each fresh volume: the server of
-/// another run of this test would be taken for one of this directory.
-fn have_keys_apart() {
-    // SAFETY: concerns this thread alone.
-    let apart = unsafe { libc::unshare(libc::CLONE_NEWIPC) };
-    assert!(apart == 0 || !is_root(), "root may");
-}
-
 /// A cluster on a volume.
 struct Cluster {
     place: Place,
@@ -364,7 +355,6 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
         return skip("PostgreSQL is not installed");
     };
     let _watchdog = Watchdog::new();
-    have_keys_apart();
     let mut cluster = Cluster::new(programs);
     cluster.start();
     cluster.sql(

@@ -617,7 +617,7 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
             process.wait().expect("ended");
         }
         drop(served);
-        // Who waited for the dead one would hang.
+        // A thread that waited for the dead one would hang.
         let grace: &[&str] = if stopped { &[] } else { &FOR_ALL };
         let begin = Instant::now();
         let served = Served::start(&place, grace);

@@ -3,7 +3,7 @@
 #[path = "support/served.rs"]
 mod served;
 
-use adit::{Credentials, Errno, OpenOptions, RenameFlags};
+use adit::{Credentials, Errno, File, OpenOptions, RenameFlags, Volume};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ROUNDS: u64 = 2_000;
@@ -125,17 +125,18 @@ fn rights_that_were_taken_away_are_gone_at_once() {
     }
 }
 
-/// The size of a file is the same for who looks at its name and for who has it open: whoever saw it
+fn new_file(volume: &Volume) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    volume.open_file("/f", &options).expect("a file")
+}
+
+/// A look at a file's name and a look at the open file show the same size: a thread that saw the file
 /// become longer, or shorter, by the one sees that by the other.
 #[test]
 fn sizes_by_name_and_of_the_open_file_follow_each_other() {
     let volume = served::open("mem:64M").expect("a volume");
-    let options = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .clone();
-    let file = volume.open_file("/f", &options).expect("a file");
+    let file = new_file(&volume);
     // Sizes only grow in even rounds, and only fall in odd ones.
     let phase = AtomicU64::new(0);
     let torn = [(); 4].map(|()| AtomicU64::new(0));
@@ -176,12 +177,7 @@ fn sizes_by_name_and_of_the_open_file_follow_each_other() {
 #[test]
 fn a_read_beside_a_truncation_sees_no_zeroes() {
     let volume = served::open("mem:64M").expect("a volume");
-    let options = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .clone();
-    let file = volume.open_file("/f", &options).expect("a file");
+    let file = new_file(&volume);
     file.write_at(&[7; 4096], 0).expect("written");
     let torn = AtomicU64::new(0);
     beside(
@@ -205,16 +201,11 @@ fn a_read_beside_a_truncation_sees_no_zeroes() {
     );
 }
 
-/// Whoever saw a file become longer by an append, by its content or its size, sees that by its name.
+/// A thread that saw a file become longer by an append sees that by its name.
 #[test]
 fn sizes_by_name_follow_appends_that_were_seen() {
     let volume = served::open("mem:64M").expect("a volume");
-    let options = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .clone();
-    let file = volume.open_file("/f", &options).expect("a file");
+    let file = new_file(&volume);
     let torn = AtomicU64::new(0);
     beside(
         |round| {

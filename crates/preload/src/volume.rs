@@ -175,6 +175,7 @@ fn inherit() {
         Volume::of_program(&settings.address, &settings.options(), (socket, words)).map_err(errno)
     };
     if let Some(volume) = calls::inherit(begin) {
+        calls::note_device(&volume);
         VOLUME.store(Some(Arc::new(volume)));
         for fd in descriptors::in_range(0, 2) {
             calls::redirect_standard(fd);
@@ -249,7 +250,7 @@ fn open() -> Answer<Opened> {
         }
     };
     drop(low);
-    calls::forget_device();
+    calls::note_device(&volume);
     VOLUME.store(Some(Arc::new(volume)));
     Ok(Opened(VOLUME.load()))
 }

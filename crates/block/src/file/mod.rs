@@ -149,10 +149,8 @@ impl FileDevice {
         options: &FileOptions,
     ) -> Result<Arc<FileDevice>> {
         let path = path.as_ref();
-        let fail = |error: std::io::Error| {
-            Error::from(error).context(format_args!("create {}", path.display()))
-        };
         let named = |error: Error| error.context(format_args!("create {}", path.display()));
+        let fail = |error: std::io::Error| named(error.into());
         limits::check_file_size(size_bytes).map_err(named)?;
         let file = OpenOptions::new()
             .read(true)

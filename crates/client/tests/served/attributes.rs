@@ -137,28 +137,77 @@ fn attributes_are_those_of_now() {
     volume.close().expect("closed");
 }
 
-/// Who sees the size of a shorter file by a look at its attributes sees no byte behind it, and who
-/// sees that of a longer file sees bytes up to there.
+/// A volume whose server lets sessions read its cache, and a session.
+struct Scene {
+    _directory: tempfile::TempDir,
+    volume: Volume,
+    server: Server,
+    there: Volume,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let directory = tempfile::tempdir().expect("a directory");
+        let image = directory.path().join("v.adit");
+        let image = image.to_str().expect("text");
+        Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
+        let mut options = VolumeOptions::new();
+        options.published(true).cache_bytes(48 << 20);
+        let volume = Volume::open_with(image, &options).expect("opened");
+        let socket = directory.path().join("s");
+        let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new());
+        let there = Volume::open(&format!("unix:{}", socket.display())).expect("connected");
+        Scene {
+            _directory: directory,
+            volume,
+            server: server.expect("served"),
+            there,
+        }
+    }
+
+    /// A file of the volume that is made, and the session's look at it.
+    fn file(&self, path: &str) -> (adit::File, adit::File) {
+        let made = self.volume.open_file(path, &super::read_write());
+        let there = self.there.open_file(path, OpenOptions::new().read(true));
+        (made.expect("made"), there.expect("opened"))
+    }
+
+    fn end(self) {
+        self.there.close().expect("closed");
+        self.server.stop();
+        self.volume.close().expect("closed");
+    }
+}
+
+/// Runs `look` again and again beside `change`, which runs once.
+fn look_beside(mut look: impl FnMut() + Send, change: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    /// Ends the looks, also when the change panics.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                look();
+            }
+        });
+        let _done = Done(&done);
+        change();
+    });
+}
+
+/// A look at attributes that shows the size of a shorter file comes after the bytes behind it are
+/// gone.
 #[test]
 fn attributes_and_content_are_of_one_moment() {
     const PAGE: u64 = 4096;
     const PAGES: u64 = 4096;
-    let directory = tempfile::tempdir().expect("a directory");
-    let image = directory.path().join("v.adit");
-    let image = image.to_str().expect("text");
-    Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
-    let mut options = VolumeOptions::new();
-    options.published(true).cache_bytes(48 << 20);
-    let volume = Volume::open_with(image, &options).expect("opened");
-    let socket = directory.path().join("s");
-    let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");
-    let there = Volume::open(&format!("unix:{}", socket.display())).expect("connected");
-    let mut write = OpenOptions::new();
-    write.read(true).write(true).create(true);
-    let file = volume.open_file("/f", &write).expect("opened");
-    let same = there
-        .open_file("/f", OpenOptions::new().read(true))
-        .expect("opened");
+    let scene = Scene::new();
+    let (file, same) = scene.file("/f");
     for _ in 0..50 {
         file.write_at(&vec![7; (PAGES * PAGE) as usize], 0)
             .expect("written");
@@ -168,54 +217,36 @@ fn attributes_and_content_are_of_one_moment() {
             let got = same.read_at(&mut buffer, (PAGES - 1) * PAGE);
             assert_eq!(got.expect("read"), PAGE as usize);
         }
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Acquire) {
-                    // By a message that needs no worker: its reply says where the slot is.
-                    same.len().expect("known");
-                    let stat = same.metadata().expect("known").len();
-                    let got = same.read_at(&mut buffer, (PAGES - 1) * PAGE);
-                    let got = got.expect("read");
-                    assert!(stat > 0 || got == 0, "{got} bytes behind the end");
-                }
-            });
-            let cut = file.set_len(0);
-            done.store(true, Ordering::Release);
-            cut.expect("cut");
-        });
+        let look = || {
+            // By a message that needs no worker: its reply says where the slot is.
+            same.len().expect("known");
+            let stat = same.metadata().expect("known").len();
+            let got = same.read_at(&mut buffer, (PAGES - 1) * PAGE);
+            let got = got.expect("read");
+            assert!(stat > 0 || got == 0, "{got} bytes behind the end");
+        };
+        look_beside(look, || file.set_len(0).expect("cut"));
     }
     drop((file, same));
-    there.close().expect("closed");
-    server.stop();
-    volume.close().expect("closed");
+    scene.end();
 }
 
-/// Each exchange of two names gives both files the same time: who has seen it at one of them sees
-/// it at the other.
+/// Each exchange of two names gives both files the same time: a session that has seen it at one of
+/// them sees it at the other.
 #[test]
 fn attributes_of_two_files_that_change_together_are_of_one_order() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let image = directory.path().join("v.adit");
-    let image = image.to_str().expect("text");
-    Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
-    let mut options = VolumeOptions::new();
-    options.published(true);
-    let volume = Volume::open_with(image, &options).expect("opened");
-    let socket = directory.path().join("s");
-    let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");
-    let there = Volume::open(&format!("unix:{}", socket.display())).expect("connected");
-    let mut write = OpenOptions::new();
-    write.read(true).write(true).create(true);
-    // Their slots lie in different pages.
+    let scene = Scene::new();
+    // The slots of the first and the last lie in different pages.
     let names: Vec<String> = (0..40).map(|number| format!("/f{number}")).collect();
-    for name in &names {
-        volume.open_file(name, &write).expect("made");
-    }
-    volume.sync().expect("synced");
-    let (one, two) = (&names[0], &names[39]);
-    let open = |name: &String| there.open_file(name, OpenOptions::new().read(true));
-    let (first, second) = (open(one).expect("opened"), open(two).expect("opened"));
+    let files: Vec<_> = names.iter().map(|name| scene.file(name)).collect();
+    let (first, second) = (&files[0].1, &files[39].1);
+    let exchange = || {
+        let exchange = adit::RenameFlags::EXCHANGE;
+        let exchanged = scene.volume.rename_with(&names[0], &names[39], exchange);
+        exchanged.expect("exchanged");
+    };
+    // From here on, both have the same time.
+    exchange();
     std::thread::scope(|scope| {
         let looker = scope.spawn(|| {
             let ctime = |file: &adit::File| {
@@ -225,72 +256,49 @@ fn attributes_of_two_files_that_change_together_are_of_one_order() {
             let stop = std::time::Instant::now() + std::time::Duration::from_secs(3);
             let mut looks = 0_u64;
             let mut torn = [0; 2];
-            while std::time::Instant::now() < stop {
+            while looks == 0 || std::time::Instant::now() < stop {
                 first.len().expect("known");
-                let (a, b) = (ctime(&first), ctime(&second));
-                torn[0] += u64::from(looks > 0 && b < a);
+                let (a, b) = (ctime(first), ctime(second));
+                torn[0] += u64::from(b < a);
                 second.len().expect("known");
-                let (b, a) = (ctime(&second), ctime(&first));
-                torn[1] += u64::from(looks > 0 && a < b);
+                let (b, a) = (ctime(second), ctime(first));
+                torn[1] += u64::from(a < b);
                 looks += 1;
             }
             assert_eq!(torn, [0; 2], "of {looks} looks");
         });
         while !looker.is_finished() {
-            volume
-                .rename_with(one, two, adit::RenameFlags::EXCHANGE)
-                .expect("exchanged");
+            exchange();
         }
     });
-    drop((first, second));
-    there.close().expect("closed");
-    server.stop();
-    volume.close().expect("closed");
+    drop(files);
+    scene.end();
 }
 
-/// Whoever saw a file become longer by its content sees that by its size.
+/// A session that saw a file become longer by its content sees that by its size.
 #[test]
 fn sizes_follow_content_that_was_seen() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let image = directory.path().join("v.adit");
-    let image = image.to_str().expect("text");
-    Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20)).expect("formatted");
-    let mut options = VolumeOptions::new();
-    options.published(true);
-    let volume = Volume::open_with(image, &options).expect("opened");
-    let socket = directory.path().join("s");
-    let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");
-    let there = Volume::open(&format!("unix:{}", socket.display())).expect("connected");
-    let mut write = OpenOptions::new();
-    write.read(true).write(true).create(true);
-    let file = volume.open_file("/f", &write).expect("opened");
-    let same = there.open_file("/f", OpenOptions::new().read(true));
-    let same = same.expect("opened");
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut torn = [0; 2];
-            let mut looks = 0;
-            while !ended.load(Ordering::Relaxed) {
-                let before = same.len().expect("known");
-                let mut buffer = [0; 64];
-                let got = same.read_at(&mut buffer, before).expect("read") as u64;
-                let (len, stat) = (same.len(), same.metadata());
-                torn[0] += u64::from(len.expect("known") < before + got);
-                torn[1] += u64::from(stat.expect("known").len() < before + got);
-                looks += 1;
-            }
-            assert_eq!(torn, [0; 2], "of {looks} looks");
-        });
+    let scene = Scene::new();
+    let (file, same) = scene.file("/f");
+    let mut torn = [0; 2];
+    let mut looks = 0;
+    let look = || {
+        let before = same.len().expect("known");
+        let mut buffer = [0; 64];
+        let got = same.read_at(&mut buffer, before).expect("read") as u64;
+        let (len, stat) = (same.len(), same.metadata());
+        torn[0] += u64::from(len.expect("known") < before + got);
+        torn[1] += u64::from(stat.expect("known").len() < before + got);
+        looks += 1;
+    };
+    look_beside(look, || {
         for round in 0..10_000 {
             file.write_at(&[7; 10], round * 10).expect("written");
             // The size goes into the slot, and the file is ahead of it no more.
             file.sync_all().expect("synced");
         }
-        ended.store(true, Ordering::Relaxed);
     });
+    assert_eq!(torn, [0; 2], "of {looks} looks");
     drop((file, same));
-    there.close().expect("closed");
-    server.stop();
-    volume.close().expect("closed");
+    scene.end();
 }

@@ -35,8 +35,7 @@ use adit::{
 };
 use std::collections::BTreeSet;
 use std::io::IoSlice;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::Served;
 
@@ -101,7 +100,7 @@ fn mapped_reads_show_what_was_written_last() {
     }
     let ended = AtomicBool::new(false);
     // Otherwise all may be written before a reader has begun.
-    let begun = Barrier::new(3);
+    let begun = AtomicUsize::new(0);
     let reads = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2u64)
             .map(|reader| {
@@ -115,7 +114,7 @@ fn mapped_reads_show_what_was_written_last() {
                     let mut buffer = vec![0; PAGE];
                     let mut turn = reader;
                     let mut reads = 0u64;
-                    begun.wait();
+                    begun.fetch_add(1, Ordering::Relaxed);
                     while !ended.load(Ordering::Relaxed) {
                         turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let page = (turn >> 33) % PAGES;
@@ -139,7 +138,10 @@ fn mapped_reads_show_what_was_written_last() {
             })
             .collect();
         let mut filler = 0;
-        begun.wait();
+        let has_ended = || readers.iter().any(|reader| reader.is_finished());
+        while begun.load(Ordering::Relaxed) < 2 && !has_ended() {
+            std::thread::yield_now();
+        }
         for version in 1..4_000u64 {
             let page = version.wrapping_mul(2_654_435_761) % PAGES;
             file.write_at(&page_of(version), page * PAGE as u64)

@@ -539,7 +539,7 @@ fn a_power_cut_finds_what_was_appended_a_while_before() {
     let served = Lasting::with(device.clone(), &options);
     let there = Volume::open(&served.address).expect("connected");
     let log = there.open_file("/log", &read_write()).expect("opened");
-    // What a power cut leaves now.
+    // The content of the file after a power cut at this moment.
     let found = || {
         let image = device.moment().power_cut_with(|_, _| false);
         let mut options = adit::VolumeOptions::new();

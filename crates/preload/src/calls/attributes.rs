@@ -5,21 +5,20 @@ use crate::descriptors::{self, Open};
 use crate::inside;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
-use crate::volume::{opened, volume};
+use crate::volume::volume;
 use adit::calls::{SetMode, SetOwner, SetTimes};
-use adit::{Errno, FileKind, SetTime, Timestamp};
+use adit::{Errno, FileKind, SetTime, Timestamp, Volume};
 use adit_fs::{Access, At, Follow, Stat};
 use libc::{
     c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
 };
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{of_descriptor, of_path, of_path_at};
 
 /// Of the numbers of devices that volumes have: the kernel gives it to none.
 const MAJOR: u32 = 0x700;
-/// `st_dev` of the volume's files, once it is known; 0: not yet.
+/// `st_dev` of the volume's files, from its opening on.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 512;
 
@@ -62,29 +61,19 @@ fn type_bits(kind: FileKind) -> u32 {
     }
 }
 
-/// `st_dev` of the volume's files: of each volume another one, and always the same. Programs take
-/// this number and that of an inode for one that no other file has.
-fn device() -> u64 {
-    let known = DEVICE.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let Some(space) = opened().and_then(|volume| volume.statfs().ok()) else {
-        return libc::makedev(MAJOR, 0);
-    };
-    let minor = space
-        .volume_id
+/// Makes `st_dev` of the id of a volume that has just been opened: each volume has another one, and
+/// always the same. Programs take this number and that of an inode for one that no other file has.
+pub(crate) fn note_device(volume: &Volume) {
+    let id = volume.statfs().map_or([0; 16], |space| space.volume_id);
+    let minor = id
         .chunks_exact(4)
         .map(|part| u32::from_le_bytes(part.try_into().expect("four bytes")))
         .fold(0, |minor, part| minor ^ part);
-    let device = libc::makedev(MAJOR, minor);
-    DEVICE.store(device, Ordering::Relaxed);
-    device
+    DEVICE.store(libc::makedev(MAJOR, minor), Ordering::Relaxed);
 }
 
-/// The volume is opened, maybe another one at the same address.
-pub(crate) fn forget_device() {
-    DEVICE.store(0, Ordering::Relaxed);
+fn device() -> u64 {
+    DEVICE.load(Ordering::Relaxed)
 }
 
 fn timespec_of(time: Timestamp) -> (i64, i64) {

@@ -26,7 +26,7 @@ mod xattrs;
 
 use crate::renewed::InChild;
 
-pub(crate) use attributes::forget_device;
+pub(crate) use attributes::note_device;
 pub(crate) use exec::inherit;
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
 pub(crate) use numbers::is_ours;

@@ -356,7 +356,7 @@ impl Frames {
 
     /// What readers in other processes know of the page is true no more.
     pub(crate) fn withdraw_hint(&self, key: FrameKey) {
-        if self.mapping.version(0).is_some()
+        if self.is_published()
             && let Some(frame) = self.acquire(key, None)
         {
             if let Some(version) = self.mapping.version(frame) {

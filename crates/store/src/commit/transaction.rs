@@ -373,8 +373,8 @@ impl<'s> Transaction<'s> {
             _ if self.shadows.is_empty() && !planted(Bug::LookTakesNumber) => None,
             Intent::Change | Intent::Free => store.receipt.take(),
         };
-        // Readers in other processes look at one slot at a time, and the pages with slots change one
-        // after the other: who sees one of them finds no other as it was.
+        // Readers in other processes look at one slot at a time, and the pages with slots change
+        // one after the other: a reader that sees one of them must find no other as it was.
         let ahead = store.write_back.dirty.ahead();
         let together = self.slots.len() > 1 && store.frames.is_published();
         let slots = if together { &self.slots[..] } else { &[] };

@@ -153,8 +153,8 @@ impl Store {
     }
 
     /// Deletes a blob that nothing refers to: its data, then its slot. After a crash in between,
-    /// the caller that still has its id calls again. `ECANCELED`: the volume is being closed, and the
-    /// deletion is to be done again in the next opening.
+    /// the caller that still has its id calls again. `ECANCELED`: the volume is being closed, and
+    /// the deletion is to be done again in the next opening.
     pub async fn delete(&self, id: BlobId) -> Result<()> {
         let blob = self.blob(id).await?;
         let _map = self.lock_map(&blob).await;

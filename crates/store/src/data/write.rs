@@ -226,7 +226,7 @@ impl Store {
             }
             done += count;
             if at + count as u64 > blob.size() {
-                // First, and in the same step: who asks for attributes must not see it shrink again.
+                // First, and in the same step: no look at attributes may see it shrink again.
                 self.note_dirty(blob);
                 blob.set_size(at + count as u64);
             }

@@ -212,8 +212,8 @@ fn is_possible(directory: &std::path::Path) -> bool {
 /// Copying a range within a file sets its time of access and that of its last change. If the clock
 /// ticks between the two, the next read changes the time of access on one side only; and since
 /// Linux 6.13 the clock of a kernel's file system also goes on when another file gets a time that
-/// is finer than a tick, which nobody outside can see. So times differ only if they do in each of many
-/// attempts, of which one had no tick.
+/// is finer than a tick, which nobody outside can see. So times differ only if they do in each of
+/// many attempts, of which one had no tick.
 #[track_caller]
 pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     // Another file system of the kernel, or a mount, may take this one's place.

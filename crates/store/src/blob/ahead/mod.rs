@@ -79,8 +79,8 @@ impl Ahead {
         assert!(before > 0, "a blob is uncounted twice");
     }
 
-    /// Counts a blob while its slot may be what is ahead: a transaction changes the size there,
-    /// and who sees that must not find the file as it was.
+    /// Counts a blob while its slot may be ahead of it: a transaction changes the slot, and a
+    /// reader that sees the slot must not find the file as it was.
     pub(crate) fn hold(&self, slot: u64) -> Held<'_> {
         self.add(slot);
         Held { ahead: self, slot }

@@ -361,7 +361,7 @@ impl BlobShared {
         let is_cut = size < self.size.load(Ordering::Relaxed);
         self.size.store(size, Ordering::Release);
         if is_cut {
-            // Release: who sees the count sees the size.
+            // Release: a reader that sees the count sees the size.
             self.cuts.fetch_add(1, Ordering::Release);
         }
     }

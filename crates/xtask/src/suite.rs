@@ -5,6 +5,7 @@
 //! lacks something, fails the whole: here all of them have to run. All use the development profile,
 //! so that lints, unit tests, the plugin and the end-to-end tests share compiled crates.
 
+use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
 use crate::counts::{Counts, Tested, run_tests};
@@ -102,6 +103,9 @@ pub(crate) fn run(only: Option<&str>) -> Outcome {
         return Err(format!("no such step; there are: {}", names.join(", ")));
     }
     close_inherited_descriptors_on_exec()?;
+    if let Err(error) = take_own_shared_memory() {
+        println!("what killed processes of tests leave stays in {SHARED_MEMORY}: {error}");
+    }
     let mut finished = Vec::new();
     for step in chosen {
         println!("\n=== {} ===", step.name);
@@ -134,6 +138,29 @@ fn close_inherited_descriptors_on_exec() -> Outcome {
         return Err(format!("could not mark inherited descriptors: {error}"));
     }
     Ok(())
+}
+
+/// Where the memory lies that outlives a process.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Mounts an empty tmpfs there, that only this process and its children see: what killed processes
+/// of tests leave is gone with the last of them, and another run beside this one sees none of it.
+fn take_own_shared_memory() -> std::io::Result<()> {
+    let checked = |done: libc::c_int| match done {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    let mount = |from: &CStr, to: &CStr, flags, options: &CStr| {
+        let options = options.as_ptr().cast();
+        // SAFETY: texts that end with a NUL; the kernel keeps none of them.
+        checked(unsafe { libc::mount(from.as_ptr(), to.as_ptr(), from.as_ptr(), flags, options) })
+    };
+    // SAFETY: no memory is passed. Of the threads only this one starts programs.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE, c"")?;
+    let place = CString::new(SHARED_MEMORY)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    mount(c"tmpfs", &place, flags, c"mode=1777")
 }
 
 fn summarize(finished: Vec<Finished>) -> Outcome {

@@ -32,8 +32,20 @@ pub(crate) struct Tested {
     pub(crate) skipped: BTreeMap<String, String>,
 }
 
-/// Runs a test command; its lines also go to `each_line`.
+/// Runs a test command; its lines also go to the terminal and to `each_line`.
 pub(crate) fn run_tests(command: &mut Command, mut each_line: impl FnMut(&str)) -> Outcome<Tested> {
+    println!("$ {}", process::describe(command));
+    run_tests_silently(command, |line| {
+        println!("{line}");
+        each_line(line);
+    })
+}
+
+/// The same; its lines go to `each_line` alone.
+pub(crate) fn run_tests_silently(
+    command: &mut Command,
+    mut each_line: impl FnMut(&str),
+) -> Outcome<Tested> {
     let scratch = Scratch::new("skipped")?;
     let list = scratch.path().join("list");
     let mut counts = Counts::default();

@@ -29,6 +29,7 @@ mod setup;
 mod sim;
 mod suite;
 mod threads;
+mod unit;
 mod workloads;
 mod zram;
 

@@ -58,7 +58,7 @@ pub(crate) fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-fn failed(command: &Command, how: impl std::fmt::Display) -> String {
+pub(crate) fn failed(command: &Command, how: impl std::fmt::Display) -> String {
     format!("`{}` failed: {how}", describe(command))
 }
 
@@ -120,14 +120,13 @@ fn last_lines(text: &str, count: usize) -> String {
 /// machine takes a third of that.)
 const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
 
-/// Runs to the end; standard output goes to the terminal and, line by line, to `each_line`.
-/// Returns whether the program succeeded. One that hangs is killed with all that it started, after
-/// what its threads wait for was printed.
+/// Runs to the end; `each_line` takes standard output, line by line. Returns whether the program
+/// succeeded. One that hangs is killed with all that it started, after what its threads wait for was
+/// printed.
 pub(crate) fn run_watching(
     command: &mut Command,
     mut each_line: impl FnMut(&str),
 ) -> Outcome<bool> {
-    println!("$ {}", describe(command));
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -146,9 +145,7 @@ pub(crate) fn run_watching(
         match lines.recv_timeout(SILENCE_MAX) {
             Ok(line) => {
                 let line = line.map_err(|error| failed(command, error))?;
-                let line = String::from_utf8_lossy(&line);
-                println!("{line}");
-                each_line(&line);
+                each_line(&String::from_utf8_lossy(&line));
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {

@@ -8,9 +8,9 @@
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
-use crate::counts::{Counts, Tested, run_tests};
+use crate::counts::{Counts, Tested};
 use crate::process::{self, Outcome};
-use crate::{end_to_end, models, plugin, setup};
+use crate::{end_to_end, models, plugin, setup, unit};
 
 /// A step: its name for `--only`, and what it does.
 struct Step {
@@ -49,7 +49,7 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "unit",
-        run: unit_tests,
+        run: unit::run,
     },
     Step {
         name: "models",
@@ -75,14 +75,6 @@ fn lints() -> Outcome<Tested> {
         "--deny",
         "warnings",
     ])))
-}
-
-/// Unit, conformance, C header and ABI tests: all are tests of some crate.
-fn unit_tests() -> Outcome<Tested> {
-    run_tests(
-        process::cargo().args(["test", "--workspace", "--no-fail-fast"]),
-        |_| (),
-    )
 }
 
 struct Finished {

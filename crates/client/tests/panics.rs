@@ -3,7 +3,9 @@
 //!
 //! The bug is a progress function of `check`, which is called while the volume is driven.
 
-use adit::{Errno, FlockOperation, MkfsOptions, OpenOptions, Volume};
+use adit::{
+    Errno, FlockOperation, MkfsOptions, OpenOptions, ServeOptions, Server, Volume, VolumeOptions,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -114,6 +116,74 @@ fn a_panic_while_driving_is_eio_for_everybody_and_the_next_opening_finds_everyth
             assert!(log.len() as u64 >= accepted, "{} of {accepted}", log.len());
             assert!(log.iter().all(|&byte| byte == 3));
         }
+        volume.close().expect("closed");
+    });
+}
+
+/// Messages whose operations were under way got no reply, and the server never ended. Sessions went
+/// on to read from its cache, and to have appends in memory acknowledged.
+#[test]
+fn a_panic_in_a_server_is_eio_for_all_its_sessions_and_the_server_ends() {
+    within(|| {
+        let (directory, address) = image();
+        let volume = Volume::open_with(&address, VolumeOptions::new().published(true));
+        let volume = volume.expect("opened");
+        let socket = directory.path().join("s");
+        let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new());
+        let server = server.expect("served");
+        let session = || {
+            let address = format!("unix:{}", socket.display());
+            let mut options = VolumeOptions::new();
+            options.reconnect(Duration::ZERO);
+            Volume::open_with(&address, &options).expect("a session")
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let (owner, waiter) = (session(), session());
+        let locked = owner.open_file("/f", &options).expect("created");
+        locked.write_at(&[1; 4096], 0).expect("written");
+        locked
+            .flock(FlockOperation::Exclusive { wait: false })
+            .expect("free");
+        let log = owner
+            .open_file("/log", options.clone().append(true))
+            .expect("created");
+        let mut accepted = 0;
+        let mut page = [0; 4096];
+        for _ in 0..100 {
+            log.append(&[3; 64]).expect("appended");
+            accepted += 64;
+            locked.read_at(&mut page, 0).expect("read");
+        }
+
+        let failed = |errno: Errno| assert_eq!(errno, Errno::IO);
+        let waits = waiter.open_file("/f", &options).expect("opened");
+        let (begun, waiting) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.send(()).expect("somebody listens");
+                let waited = waits.flock(FlockOperation::Exclusive { wait: true });
+                failed(waited.expect_err("poisoned").errno());
+            });
+            waiting.recv().expect("it begins");
+            std::thread::sleep(Duration::from_millis(50));
+            volume
+                .check_with(|done, _| assert!(done < 3, "injected"))
+                .expect_err("poisoned");
+        });
+        failed(locked.read_at(&mut page, 0).expect_err("poisoned").errno());
+        failed(log.append(&[3; 64]).expect_err("poisoned").errno());
+        failed(log.sync_all().expect_err("poisoned").errno());
+        drop((locked, log, waits));
+        for session in [owner, waiter] {
+            let _ = session.close();
+        }
+        server.stop();
+        failed(volume.close().expect_err("poisoned").errno());
+
+        let volume = Volume::open(&address).expect("let go of, and recovered");
+        assert!(volume.read("/f").expect("read") == [1; 4096]);
+        assert!(volume.read("/log").expect("read") == vec![3; accepted]);
         volume.close().expect("closed");
     });
 }

@@ -287,6 +287,12 @@ impl<S: 'static> Engine<S> {
         self.core.is_poisoned()
     }
 
+    /// Whether it is poisoned, and all that was under way has ended: operations, whose futures are
+    /// forgotten, and requests.
+    pub fn have_all_failed(&self) -> bool {
+        self.core.have_all_failed()
+    }
+
     /// How often the keeper woke up. The keeper of an idle engine doesn't.
     pub fn keeper_wakeups(&self) -> u64 {
         self.core.keeper.wakeups()

@@ -50,6 +50,9 @@ const LOOKS_WITHOUT_CLOCK: u32 = 3;
 const DRAIN_NS: u64 = 200_000_000;
 /// How often a poller that never sleeps looks whether sessions have ended.
 const SOCKETS_NS: u64 = 1_000_000;
+/// While operations are under way, a poller that sleeps looks so often whether a panic has ended
+/// them.
+const PANIC_LOOK: Duration = Duration::from_millis(100);
 /// A poller that has nothing to do spins for so long, then lets other threads have its core
 /// between two looks: a session that waits for its turn may be one of them.
 const SPIN_NS: u64 = 1_000;
@@ -524,8 +527,7 @@ impl Turns<'_> {
 
     /// Drives until nothing is under way, as long as `goes_on`.
     fn drain(&mut self, goes_on: impl Fn() -> bool) {
-        let is_idle = |volume: &Arc<ServedVolume>| volume.under_way() == 0;
-        while !self.shared.volumes.iter().all(is_idle) && goes_on() {
+        while !self.shared.volumes.iter().all(|of| of.is_idle()) && goes_on() {
             self.drive(true);
             std::thread::yield_now();
         }
@@ -668,7 +670,9 @@ impl Turns<'_> {
             quiet &= polled.session.memory.doorbell().fall_asleep();
         }
         if quiet && !self.shared.called.load(Ordering::SeqCst) {
-            self.look_at_sockets(None);
+            // A keeper may be the one that meets a panic.
+            let is_idle = self.shared.volumes.iter().all(|of| of.is_idle());
+            self.look_at_sockets((!is_idle).then_some(PANIC_LOOK));
         }
         for polled in &mut self.polled {
             polled.session.memory.doorbell().wake_up();
@@ -676,8 +680,12 @@ impl Turns<'_> {
         }
     }
 
-    /// Waits for a byte or the end of any session, or for a call; None: without a limit.
+    /// Waits for a byte or the end of any session, or for a call; None: without a limit. Replies to
+    /// what a panic has ended.
     fn look_at_sockets(&mut self, timeout: Option<Duration>) {
+        for polled in &self.polled {
+            polled.session.fail_forgotten();
+        }
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: timeout.subsec_nanos().into(),

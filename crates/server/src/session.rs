@@ -310,7 +310,11 @@ impl Session {
         }
         // Before the reply: the session may use the slot again at once.
         let before = self.busy.fetch_and(!bit, Ordering::Release);
-        debug_assert!(before & bit != 0, "a message has one reply");
+        if before & bit == 0 {
+            let failed = self.volume.engine.have_all_failed();
+            debug_assert!(failed, "a message has one reply");
+            return;
+        }
         simulation::pause();
         self.memory.slot(slot).finish(reply, self.memory.replies());
     }
@@ -328,6 +332,20 @@ impl Session {
             ..Reply::default()
         };
         self.finish(slot, reply);
+    }
+
+    /// Replies to messages whose operations a panic has ended: their futures are forgotten, and the
+    /// tickets with them. Only for the thread that begins this session's messages.
+    pub(crate) fn fail_forgotten(&self) {
+        if !self.volume.engine.have_all_failed() {
+            return;
+        }
+        let what = "do an operation of a session: the volume is poisoned by a panic";
+        let error = Error::with(Errno::IO, what);
+        let busy = self.busy.load(Ordering::Acquire);
+        for slot in (0..SLOTS).filter(|slot| busy & 1 << slot != 0) {
+            self.finish_with_error(slot, &error);
+        }
     }
 
     /// Replies with a value in the area, and the hint.

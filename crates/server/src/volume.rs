@@ -139,6 +139,11 @@ impl ServedVolume {
         self.handed_over.store(true, Ordering::Relaxed);
     }
 
+    /// Has every operation of a session ended, if only by a panic?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way() == 0 || self.engine.have_all_failed()
+    }
+
     pub(crate) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Acquire)
     }

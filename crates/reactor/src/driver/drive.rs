@@ -87,6 +87,7 @@ impl Core {
             let error = || self.ended_error();
             if self.is_poisoned() {
                 reactor.fail_tasks(&error);
+                self.all_failed.store(true, Ordering::Release);
             } else {
                 // `end` drops the worker's own tasks in order.
                 reactor.fail_operations(&error);
@@ -108,6 +109,7 @@ impl Turn<'_> {
             if let Some(panic) = reactor.take_panic() {
                 core.set_poisoned(panic);
                 reactor.set_unusable();
+                reactor.tell_poisoned();
             }
             let usable = reactor.is_usable();
             if !usable {

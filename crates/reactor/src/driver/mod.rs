@@ -102,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     poisoned: AtomicBool,
     poison: Mutex<String>,
+    /// Poisoned, and no operation or request is under way any more.
+    all_failed: AtomicBool,
     /// New operations are refused.
     pub(crate) closing: AtomicBool,
     /// A caller, or the keeper, waits for the device and reaps completions afterwards.
@@ -142,6 +144,7 @@ impl Core {
             name,
             poisoned: AtomicBool::new(false),
             poison: Mutex::default(),
+            all_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             caller_awaits_device: AtomicBool::new(false),
             keeper_awaits_device: AtomicBool::new(false),
@@ -174,6 +177,10 @@ impl Core {
 
     pub(crate) fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn have_all_failed(&self) -> bool {
+        self.all_failed.load(Ordering::Acquire)
     }
 
     pub(super) fn set_poisoned(&self, panic: String) {

@@ -87,6 +87,8 @@ pub struct Reactor {
     panic: RefCell<Option<String>>,
     /// A panic was noted that the core doesn't know of yet.
     panicked: Cell<bool>,
+    /// What to do after a panic.
+    when_poisoned: RefCell<Vec<Box<dyn FnOnce()>>>,
     unusable: Cell<bool>,
 }
 
@@ -127,6 +129,7 @@ impl Reactor {
             drain_waiter: Cell::new(None),
             panic: RefCell::new(None),
             panicked: Cell::new(false),
+            when_poisoned: RefCell::default(),
             unusable: Cell::new(false),
         }
     }
@@ -390,6 +393,20 @@ impl Reactor {
     pub(crate) fn note_device_panic(&self, panic: &(dyn Any + Send)) {
         self.note_panic(panic);
         self.panicked.set(true);
+    }
+
+    /// `tell` is called after the first panic of an operation or the device, by the driver, before
+    /// any operation has failed. It may use what the panicking code left half done, so it does
+    /// little; a panic of its own ends it.
+    pub fn when_poisoned(&self, tell: impl FnOnce() + 'static) {
+        self.when_poisoned.borrow_mut().push(Box::new(tell));
+    }
+
+    pub(crate) fn tell_poisoned(&self) {
+        for tell in self.when_poisoned.take() {
+            // The panic that counts is known already.
+            let _ = catch_unwind(AssertUnwindSafe(tell));
+        }
     }
 
     /// The panic's message, once.

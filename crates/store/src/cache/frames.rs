@@ -142,6 +142,11 @@ impl Frames {
         self.mapping.give_up();
     }
 
+    /// Readers in other processes believe nothing of it from here on.
+    pub(crate) fn end_published(&self) {
+        self.mapping.end_published();
+    }
+
     /// Bytes of memory that the cache put on huge pages.
     pub fn huge_bytes(&self) -> u64 {
         self.mapping.huge_bytes()

@@ -436,13 +436,17 @@ impl Mapping {
 
     /// A clean end: nothing is left behind.
     pub(super) fn delete(&self) -> Result<()> {
-        if self.is_ours() {
-            // First: nobody finds it any more to say so.
-            self.header().end();
-        }
+        self.end_published(); // first: nobody finds it any more to say so
         match &self.placement {
             CachePlacement::Shared(path) if self.is_ours() => delete_file(path),
             _ => Ok(()),
+        }
+    }
+
+    /// Nobody vouches for what is in it any more; the owner keeps it.
+    pub(super) fn end_published(&self) {
+        if self.is_ours() {
+            self.header().end();
         }
     }
 

@@ -121,6 +121,13 @@ impl Store {
         }
     }
 
+    /// A panic has poisoned the volume: other processes believe nothing more of its cache, and nothing
+    /// more is acknowledged that is appended to a tail.
+    pub(crate) fn end_what_others_use(&self) {
+        self.frames.end_published();
+        self.end_tails();
+    }
+
     /// As if a user without privileges had written it: set-ID bits go.
     async fn append_left(&self, blob: &Rc<Blob>, bytes: &[u8]) -> Result<()> {
         const SET_ID: u32 = 0o6000;

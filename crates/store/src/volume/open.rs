@@ -670,7 +670,14 @@ fn build(
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };
-    Ok(Store(Rc::new(store)))
+    let store = Rc::new(store);
+    let state = Rc::downgrade(&store);
+    store.reactor.when_poisoned(move || {
+        if let Some(state) = state.upgrade() {
+            Store(state).end_what_others_use();
+        }
+    });
+    Ok(Store(store))
 }
 
 const _: () = assert!(FRAMES_LEFT_BY_DATA as usize >= 3 * FRAMES_PER_TRANSACTION);

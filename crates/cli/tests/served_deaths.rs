@@ -640,6 +640,32 @@ fn a_client_in_another_pid_namespace_is_one_like_others() {
 
 // ---- the log ----
 
+/// As systemd-logind does with the files of a user who logs out. Writes went on to be acknowledged,
+/// nobody was told, and a kill lost them.
+#[test]
+fn a_mapping_that_somebody_removes_is_told_to_the_operator() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let log = place.path("log");
+    let served = Served::start(&place, &["--log", log.to_str().expect("text")]);
+    let mapping = || {
+        let info = place.ok(&["info", "--json", "v.adit"]);
+        let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+        info["survives_in"].as_str().map(str::to_owned)
+    };
+    let path = mapping().expect("what is written survives the server");
+    std::fs::remove_file(&path).expect("removed");
+    assert_eq!(mapping(), None);
+    connect(&place).write("/f", "unsynced").expect("written");
+    let words = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the operator is told", || words().contains("has removed"));
+    let words = words();
+    assert!(words.contains("error: v.adit: ") && words.contains(&path));
+    assert_eq!(words.matches("has removed").count(), 1, "{words}");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+}
+
 /// Each refusal, and each end of a session that broke the protocol, is said once, with who it was.
 #[test]
 fn an_operator_reads_who_was_refused_and_is_not_flooded() {

@@ -147,6 +147,11 @@ impl Frames {
         self.mapping.end_published();
     }
 
+    /// Has somebody removed the mapping's file while the volume is open?
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.mapping.is_nameless()
+    }
+
     /// Bytes of memory that the cache put on huge pages.
     pub fn huge_bytes(&self) -> u64 {
         self.mapping.huge_bytes()

@@ -443,6 +443,13 @@ impl Mapping {
         }
     }
 
+    /// Has somebody removed the file? Then nobody finds what this process leaves.
+    pub(super) fn is_nameless(&self) -> bool {
+        let file = self.file.as_ref().filter(|_| self.is_ours());
+        let found = file.map(rustix::fs::fstat);
+        found.is_some_and(|found| found.is_ok_and(|found| found.st_nlink == 0))
+    }
+
     /// Nobody vouches for what is in it any more; the owner keeps it.
     pub(super) fn end_published(&self) {
         if self.is_ours() {

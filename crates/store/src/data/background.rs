@@ -28,6 +28,7 @@ impl Store {
                 if store.closing.get() || store.writable().is_err() {
                     break;
                 }
+                store.look_for_name();
                 let absorb = store.write_back.absorb.borrow().clone();
                 let absorbed = match absorb.filter(|_| store.has_tails()) {
                     Some(absorb) => absorb().await,
@@ -50,6 +51,15 @@ impl Store {
             }
             store.write_back.running.set(false);
         });
+    }
+
+    /// Says once that somebody has removed the file by which unsynced data survives this process.
+    fn look_for_name(&self) {
+        if self.frames.is_nameless() && !self.write_back.told_of_name.replace(true) {
+            let volume = self.reactor.name();
+            let path = self.mapping.as_deref().unwrap_or("".as_ref()).display();
+            tracing::error!(%volume, %path, "somebody has removed the memory that survives this process (systemd-logind does, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses what is written and not synced");
+        }
     }
 
     /// Once when it begins to fail, and once when it works again.

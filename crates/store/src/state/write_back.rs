@@ -20,6 +20,8 @@ pub(crate) struct WriteBack {
     /// Dirty pages by writer, as they were when that task last began: counting them takes a look at
     /// each dirty blob.
     pub(crate) pages_by_writer: RefCell<HashMap<u64, usize>>,
+    /// The operator was told that the cache's mapping has no name any more.
+    pub(crate) told_of_name: Cell<bool>,
     /// The tails of blobs, by slot.
     pub(crate) tails: RefCell<HashMap<u64, Arc<TailMemory>>>,
     /// See [`Store::absorb_with`](crate::Store::absorb_with).
@@ -35,6 +37,7 @@ impl WriteBack {
             running: Cell::new(false),
             flushing: Cell::new(false),
             pages_by_writer: RefCell::default(),
+            told_of_name: Cell::new(false),
             tails: RefCell::default(),
             absorb: RefCell::default(),
         }

@@ -79,7 +79,9 @@ impl Store {
             cache_huge_bytes: self.frames.huge_bytes(),
             dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
             data_checksums: self.checksums.is_some(),
-            mapping: (self.mapping.as_ref()).map(|path| path.display().to_string()),
+            mapping: (self.mapping.as_ref())
+                .filter(|_| !self.frames.is_nameless())
+                .map(|path| path.display().to_string()),
             unsaved: self.unsaved.borrow().clone(),
             failure: self
                 .failure

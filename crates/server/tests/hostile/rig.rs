@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes so long, however busy the machine is: it hangs.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 /// More sessions than one user may have.
 pub(crate) const SESSIONS_MAX: usize = 40;
 
@@ -217,7 +217,7 @@ impl Rig {
             place: Mutex::new(place),
             pid,
             descriptors: 0,
-            _watchdog: Watchdog::new(4 * LIMIT + minutes() * 2),
+            _watchdog: Watchdog::new(2 * LIMIT + minutes() * 2),
         };
         // The first session of a process also opens what stays open.
         rig.works();

@@ -708,6 +708,7 @@ fn others_get_their_turn_while_names_are_checked() {
                 assert!(report.expect("checked").problems.is_empty());
             }
         });
+        let is_ended = SetAtEnd(&is_over);
         let deadline = Instant::now() + Duration::from_secs(120);
         let mut was_inside = false;
         while !was_inside && Instant::now() < deadline {
@@ -719,7 +720,7 @@ fn others_get_their_turn_while_names_are_checked() {
             });
             was_inside = turn.expect("run");
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(is_ended);
         checker.join().expect("no panic");
         assert!(was_inside, "no turn within a check");
     });

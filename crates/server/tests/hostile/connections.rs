@@ -1,6 +1,6 @@
 //! Connections that do anything but begin a session and use it.
 
-use crate::rig::{Peer, Rig, SESSIONS_MAX, knock, until};
+use crate::rig::{OtherProcess, Peer, Rig, SESSIONS_MAX, knock, until};
 use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_wire::handshake::{Aim, Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
@@ -306,24 +306,23 @@ pub(crate) fn client_process() {
 /// A client that doesn't go on costs nobody anything; killed, it is gone.
 pub(crate) fn stopped(rig: &Rig) {
     for _ in 0..3 {
-        let mut child = Command::new(std::env::current_exe().expect("known"))
+        let child = Command::new(std::env::current_exe().expect("known"))
             .args(["--exact", "the_client_process", "--ignored", "--nocapture"])
             .env("ADIT_TEST_SOCKET", rig.socket())
             .stdout(Stdio::piped())
             .spawn()
             .expect("it runs");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut child = OtherProcess(child);
+        let output = BufReader::new(child.0.stdout.take().expect("piped"));
         let begun = output
             .lines()
             .any(|line| line.expect("read").contains("=begun"));
         assert!(begun);
-        let pid = rustix::process::Pid::from_child(&child);
+        let pid = rustix::process::Pid::from_child(&child.0);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
         for _ in 0..5 {
             rig.works();
         }
-        child.kill().expect("killed");
-        child.wait().expect("ended");
     }
 }
 

@@ -153,11 +153,11 @@ fn memories(pid: &str) -> usize {
 
 enum Place {
     Here(Arc<Engine<Fs>>, Option<Server>),
-    There(ServerProcess, ChildStdin, BufReader<ChildStdout>),
+    There(OtherProcess, ChildStdin, BufReader<ChildStdout>),
 }
 
-/// Killed when the test fails.
-struct ServerProcess(Child);
+/// Killed when it goes, also when the test fails.
+pub(crate) struct OtherProcess(pub(crate) Child);
 
 /// A server that is attacked.
 pub(crate) struct Rig {
@@ -207,7 +207,7 @@ impl Rig {
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         expect_line(&mut output, "=ready");
         let pid = child.id().to_string();
-        let place = Place::There(ServerProcess(child), input, output);
+        let place = Place::There(OtherProcess(child), input, output);
         Rig::begin(directory, place, pid)
     }
 
@@ -322,7 +322,7 @@ impl Rig {
     }
 }
 
-impl Drop for ServerProcess {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -293,8 +293,8 @@ fn volume_with_latency(data_checksums: bool) -> (Arc<MemoryDevice>, Arc<Engine<S
     (device, engine)
 }
 
-/// As [`settled`], on a device with latency: what is in flight isn't counted yet. This thread drives
-/// all the while, since the keeper may be late, and waits for longer than any request takes.
+/// As [`settled`], on a device with latency: what is in flight isn't counted yet. This thread
+/// drives all the while, since the keeper may be late, and waits for longer than a request takes.
 fn landed(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
     let idle = || {
         cost(device, engine, |store| async move {

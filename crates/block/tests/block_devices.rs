@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::{self, BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use adit_base::Errno;
 use adit_block::{Buffer, Device, FileDevice, FileEngine, FileOptions, Request, Submission};
@@ -55,7 +55,7 @@ fn a_block_device_is_free_when_its_process_is_killed() {
         return skip(NO_RING);
     }
     for _ in 0..20 {
-        let mut child = Command::new(std::env::current_exe().expect("this test"))
+        let child = Command::new(std::env::current_exe().expect("this test"))
             .args([
                 "--exact",
                 "a_block_device_is_free_when_its_process_is_killed",
@@ -65,7 +65,8 @@ fn a_block_device_is_free_when_its_process_is_killed() {
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut child = Killed(child);
+        let output = BufReader::new(child.0.stdout.take().expect("piped"));
         let writes = |line: io::Result<String>| line.is_ok_and(|line| line.ends_with("writing"));
         assert!(output.lines().any(writes), "the child writes");
         assert_eq!(
@@ -75,9 +76,18 @@ fn a_block_device_is_free_when_its_process_is_killed() {
                 .map_err(|error| error.errno()),
             Err(Errno::BUSY)
         );
-        child.kill().expect("killed");
-        child.wait().expect("ended");
+        drop(child);
         block.open(FileEngine::IoUring).expect("free");
+    }
+}
+
+/// Killed when it goes, also when the test fails: it would have the test's output for ever.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -152,6 +152,7 @@ fn a_direct_read_gets_no_other_files_bytes_while_pages_change_hands() {
                 volume.close(&file).expect("closed");
             });
         }
+        let _done = SetAtEnd(&done);
         let mut random = Prng::new(99);
         for round in 0..400u32 {
             // Half of its pages go to another file, and come back.
@@ -169,7 +170,6 @@ fn a_direct_read_gets_no_other_files_bytes_while_pages_change_hands() {
             // Readers get to know where it is now.
             std::thread::sleep(std::time::Duration::from_micros(random.below(2000)));
         }
-        done.store(true, Ordering::Relaxed);
     });
     let past = past.load(Ordering::Relaxed);
     assert!(past > 1000, "{past} reads went past the worker");

@@ -225,10 +225,10 @@ fn threads_overwrite_and_read_pages_of_one_file_while_it_is_synced() {
                 std::thread::sleep(std::time::Duration::from_millis(3));
             }
         });
+        let _over = SetAtEnd(over);
         for writer in writers {
             writer.join().unwrap();
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert!(past.into_inner() > 0, "none went past the worker");
     volume.close(&file).unwrap();
@@ -264,6 +264,7 @@ fn what_is_overwritten_all_the_time_is_written_back_all_the_same() {
                 }
             });
         }
+        let _over = SetAtEnd(&over);
         // As the background does it.
         for _ in 0..1000 {
             let pages = volume
@@ -279,7 +280,6 @@ fn what_is_overwritten_all_the_time_is_written_back_all_the_same() {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert!(home.into_inner(), "nothing was written back");
     volume.close(&file).unwrap();

@@ -286,13 +286,14 @@ fn writes_past_the_worker_end_while_a_file_is_mapped() {
                 })
             })
             .collect();
+        let is_over = SetAtEnd(&done);
         for _ in 0..300 {
             map(&volume, &file, 0, 8 * PAGE).expect("mapped");
             std::thread::yield_now();
             volume.run(|fs| fs.unmap(&file)).expect("unmapped");
             std::thread::sleep(std::time::Duration::from_micros(300));
         }
-        done.store(true, Ordering::Relaxed);
+        drop(is_over);
         let past: u32 = threads
             .into_iter()
             .map(|thread| thread.join().expect("held"))
@@ -473,10 +474,10 @@ fn others_go_on_while_a_large_mapping_is_filled() {
         let mut synced = 0;
         std::thread::scope(|threads| {
             threads.spawn(|| {
+                let _done = SetAtEnd(&done);
                 map(&volume, &file, 0, LARGE).expect("mapped");
-                done.store(true, Ordering::Relaxed);
             });
-            while !file.maps() {
+            while !file.maps() && !done.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             while !done.load(Ordering::Relaxed) {

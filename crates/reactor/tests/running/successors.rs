@@ -109,12 +109,13 @@ fn await_behind_a_polling_loop(ends: bool) -> bool {
             true
         });
         let result = polled_in_loop.poll_once();
-        if by_caller.load(Ordering::SeqCst) {
-            assert_eq!(result.is_some(), ends);
-        } else {
+        assert!(ends || result.is_none(), "nobody has told it to end");
+        if !by_caller.load(Ordering::SeqCst) {
             missed.store(true, Ordering::SeqCst);
         }
-        let as_meant = awaiting.join().expect("it ends");
+        let is_awaited = awaiting.join().expect("it ends");
+        // A keeper that came late may have driven when the flush was over, and this thread left.
+        let as_meant = is_awaited && result.is_some() == ends;
         let told = engine.run(|state| async {
             state.count.set(1);
             state.event.notify_all();

@@ -293,10 +293,18 @@ fn volume_with_latency(data_checksums: bool) -> (Arc<MemoryDevice>, Arc<Engine<S
     (device, engine)
 }
 
-/// As [`settled`], on a device with latency: what is in flight isn't counted yet.
+/// As [`settled`], on a device with latency: what is in flight isn't counted yet. This thread
+/// drives all the while, since the keeper may be late, and waits for longer than a request takes.
 fn landed(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
-    std::thread::sleep(Duration::from_millis(20));
-    settled(device, engine);
+    let idle = || {
+        cost(device, engine, |store| async move {
+            for _ in 0..20 {
+                store.reactor().sleep(Duration::from_millis(1)).await;
+            }
+            Ok(())
+        })
+    };
+    while idle() != IoCounts::default() {}
 }
 
 #[test]

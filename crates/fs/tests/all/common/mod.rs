@@ -28,6 +28,15 @@ pub fn at(path: &str) -> At<'_> {
     At::root(&SELF, path.as_bytes())
 }
 
+/// Sets the flag until which other threads go on, also when the test fails: it would never end.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// An open volume.
 pub struct Volume {
     pub engine: Arc<Engine<Fs>>,

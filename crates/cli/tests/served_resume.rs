@@ -587,7 +587,7 @@ fn a_file_is_mapped_while_the_server_is_replaced() {
 }
 
 /// Nobody waits for a process that has died with its server, or before; a process that is stopped
-/// is waited for, for two seconds, and loses its locks.
+/// is waited for, for the time of grace, and loses its locks.
 #[test]
 fn a_process_that_does_not_come_back_holds_nobody_up() {
     let _watchdog = Watchdog::new();
@@ -617,10 +617,11 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
             process.wait().expect("ended");
         }
         drop(served);
-        // A thread that waited for the dead one would hang.
-        let grace: &[&str] = if stopped { &[] } else { &FOR_ALL };
+        // A thread that waited for the dead one would hang. The time is long enough for the session
+        // of this process to come back.
+        let grace = if stopped { ["--grace", "10"] } else { FOR_ALL };
         let begin = Instant::now();
-        let served = Served::start(&place, grace);
+        let served = Served::start(&place, &grace);
         let file = volume.open_file("/l", &appending()).expect("opened");
         locked(&file, 1, LockMode::Exclusive, 0, 0).expect("it is free");
         assert!(begin.elapsed() < Duration::from_secs(50), "{stopped}");

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use support::servers::{FOR_ALL, LIMIT, Served, Watchdog, deaths, moment, until};
+use support::servers::{FOR_ALL, LIMIT, Served, Watchdog, deaths, moment, stop, until};
 use support::{Place, SmallMemory};
 
 /// A program of Python's with the served volume at `/adit`; killed when the test fails.
@@ -708,7 +708,7 @@ os.kill(os.getpid(), 9)
     let copy = place.command(&[&arguments[..], &options].concat());
     let copy = Served::start_command(copy);
     // The process and its server end together: the memory alone has the stores.
-    served.signal(rustix::process::Signal::STOP);
+    stop(&served.child);
     writeln!(program.input).expect("told");
     program.child.wait().expect("killed");
     served.signal(rustix::process::Signal::KILL);

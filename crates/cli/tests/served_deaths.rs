@@ -399,6 +399,16 @@ fn a_path_has_one_server_and_nobodys_file_is_replaced() {
     assert!(errors.contains("ENAMETOOLONG"), "{errors}");
 }
 
+/// What a dead server leaves. This one never listened: a process that another test forks meanwhile
+/// has a copy of it for a moment, and would answer.
+fn leave_dead_socket(path: &Path) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let address = SocketAddrUnix::new(path).expect("short");
+    rustix::net::bind(socket.expect("a socket"), &address).expect("bound");
+}
+
 /// Servers of many volumes that begin at one path at once, where a dead one has left its socket:
 /// one begins, the others say why not.
 #[test]
@@ -412,7 +422,7 @@ fn of_servers_that_begin_together_one_has_the_path() {
     for round in 0..10 * deaths(4) {
         if round % 2 == 0 {
             let _ = std::fs::remove_file(&path);
-            drop(std::os::unix::net::UnixListener::bind(&path).expect("a dead one"));
+            leave_dead_socket(&path);
         }
         let servers: Vec<adit::Result<adit::Server>> = std::thread::scope(|scope| {
             let threads: Vec<_> = volumes

@@ -477,7 +477,8 @@ fn silent_connection(path: &Path) -> std::os::fd::OwnedFd {
     socket
 }
 
-/// A server that has no descriptors left tells clients so, at once, and goes on.
+/// A server that has no descriptors left tells clients so, and goes on. (A client that hears nothing
+/// for 10 s says ETIMEDOUT.)
 #[test]
 fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
     let _watchdog = Watchdog::new();
@@ -489,7 +490,6 @@ fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
     let mut most = 0;
     for more in [0, 1, 3] {
         limit_descriptors(pid, descriptors_end(pid) + more);
-        let begin = Instant::now();
         let mut others = Vec::new();
         let error = loop {
             match Volume::open(&address) {
@@ -506,7 +506,6 @@ fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
         let error = Volume::open(&address).expect_err("no descriptor is left");
         assert_eq!(error.errno(), Errno::MFILE, "{more} more: {error}");
         assert!(error.what().contains("too many open"), "{error}");
-        assert!(begin.elapsed() < Duration::from_secs(9), "{error}");
         drop(silent);
         let content = format!("{more}");
         volume.write("/goes-on", &content).expect("written");

@@ -10,7 +10,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use support::servers::{FOR_ALL, LIMIT, Served, Watchdog, deaths, moment, stop, until};
+use support::servers::{
+    FOR_ALL, LIMIT, Served, Watchdog, deaths, go_before_others, moment, stop, until,
+};
 use support::{Place, SmallMemory};
 
 /// A program of Python's with the served volume at `/adit`; killed when the test fails.
@@ -319,6 +321,7 @@ os._exit(0)
 fn the_owner_of_a_shared_volume_maps_what_the_others_do() {
     need!("python3");
     let _watchdog = Watchdog::new();
+    go_before_others();
     let place = Place::with_volume();
     let owner = ["v.adit", "--share", "s"];
     let start = |volume: &[&str]| {

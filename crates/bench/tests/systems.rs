@@ -1,12 +1,20 @@
 //! Every job on every system, tiny: that they run, measure and clean up; not how fast.
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adit_bench::{
     Action, Assignment, Axis, Growth, Job, MeasuredRows, Role, Shape, Stream, System,
     ThreadOperation, Threads, Variation, measure_alone,
 };
+
+/// Of how long locks are held, a process counts all volumes together. A test that has a volume waits
+/// for the others.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn tiny() -> (Vec<Job>, Shape) {
     let mut jobs = vec![
@@ -139,6 +147,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 #[test]
 fn every_job_measures_the_same_on_the_kernels_file_system_and_on_a_volume() {
+    let _alone = alone();
     let folder = folder();
     let place = folder.path().to_str().unwrap();
     let kernel = measure_alone(&assignment(kernel(), place)).unwrap();
@@ -211,6 +220,7 @@ fn the_floor_measures_what_needs_no_names_and_no_cache() {
 /// Of a device with an SSD's latency: no operation that needs the device takes less than that.
 #[test]
 fn adit_and_the_floor_wait_for_an_ssd() {
+    let _alone = alone();
     for system in [System::Adit, System::Raw] {
         let mut slow = assignment(system, "ssd80:128M");
         let stream = |write, depth| {
@@ -254,6 +264,7 @@ fn adit_and_the_floor_wait_for_an_ssd() {
 
 #[test]
 fn layers_are_told_instead_of_rows_and_only_of_adit() {
+    let _alone = alone();
     let mut looked_at = assignment(System::Adit, "mem:256M");
     looked_at.layers = true;
     looked_at.jobs = vec![

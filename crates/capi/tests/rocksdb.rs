@@ -76,10 +76,13 @@ fn of_another_rocksdb() -> Vec<String> {
     root.into_iter().flat_map(|root| arguments(&root)).collect()
 }
 
-/// A program that finds the plugin as stock programs do.
+/// A program that finds the plugin as stock programs do, and waits for the next server if one ends,
+/// however late the machine lets that begin.
 fn with_plugin(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", built().join("libadit_rocksdb.so"));
+    command
+        .env("LD_PRELOAD", built().join("libadit_rocksdb.so"))
+        .env("ADIT_RECONNECT", HANGS_AFTER.as_secs().to_string());
     command
 }
 

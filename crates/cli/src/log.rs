@@ -149,7 +149,7 @@ mod tests {
         Syslog::connect(&path).err().expect("nobody listens");
         let listen = || {
             let listener = UnixDatagram::bind(&path).expect("bound");
-            let patience = std::time::Duration::from_secs(20);
+            let patience = std::time::Duration::from_secs(240);
             listener.set_read_timeout(Some(patience)).expect("set");
             listener
         };

@@ -181,6 +181,12 @@ impl Cluster {
         said.trim().to_owned()
     }
 
+    /// How many transactions of pgbench's clients are there.
+    fn transfers(&self) -> u64 {
+        let count = self.sql("select count(*) from pgbench_history");
+        count.parse().expect("a number")
+    }
+
     fn pgbench_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join("pgbench"));
         command
@@ -346,8 +352,6 @@ impl Ledger {
     }
 }
 
-const TRANSFERS: &str = "select count(*) from pgbench_history";
-
 #[test]
 fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
     need!();
@@ -368,10 +372,11 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
             clients += 1;
             Ledger::start(&cluster, clients)
         });
+        let before = cluster.transfers();
         let mut transfers = Transfers::start(&cluster);
-        // On a busy machine a client takes its time to connect.
+        // On a busy machine a client takes its time to connect; pgbench does so three times.
         until("the clients have begun", || {
-            ledgers.iter().all(Ledger::has_begun)
+            ledgers.iter().all(Ledger::has_begun) && cluster.transfers() > before
         });
         std::thread::sleep(Duration::from_millis(100) + moment(round, 300_000));
         let goes_on = match round % 5 {
@@ -420,11 +425,10 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
         assert!(acknowledged > 0, "nothing was done\n{}", cluster.said());
         transfers.check(&cluster);
     }
-    let before: u64 = cluster.sql(TRANSFERS).parse().expect("a number");
+    let before = cluster.transfers();
     assert!(before > 100, "{before} transfers");
     cluster.pgbench(&["-c", "4", "-t", "25", "-n"]);
-    let after = cluster.sql(TRANSFERS);
-    assert_eq!(after, (before + 100).to_string());
+    assert_eq!(cluster.transfers(), before + 100);
     // In order.
     let mut postmaster = cluster.postmaster.take().expect("it runs");
     let pid = rustix::process::Pid::from_child(&postmaster);

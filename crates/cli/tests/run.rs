@@ -428,6 +428,7 @@ fn a_program_with_a_limit_of_file_sizes_is_told_and_lives() {
 #[test]
 fn programs_share_the_volume_that_one_of_them_has() {
     need!();
+    support::servers::go_before_others();
     let place = Place::with_volume();
     let run = |program: &[&str]| {
         let all = [&["run", "--share", "sh", "v.adit", "--"], program].concat();

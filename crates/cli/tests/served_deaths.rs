@@ -399,6 +399,16 @@ fn a_path_has_one_server_and_nobodys_file_is_replaced() {
     assert!(errors.contains("ENAMETOOLONG"), "{errors}");
 }
 
+/// What a dead server leaves. This one never listened: a process that another test forks meanwhile
+/// has a copy of it for a moment, and would answer.
+fn leave_dead_socket(path: &Path) {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let address = SocketAddrUnix::new(path).expect("short");
+    rustix::net::bind(socket.expect("a socket"), &address).expect("bound");
+}
+
 /// Servers of many volumes that begin at one path at once, where a dead one has left its socket:
 /// one begins, the others say why not.
 #[test]
@@ -412,7 +422,7 @@ fn of_servers_that_begin_together_one_has_the_path() {
     for round in 0..10 * deaths(4) {
         if round % 2 == 0 {
             let _ = std::fs::remove_file(&path);
-            drop(std::os::unix::net::UnixListener::bind(&path).expect("a dead one"));
+            leave_dead_socket(&path);
         }
         let servers: Vec<adit::Result<adit::Server>> = std::thread::scope(|scope| {
             let threads: Vec<_> = volumes
@@ -467,7 +477,8 @@ fn silent_connection(path: &Path) -> std::os::fd::OwnedFd {
     socket
 }
 
-/// A server that has no descriptors left tells clients so, at once, and goes on.
+/// A server that has no descriptors left tells clients so, and goes on. (A client that hears nothing
+/// for 10 s says ETIMEDOUT.)
 #[test]
 fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
     let _watchdog = Watchdog::new();
@@ -479,7 +490,6 @@ fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
     let mut most = 0;
     for more in [0, 1, 3] {
         limit_descriptors(pid, descriptors_end(pid) + more);
-        let begin = Instant::now();
         let mut others = Vec::new();
         let error = loop {
             match Volume::open(&address) {
@@ -496,7 +506,6 @@ fn a_server_without_descriptors_refuses_with_words_and_goes_on() {
         let error = Volume::open(&address).expect_err("no descriptor is left");
         assert_eq!(error.errno(), Errno::MFILE, "{more} more: {error}");
         assert!(error.what().contains("too many open"), "{error}");
-        assert!(begin.elapsed() < Duration::from_secs(9), "{error}");
         drop(silent);
         let content = format!("{more}");
         volume.write("/goes-on", &content).expect("written");

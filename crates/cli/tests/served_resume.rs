@@ -587,7 +587,7 @@ fn a_file_is_mapped_while_the_server_is_replaced() {
 }
 
 /// Nobody waits for a process that has died with its server, or before; a process that is stopped
-/// is waited for, for two seconds, and loses its locks.
+/// is waited for, for the time of grace, and loses its locks.
 #[test]
 fn a_process_that_does_not_come_back_holds_nobody_up() {
     let _watchdog = Watchdog::new();
@@ -607,9 +607,8 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
         let mut told = String::new();
         output.read_line(&mut told).expect("read");
         assert_eq!(told, "=locked\n");
-        let pid = rustix::process::Pid::from_child(&process);
         if stopped {
-            rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+            stop(&process);
         }
         served.signal(rustix::process::Signal::KILL);
         if !stopped {
@@ -617,10 +616,11 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
             process.wait().expect("ended");
         }
         drop(served);
-        // A thread that waited for the dead one would hang.
-        let grace: &[&str] = if stopped { &[] } else { &FOR_ALL };
+        // A thread that waited for the dead one would hang. The time is long enough for the session
+        // of this process to come back.
+        let grace = if stopped { ["--grace", "10"] } else { FOR_ALL };
         let begin = Instant::now();
-        let served = Served::start(&place, grace);
+        let served = Served::start(&place, &grace);
         let file = volume.open_file("/l", &appending()).expect("opened");
         locked(&file, 1, LockMode::Exclusive, 0, 0).expect("it is free");
         assert!(begin.elapsed() < Duration::from_secs(50), "{stopped}");
@@ -630,8 +630,8 @@ fn a_process_that_does_not_come_back_holds_nobody_up() {
         assert!(status.success(), "{errors}");
         let said = errors.contains("not all sessions of the last server came back");
         assert_eq!(said, stopped, "{errors}");
+        // Also one that is stopped.
         let _ = process.kill();
-        rustix::process::kill_process(pid, rustix::process::Signal::CONT).ok();
         let _ = process.wait();
     }
 }
@@ -792,11 +792,11 @@ fn a_process_that_misses_twenty_servers_goes_on() {
         assert_eq!(told, "=written\n");
     };
     write(b"one\n");
-    let pid = rustix::process::Pid::from_child(&process);
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    stop(&process);
     for _ in 0..20 {
         served = replace(served, &place, Way::Kill);
     }
+    let pid = rustix::process::Pid::from_child(&process);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it goes on");
     write(b"two\n");
     drop(input);
@@ -851,8 +851,7 @@ print(os.open('l',os.O_RDONLY,dir_fd=root)>0)
     let mut said = String::new();
     output.read_line(&mut said).expect("read");
     assert_eq!(said, "=locked\n");
-    let pid = rustix::process::Pid::from_child(&program);
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    stop(&program);
     drop(served);
     let served = Served::start(&place, &[]);
     let other = connect(&place);
@@ -865,6 +864,7 @@ print(os.open('l',os.O_RDONLY,dir_fd=root)>0)
         file.flock(exclusive).expect("the time of grace is over");
         file.write_at(b"mine", 0).expect("written");
     }
+    let pid = rustix::process::Pid::from_child(&program);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("it goes on");
     let mut input = program.stdin.take().expect("piped");
     std::io::Write::write_all(&mut input, b"\n").expect("read");

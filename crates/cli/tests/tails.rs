@@ -7,7 +7,7 @@
 mod support;
 
 use adit::{Volume, VolumeOptions};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -106,16 +106,6 @@ fn client(place: &Place) -> Command {
         .env("ADIT_TEST_COUNTS", counts(place))
         .stdout(Stdio::null());
     client
-}
-
-/// Sends the signal; once it has STOP, each thread of the client stands still.
-fn signal(client: &Child, signal: Signal) {
-    let pid = Pid::from_child(client);
-    kill_process(pid, signal).expect("signalled");
-    if signal == Signal::STOP {
-        let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("known");
-        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
-    }
 }
 
 /// Where in the file the bytes of a tail are (docs/format/wire.md).
@@ -363,10 +353,10 @@ fn nobody_keeps_the_next_opening_from_what_was_appended() {
             })
             .collect();
         until("the tail alone has bytes", || {
-            signal(&client, Signal::CONT);
+            kill_process(Pid::from_child(&client), Signal::CONT).expect("it goes on");
             let absorbed = volume.metadata(path(1)).expect("known").len();
             std::thread::sleep(Duration::from_millis(1));
-            signal(&client, Signal::STOP);
+            stop(&client);
             let tails = tails(&id);
             let of = |inode: &String| tails.iter().find(|name| name.contains(inode));
             let (Some(_), Some(tail)) = (of(&inodes[0]), of(&inodes[1])) else {

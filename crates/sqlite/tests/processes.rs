@@ -12,7 +12,7 @@ mod support;
 use adit::{Credentials, ServeOptions, Server, Volume, VolumeOptions};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use served::Served;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -202,8 +202,16 @@ impl Process {
         self.answer()
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
+    /// Stops it, and waits until each of its threads stands still.
+    fn stop(&self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).expect("signalled");
+        let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("known");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+    }
+
+    fn go_on(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("signalled");
     }
 
     /// Kills it; its answers that nobody has heard.
@@ -545,7 +553,7 @@ fn come_back_too_late(start: impl Fn(&str) -> Process) {
     // A snapshot that lies in the log, and little of it in the process's cache.
     assert_eq!(late.ask("BEGIN"), "");
     assert_eq!(late.ask("SELECT count(*) FROM t"), "40");
-    late.signal(Signal::STOP);
+    late.stop();
     stage.serve(Duration::ZERO);
     // Reuses the log: nobody reads it as far as it knows.
     let mut other = Process::at(&stage.address());
@@ -560,7 +568,7 @@ fn come_back_too_late(start: impl Fn(&str) -> Process) {
         other.ask("UPDATE t SET who = 'new', filler = who || filler"),
         ""
     );
-    late.signal(Signal::CONT);
+    late.go_on();
     let rows = "SELECT count(*), sum(who = 'old'), sum(length(filler)) FROM t";
     let read = late.ask(rows);
     assert!(read.starts_with("error "), "{read}");

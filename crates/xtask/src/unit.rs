@@ -47,6 +47,8 @@ pub(crate) fn run() -> Outcome<Tested> {
 }
 
 fn run_one(program: &mut Command) -> Outcome<Tested> {
+    // Of whoever runs them. With it commands say more than the tests expect.
+    program.env_remove("RUST_LOG");
     let started = Instant::now();
     let mut output = String::new();
     let tested = run_tests_silently(program, |line| {

@@ -719,7 +719,7 @@ static void forks_of_busy_threads(const char *root) {
             pid_t child = fork();
             if (child == 0) {
                 posix_spawn_file_actions_t actions;
-                alarm(20);
+                alarm(120);
                 posix_spawn_file_actions_init(&actions);
                 posix_spawn_file_actions_destroy(&actions);
                 DIR *host = opendir("/");

@@ -3,6 +3,7 @@
 
 use super::Place;
 use adit::{OpenOptions, Volume, VolumeOptions};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -100,9 +101,8 @@ impl Served {
         Served { child }
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).expect("signalled");
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
     }
 
     /// Waits for its end; its messages.
@@ -121,6 +121,21 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// This thread goes before other programs if it may, and so do those that it starts. Who shares its
+/// volume waits for 2 s for the sessions of the last one, and there is no other time for that.
+pub fn go_before_others() {
+    // Who isn't root does as well as the machine lets it.
+    let _ = rustix::process::setpriority_process(None, -20);
+}
+
+/// Stops a process, and waits until each of its threads stands still.
+pub fn stop(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::STOP).expect("signalled");
+    let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("known");
+    assert!(stopped.is_some_and(|(_, status)| status.stopped()));
 }
 
 /// A session that waits so long for the next server.

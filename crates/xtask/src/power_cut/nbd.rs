@@ -427,7 +427,7 @@ mod tests {
     impl Client {
         fn connect(socket: &Path) -> Client {
             let mut stream = UnixStream::connect(socket).expect("somebody listens");
-            let wait = Some(Duration::from_secs(20));
+            let wait = Some(Duration::from_secs(240));
             stream.set_read_timeout(wait).expect("a plain number");
             let hello: [u8; 18] = read(&mut stream).expect("a greeting");
             assert_eq!(hello[..8], *b"NBDMAGIC");

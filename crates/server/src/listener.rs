@@ -325,6 +325,11 @@ impl Hall {
         let mut any = false;
         for volume in &self.volumes {
             let (resumption, sessions_file) = (&volume.resumption, &volume.sessions_file);
+            if volume.engine.poisoned() {
+                // They wait for the next server, which has what the last one left.
+                resumption.give_up();
+                continue;
+            }
             let last = || volume.mappings.end_grace(&volume.engine);
             if resumption.end_if_over(volume.opening, sessions_file, may_live, last) {
                 volume.delete_orphans();

@@ -511,6 +511,11 @@ impl Turns<'_> {
         self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
         self.round.clear(); // places in `polled`
         let handing_over = self.shared.handing_over.load(Ordering::SeqCst);
+        if !handing_over {
+            self.polled
+                .iter()
+                .for_each(|of| of.session.fail_forgotten());
+        }
         if handing_over {
             self.polled.iter().for_each(|of| of.session.silence());
             // What a session of another poller waits for is not granted to it any more.
@@ -527,7 +532,11 @@ impl Turns<'_> {
 
     /// Drives until nothing is under way, as long as `goes_on`.
     fn drain(&mut self, goes_on: impl Fn() -> bool) {
-        while !self.shared.volumes.iter().all(|of| of.is_idle()) && goes_on() {
+        let is_under_way = |turns: &Self| {
+            turns.begun.iter().any(|begun| !begun.is_empty())
+                || !turns.shared.volumes.iter().all(|of| of.is_idle())
+        };
+        while is_under_way(self) && goes_on() {
             self.drive(true);
             std::thread::yield_now();
         }
@@ -669,10 +678,13 @@ impl Turns<'_> {
         for polled in &self.polled {
             quiet &= polled.session.memory.doorbell().fall_asleep();
         }
-        if quiet && !self.shared.called.load(Ordering::SeqCst) {
+        while quiet && !self.shared.called.load(Ordering::SeqCst) {
             // A keeper may be the one that meets a panic.
-            let is_idle = self.shared.volumes.iter().all(|of| of.is_idle());
-            self.look_at_sockets((!is_idle).then_some(PANIC_LOOK));
+            let is_idle =
+                self.polled.is_empty() || self.shared.volumes.iter().all(|of| of.is_idle());
+            if self.look_at_sockets((!is_idle).then_some(PANIC_LOOK)) || is_idle {
+                break;
+            }
         }
         for polled in &mut self.polled {
             polled.session.memory.doorbell().wake_up();
@@ -681,8 +693,8 @@ impl Turns<'_> {
     }
 
     /// Waits for a byte or the end of any session, or for a call; None: without a limit. Replies to
-    /// what a panic has ended.
-    fn look_at_sockets(&mut self, timeout: Option<Duration>) {
+    /// what a panic has ended. False: the time was over, or nothing could be waited for.
+    fn look_at_sockets(&mut self, timeout: Option<Duration>) -> bool {
         for polled in &self.polled {
             polled.session.fail_forgotten();
         }
@@ -704,7 +716,7 @@ impl Turns<'_> {
         };
         self.looked_at_sockets_ns = monotonic_ns();
         if ready == 0 {
-            return;
+            return false;
         }
         if !waiting[0].revents().is_empty() {
             // Only here: a call may be answered before its bell rings. A bell that nobody silences
@@ -731,6 +743,7 @@ impl Turns<'_> {
         if any_ended {
             self.drop_ended();
         }
+        true
     }
 }
 

@@ -251,7 +251,7 @@ impl SteppedServer {
         self.inheritances.clear();
         self.volume.resumption.give_up();
         self.volume.mappings.give_up(&self.volume.engine);
-        while self.volume.under_way() > 0 || !self.begun.is_empty() {
+        while !self.volume.is_idle() || !self.begun.is_empty() {
             self.drive(64);
             simulation::sleep(Some(monotonic_ns() + 100_000));
         }

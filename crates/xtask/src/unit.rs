@@ -74,6 +74,7 @@ fn compiled() -> Outcome<VecDeque<Command>> {
         programs.extend(test_program(&artifact));
     })?;
     match succeeded {
+        true if programs.is_empty() => Err(failed(&command, "it named no test program")),
         true => Ok(programs),
         false => Err(failed(&command, "see above")),
     }

@@ -542,3 +542,34 @@ fn pages_that_no_session_goes_on_with_are_in_the_memory_that_is_taken_over() {
     expected[10..20].fill(2);
     assert_eq!(read(), expected);
 }
+
+/// Who closed a volume that a panic had poisoned deleted what programs had stored to shared mappings;
+/// a kill would have kept it for the next opening.
+#[test]
+fn stores_outlive_a_panic_and_the_end_of_its_process() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let name = directory.path().join("memory");
+    let device = memory(64 << 20);
+    let volume = Volume::format(device.clone(), 4 << 20);
+    let file = volume.open("/f", CREATE).expect("made");
+    volume.write(&file, 0, &[1; 4096]).expect("written");
+    volume.close(&file).expect("closed");
+    volume.close_volume();
+    // The task that writes back would never be dropped after the panic, nor what it holds.
+    let volume = Volume::open_on(device, 4 << 20);
+    let file = volume.open("/f", RW).expect("opened");
+    let make = || MappedMemory::named(name.clone());
+    let mapped = volume.run(|fs| fs.map_with(&file, 0, PAGE, make));
+    mapped.expect("mapped");
+    memory_of(&file).write_all_at(&[2; 20], 0).expect("stored");
+    let panicked = volume.run(|_| async { panic!("injected") });
+    assert_eq!(panicked as Answer<()>, Err(Errno::IO));
+    let ended = volume.engine.shutdown(|fs| fs.close_volume());
+    assert_eq!(ended.expect_err("poisoned").errno(), Errno::IO);
+    drop((file, volume));
+    let memory = MappedMemory::take_over(name).expect("it is there");
+    let program: File = memory.descriptor(false).expect("a descriptor").into();
+    let mut found = [0; 20];
+    program.read_exact_at(&mut found, 0).expect("read");
+    assert_eq!(found, [2; 20]);
+}

@@ -30,6 +30,11 @@ impl BlobTable {
         self.blobs.borrow().get(&slot).cloned()
     }
 
+    /// Lets look at each of them.
+    pub(crate) fn each(&self, look: impl Fn(&Blob)) {
+        self.blobs.borrow().values().for_each(|blob| look(blob));
+    }
+
     /// Its slot was freed, and may get another blob: who still has it must not write any more.
     pub(crate) fn destroyed(&self, id: BlobId) {
         if let Some(blob) = self.resident(id.slot)

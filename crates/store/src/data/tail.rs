@@ -122,10 +122,16 @@ impl Store {
     }
 
     /// A panic has poisoned the volume: other processes believe nothing more of its cache, and nothing
-    /// more is acknowledged that is appended to a tail.
+    /// more is acknowledged that is appended to a tail. What programs have stored to shared mappings
+    /// stays for the next opening, as after a kill.
     pub(crate) fn end_what_others_use(&self) {
         self.frames.end_published();
         self.end_tails();
+        self.blobs.each(|blob| {
+            if let Some(memory) = blob.shared.mapped_memory() {
+                memory.leave();
+            }
+        });
     }
 
     /// As if a user without privileges had written it: set-ID bits go.

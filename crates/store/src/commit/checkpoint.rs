@@ -23,8 +23,8 @@ use crate::format::superblock;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
 use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Error, Result};
-use adit_block::Buffer;
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -100,6 +100,7 @@ impl Store {
 
     async fn checkpoint_once(&self) -> Result<()> {
         assert!(self.journal.checkpointing.get(), "one checkpoint at a time");
+        self.look_for_others().await?;
         let journal = &self.journal;
         // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get
         // one.
@@ -295,6 +296,26 @@ impl Store {
     pub(crate) fn release_superblock(&self) {
         self.journal.checkpointing.set(false);
         self.journal.committed.notify_all();
+    }
+
+    /// Fails the volume if the superblocks on the device are not those of this opening. Locks keep
+    /// other processes of this machine away, but not another machine that shares the device or the
+    /// file, nor a program that makes another file system there. What can't be read says nothing.
+    pub(crate) async fn look_for_others(&self) -> Result<()> {
+        let mut request = self.request(Operation::Read, SUPERBLOCK_PAGES[0]);
+        request.buffers.push(self.pool.get(2 * PAGE_BYTES)?);
+        let completion = self.reactor.submit(request).await;
+        let (Ok(()), Some(pages)) = (completion.result, completion.request.buffers.first()) else {
+            return Ok(());
+        };
+        let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
+        if !superblock::is_of_others([first, second], &self.superblock.borrow()) {
+            return Ok(());
+        }
+        let what = "write to the volume: its superblock is not the one that this opening wrote. Another process or machine has opened or overwritten it, or the device lost a write";
+        let error = Error::with(Errno::STALE, what);
+        self.fail(error.clone());
+        Err(error)
     }
 
     /// Writes the next superblock with this tail to both places, durably, one after the other. The

@@ -29,6 +29,9 @@ impl Store {
                     break;
                 }
                 store.look_for_name();
+                if store.look_for_others().await.is_err() {
+                    break;
+                }
                 let absorb = store.write_back.absorb.borrow().clone();
                 let absorbed = match absorb.filter(|_| store.has_tails()) {
                     Some(absorb) => absorb().await,

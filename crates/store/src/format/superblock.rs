@@ -137,6 +137,20 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
     Ok(Judgement::Valid(Box::new(superblock)))
 }
 
+/// Does the device hold another volume, another opening of this one, or something else? What is
+/// damaged says nothing.
+pub(crate) fn is_of_others(pages: [&[u8]; 2], own: &Superblock) -> bool {
+    let opening = |of: &Superblock| (of.volume_id, of.epoch, of.opening);
+    let mut each = pages.into_iter().enumerate();
+    each.any(|(index, page)| match judge(index, page) {
+        Ok(Judgement::Valid(found)) => opening(&found) != opening(own),
+        Ok(Judgement::NotOurs) => index == 0 && foreign_signature(page).is_some(),
+        Ok(Judgement::Damaged(_)) => false,
+        // Of a newer version.
+        Err(_) => true,
+    })
+}
+
 /// Chooses the superblock that counts from the first two pages of a device of `device_bytes`, or
 /// says why there is none: EINVAL for what never was a volume, EUCLEAN for a damaged one,
 /// EOPNOTSUPP for one that needs a newer program.

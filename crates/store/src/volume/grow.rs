@@ -96,6 +96,7 @@ impl Store {
         if self.superblock.borrow().volume_pages >= pages {
             return Ok(());
         }
+        self.look_for_others().await?;
         self.superblock.borrow_mut().volume_pages = pages;
         self.write_superblocks(self.journal.ring.flushed_tail(), 0)
             .await

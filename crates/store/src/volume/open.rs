@@ -445,7 +445,10 @@ impl Store {
             }
         }
         let tail = self.journal.ring.next();
-        let written = self.write_superblocks(tail, STATE_CLEAN).await;
+        let written = match self.look_for_others().await {
+            Ok(()) => self.write_superblocks(tail, STATE_CLEAN).await,
+            others => others,
+        };
         self.release_superblock();
         written?;
         self.claim.borrow_mut().take();

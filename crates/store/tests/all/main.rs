@@ -13,6 +13,7 @@ mod commits;
 mod crash;
 mod format_doc;
 mod io_errors;
+mod others;
 mod power_cut;
 mod pressure;
 mod process_death;

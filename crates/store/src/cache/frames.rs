@@ -22,7 +22,7 @@ use super::header::CacheHeader;
 use super::index::{Index, zeroed};
 use super::mapping::Mapping;
 use super::owner::KIND_SHIFT;
-use super::published::{AheadOf, Hint, PublishedFrames, VersionWord};
+use super::published::{AheadOf, Hint, PublishedFrames, VersionWord, is_verified};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::PageKind;
 use adit_base::breakdown::{self, Layer};
@@ -50,7 +50,8 @@ pub(super) struct FrameMeta {
     pub(super) pending: AtomicU64,
     /// Generation of the blob.
     pub(super) generation: AtomicU32,
-    /// Bytes of the page that are inside the file.
+    /// Bytes of the page that are inside the file. Of a page of slots: which of them were verified,
+    /// a bit each.
     pub(super) end: AtomicU32,
     /// Hash chain or return stack: frame number + 1, 0 at the end. A shadow's target in the same
     /// form.
@@ -335,8 +336,7 @@ impl Frames {
     pub(crate) fn slot_hint(&self, page: u64, index: u64) -> Option<Hint> {
         self.hint_if(FrameKey::meta(page), |meta| {
             let kind = (meta.flags.load(Ordering::Relaxed) >> KIND_SHIFT) as u8;
-            let is_verified = meta.end.load(Ordering::Relaxed) & 1 << index != 0;
-            (kind == PageKind::Slots as u8 && is_verified).then_some(PAGE_BYTES)
+            (kind == PageKind::Slots as u8 && is_verified(meta, index)).then_some(PAGE_BYTES)
         })
     }
 

@@ -17,7 +17,10 @@
 //! 2. A file that becomes shorter changes or removes the frame of each page that loses bytes. So a
 //!    hint's length is true while its version is.
 //! 3. A reader writes nothing. It believes no byte before it has looked at the word again.
-//! 4. Before another process begins to change what a dead owner's mapping held, it marks the
+//! 4. Of a page of slots, a reader believes only those that the owner has verified since the page
+//!    came into the frame (`is_verified`). While the version stands, they only become more; they
+//!    are forgotten behind the step with which the page leaves the frame.
+//! 5. Before another process begins to change what a dead owner's mapping held, it marks the
 //!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it
 //!    then.
 
@@ -353,7 +356,7 @@ impl RemoteFrames {
     /// some bytes may have been copied.
     #[inline]
     pub fn read(&self, hint: Hint, key: FrameKey, within: usize, into: &mut [u8]) -> bool {
-        self.read_while(hint, key, within, into, || true)
+        self.read_while(hint, key, within, into, |_| true)
     }
 
     /// The slot of a blob, by where its page was; with size and times as cached reads and writes
@@ -376,13 +379,18 @@ impl RemoteFrames {
         let at = (id.slot % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
         // SAFETY: mapped as long as `self`.
         let counts = unsafe { ahead_counts(self.versions, self.frames, of) };
-        let is_current = || is_current(&counts[id.slot as usize % AHEAD_COUNTS]);
+        // The hint may be that of another slot: it says where the page is.
+        let is_right = |meta: &FrameMeta| {
+            is_verified(meta, id.slot % SLOTS_PER_PAGE)
+                && is_current(&counts[id.slot as usize % AHEAD_COUNTS])
+        };
         let key = slot_page(id);
-        let read = self.read_while(hint, key, at, slot.as_mut_bytes(), is_current);
+        let read = self.read_while(hint, key, at, slot.as_mut_bytes(), is_right);
         (read && slot.kind != 0 && slot.generation == id.generation).then_some(slot)
     }
 
-    /// Reads if something else is right, too, at a moment at which the page has these bytes.
+    /// Reads if something else is right, too, at a moment at which the frame has this page with
+    /// these bytes.
     #[inline]
     fn read_while(
         &self,
@@ -390,7 +398,7 @@ impl RemoteFrames {
         key: FrameKey,
         within: usize,
         into: &mut [u8],
-        is_right_meanwhile: impl FnOnce() -> bool,
+        is_right_meanwhile: impl FnOnce(&FrameMeta) -> bool,
     ) -> bool {
         let frame = hint.frame();
         if frame >= self.frames || within + into.len() > hint.len() {
@@ -420,10 +428,18 @@ impl RemoteFrames {
             let from = page.add(frame as usize).cast::<u8>().add(within);
             adit_base::memory::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len());
         }
-        let is_right = is_right_meanwhile() && word.is_still(version) && !self.header().has_ended();
+        let is_right =
+            is_right_meanwhile(meta) && word.is_still(version) && !self.header().has_ended();
         // Last: what was copied may have been zeroes in the place of the cache.
         is_right && !self.is_released.load(Ordering::Relaxed)
     }
+}
+
+/// Between two looks at the version of a slot's page, or while that is pinned: has the owner found
+/// the slot sound since the page came into the cache?
+#[inline]
+pub(super) fn is_verified(meta: &FrameMeta, index: u64) -> bool {
+    meta.end.load(Ordering::Relaxed) & 1 << index != 0
 }
 
 /// Between two looks at the version of a slot's page: has the slot what was acknowledged? A blob is
@@ -557,7 +573,48 @@ mod models {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::{Cache, CacheOptions, SharedName};
     use super::*;
+    use crate::format::PageKind;
+    use std::os::fd::AsFd;
+
+    /// A session's hint is the page's: the one that it got for a slot it uses for the others, too.
+    #[test]
+    fn a_slot_that_the_owner_has_not_verified_is_not_read_by_the_hint_of_another_one() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("/dev/shm is writable");
+        let mut options = CacheOptions::shared(64, SharedName::new(directory.path(), 42, 1));
+        options.published = true;
+        let mut cache = Cache::new(&options).expect("a cache");
+        let [first, second] = [0, 1].map(|index| BlobId {
+            slot: 7 * SLOTS_PER_PAGE + index,
+            generation: 3,
+        });
+        let frame = cache.allocate().expect("a frame");
+        for (id, sector) in [first, second]
+            .iter()
+            .zip(cache.raw_mut(frame).chunks_exact_mut(SECTOR_BYTES))
+        {
+            let mut slot = Slot::new_zeroed();
+            (slot.kind, slot.generation, slot.size) = (1, id.generation, id.slot);
+            sector.copy_from_slice(slot.as_bytes());
+        }
+        cache.insert(frame, slot_page(first), FrameFlags::VALID);
+        cache.set_kind(frame, PageKind::Slots as u8);
+        cache.set_end(frame, 0b01);
+        let frames = cache.frames();
+        let sent = (frames.published().expect("descriptors")).expect("it is published");
+        let (memory, versions) = (sent.memory.as_fd(), sent.versions.as_fd());
+        let remote = RemoteFrames::map(memory, versions, sent.frames, sent.memory_offset);
+        let remote = remote.expect("mapped");
+        let hint = frames.slot_hint(7, 0).expect("the first one is verified");
+        assert_eq!(frames.slot_hint(7, 1), None);
+        assert_eq!(remote.size_bytes(hint, first), Some(first.slot));
+        assert_eq!(remote.size_bytes(hint, second), None);
+        assert!(remote.slot(hint, second).is_none());
+        cache.set_end(frame, 0b11);
+        assert_eq!(remote.size_bytes(hint, second), Some(second.slot));
+        assert!(remote.slot(hint, second).is_some());
+    }
 
     #[test]
     fn a_hint_says_what_it_was_made_of() {

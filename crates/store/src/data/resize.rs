@@ -568,6 +568,8 @@ impl Store {
         let store = self;
         let mut resume = Some(first as u32);
         while let Some(start) = resume {
+            // Until readers no longer find the pages that the slot doesn't count any more.
+            let ahead = self.write_back.dirty.ahead().hold(blob.id.slot);
             resume = store
                 .transact_freeing(|txn| {
                     let mut slot = txn.slot(blob.id)?;
@@ -580,6 +582,7 @@ impl Store {
                 .await
                 .map_err(half_way)?;
             self.drop_frames(blob, start, resume.unwrap_or(last as u32));
+            drop(ahead);
             self.let_others_run(resume.is_some()).await;
         }
         Ok(())

@@ -5,8 +5,8 @@ use adit_base::Errno;
 use adit_block::{MemoryConfig, MemoryDevice};
 use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_store::{AllocateMode, BlobId, MkfsOptions, Store, SyncKind};
-use std::sync::Arc;
+use adit_store::{AllocateMode, BlobId, MkfsOptions, Receipt, SharedMetadata, Store, SyncKind};
+use std::sync::{Arc, Mutex};
 
 /// A formatted device that threads may read and write without the worker.
 fn formatted(size_bytes: u64) -> Arc<MemoryDevice> {
@@ -413,5 +413,57 @@ fn blobs_that_nobody_uses_leave_memory_one_by_one() {
             Ok(())
         })
         .unwrap();
+    close(engine);
+}
+
+/// Another thread: it looks at a blob's slot right before a transaction counts.
+struct Onlooker {
+    metadata: SharedMetadata,
+    id: BlobId,
+    /// The pages of each look that was answered without the worker, or none.
+    looks: Mutex<Vec<Option<u64>>>,
+}
+
+impl Onlooker {
+    fn look(&self) -> Option<u64> {
+        let look = |view: &adit_store::SharedView<'_>| {
+            let slot = view.current_slot(self.id)?;
+            Ok(slot.allocated_pages)
+        };
+        self.metadata.look(look).map(|pages| pages.unwrap())
+    }
+}
+
+impl Receipt for Onlooker {
+    fn decided(&self, _: u64) {
+        self.looks.lock().unwrap().push(self.look());
+    }
+}
+
+/// Else it could be told of fewer pages, and of a later time, while the cache still gives out what
+/// they held: the frames go after the transaction. The other step can't be seen from here: that the
+/// blob is counted until the frames have gone, between two of which nothing is awaited.
+#[test]
+fn a_look_beside_a_punch_asks_the_worker() {
+    let device = formatted(64 << 20);
+    let engine = open(&device);
+    let looks = engine.run(|store| async {
+        let id = create(store).await?;
+        let blob = store.blob(id).await?;
+        store.write(&blob, 0, &pattern(40 << 12, 1)).await?;
+        store.sync(&blob, SyncKind::All).await?;
+        let onlooker = Arc::new(Onlooker {
+            metadata: store.shared_metadata(),
+            id,
+            looks: Mutex::default(),
+        });
+        assert_eq!(onlooker.look(), Some(40), "nothing is ahead of the slot");
+        let punch = store.punch(&blob, 4 << 12..20 << 12);
+        store.with_receipt(onlooker.clone(), punch).await?;
+        store.sync(&blob, SyncKind::All).await?;
+        assert_eq!(onlooker.look(), Some(24), "nothing is, again");
+        Ok(onlooker.looks.lock().unwrap().clone())
+    });
+    assert_eq!(looks.unwrap(), [None]);
     close(engine);
 }

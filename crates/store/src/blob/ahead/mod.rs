@@ -17,7 +17,8 @@ use std::sync::Arc;
 ///    who reads the slot, then finds the blob uncounted, and then that no transaction became
 ///    visible meanwhile (`Frames::is_at`), has read what was acknowledged before.
 /// 3. While a transaction changes the size, it is counted until [`BlobShared`](super::BlobShared)
-///    has that size, and until what lies behind the new end can't be read.
+///    has that size, and until what lies behind the new end can't be read. While one punches a
+///    hole, until what was there can't be.
 /// 4. While a transaction changes several slots, which readers in other processes would see one by
 ///    one, all of them are counted.
 pub(crate) enum Ahead {

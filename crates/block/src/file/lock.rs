@@ -77,12 +77,12 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
     }
 }
 
-/// Is the holder dead, or udev, so that it is worth another look? A millisecond passes then, unless
-/// it has been long enough. In a container a dead holder has no number any more.
+/// Is the holder dead or dying, or udev, so that it is worth another look? A millisecond passes
+/// then, unless it has been long enough. In a container a dead holder has no number any more.
 fn lets_go(holder: Option<u32>, unknown_max: Duration, begin: Instant) -> bool {
     let max = match holder {
         None => unknown_max,
-        Some(pid) if is_dead(pid) => DEAD_HOLDER_MAX,
+        Some(pid) if life_of(pid) != Life::Runs => DEAD_HOLDER_MAX,
         Some(pid) if is_udev(pid) => UDEV_MAX,
         Some(_) => return false,
     };
@@ -186,11 +186,6 @@ fn is_udev(pid: u32) -> bool {
     name_of(pid).is_ok_and(|name| name.contains("udev"))
 }
 
-/// Has the process ended, possibly with an exit status that its parent has not read yet?
-fn is_dead(pid: u32) -> bool {
-    life_of(pid) == Life::Gone
-}
-
 /// A process as `/proc` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
@@ -265,6 +260,7 @@ mod tests {
 
     #[test]
     fn a_process_is_dead_from_its_end_not_from_its_burial() {
+        let is_dead = |pid| life_of(pid) == Life::Gone;
         assert!(!is_dead(std::process::id()));
         let mut child = std::process::Command::new("true").spawn().expect("runs");
         while !is_dead(child.id()) {
@@ -272,6 +268,25 @@ mod tests {
         }
         child.wait().expect("ended");
         assert!(is_dead(child.id()));
+    }
+
+    /// One whose threads waited for a frozen file system was killed, and who opened the image next
+    /// was told that it was in use.
+    #[test]
+    fn a_process_of_which_only_threads_are_left_is_dying() {
+        let mut child = std::process::Command::new("python3")
+            .args(["-c", "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\nctypes.CDLL(None).pthread_exit(None)"])
+            .spawn()
+            .expect("it runs");
+        let begin = Instant::now();
+        while life_of(child.id()) == Life::Runs && begin.elapsed() < Duration::from_secs(240) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let life = life_of(child.id());
+        let waits = lets_go(Some(child.id()), Duration::ZERO, Instant::now());
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        assert_eq!((life, waits), (Life::Ends, true));
     }
 
     /// An opener waited 30 s for the lock of a living process of another user.

@@ -675,6 +675,43 @@ fn a_mapping_that_somebody_removes_is_told_to_the_operator() {
     assert!(served.end().0.success());
 }
 
+/// As `systemd-tmpfiles --clean` does in `/tmp`, or somebody who puts a restored copy there. Syncs
+/// went on to be acknowledged, nobody was told, and the end of the server lost all of it.
+#[test]
+fn an_image_that_somebody_removes_is_told_to_the_operator() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let log = place.path("log");
+    let served = Served::start(&place, &["--log", log.to_str().expect("text")]);
+    let volume = connect(&place);
+    let lost = || volume.info().expect("known").lost_path;
+    assert_eq!(lost(), None);
+    let image = place.path("v.adit");
+    std::fs::rename(&image, place.path("aside.adit")).expect("renamed");
+    assert_eq!(lost(), Some(image.display().to_string()));
+    let info = place.ok(&["info", "aside.adit"]);
+    let line = format!("NOT at {}: ", image.display());
+    assert!(info.contains(&line), "{info}");
+    std::fs::write(&image, "another file").expect("written");
+    assert!(lost().is_some());
+    volume.write("/f", "unsynced").expect("written");
+    let words = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the operator is told", || words().contains("has removed"));
+    volume.write("/f", "more").expect("written");
+    let words = words();
+    let told = format!("has removed the image {} ", image.display());
+    assert!(
+        words.contains("error: v.adit: ") && words.contains(&told),
+        "{words}"
+    );
+    std::fs::rename(place.path("aside.adit"), &image).expect("renamed");
+    assert_eq!(lost(), None);
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    let words = std::fs::read_to_string(&log).expect("read");
+    assert_eq!(words.matches("has removed").count(), 1, "{words}");
+}
+
 /// Each refusal, and each end of a session that broke the protocol, is said once, with who it was.
 #[test]
 fn an_operator_reads_who_was_refused_and_is_not_flooded() {

@@ -663,6 +663,11 @@ fn a_mapping_that_somebody_removes_is_told_to_the_operator() {
         info["survives_in"].as_str().map(str::to_owned)
     };
     let path = mapping().expect("what is written survives the server");
+    let aside = format!("{path}-aside");
+    std::fs::rename(&path, &aside).expect("renamed");
+    assert_eq!(mapping(), None);
+    std::fs::rename(&aside, &path).expect("renamed");
+    assert_eq!(mapping().as_ref(), Some(&path));
     std::fs::remove_file(&path).expect("removed");
     assert_eq!(mapping(), None);
     connect(&place).write("/f", "unsynced").expect("written");

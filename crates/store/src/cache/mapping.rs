@@ -443,11 +443,15 @@ impl Mapping {
         }
     }
 
-    /// Has somebody removed the file? Then nobody finds what this process leaves.
+    /// Has somebody removed or renamed the file, or hidden it behind a mount? Then nobody finds what
+    /// this process leaves.
     pub(super) fn is_nameless(&self) -> bool {
-        let file = self.file.as_ref().filter(|_| self.is_ours());
-        let found = file.map(rustix::fs::fstat);
-        found.is_some_and(|found| found.is_ok_and(|found| found.st_nlink == 0))
+        match (&self.placement, &self.file) {
+            (CachePlacement::Shared(path), Some(file)) if self.is_ours() => {
+                adit_block::leads_elsewhere(path, file)
+            }
+            _ => false,
+        }
     }
 
     /// Nobody vouches for what is in it any more; the owner keeps it.

@@ -53,13 +53,13 @@ impl Store {
         });
     }
 
-    /// Says once that somebody has removed the file by which unsynced data survives this process,
-    /// and once that the image isn't found any more.
+    /// Says once that the file by which unsynced data survives this process isn't found any more,
+    /// and once that the image isn't.
     fn look_for_names(&self) {
         let volume = self.reactor.name();
         if self.frames.is_nameless() && !self.write_back.told_of_name.replace(true) {
             let path = self.mapping.as_deref().unwrap_or("".as_ref()).display();
-            tracing::error!(%volume, %path, "somebody has removed the memory that survives this process (systemd-logind does, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses what is written and not synced");
+            tracing::error!(%volume, %path, "somebody has removed the memory that survives this process, or renamed it, or hidden it behind a mount (systemd-logind removes it, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses what is written and not synced");
         }
         if self.write_back.told_of_image.get() {
             return;

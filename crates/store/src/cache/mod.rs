@@ -62,7 +62,7 @@ pub(crate) use header::ADDRESS_BYTES_MAX;
 pub use header::CacheHeader;
 pub use held::Version;
 pub(crate) use held::{HeldPage, HeldPages};
-pub use leftover::{Content, Dead, Leftover, Purpose};
+pub use leftover::{Content, Dead, Denied, Leftover, Purpose};
 pub use mapping::{CacheOptions, CachePlacement, Survive};
 pub(crate) use mapping::{delete_file, impossible};
 pub use mappings::{Mapping, mappings, remove_mapping};

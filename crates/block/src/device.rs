@@ -4,6 +4,7 @@
 //! everything that may block or enter the kernel is on the [`Device`] and the [`Doorbell`], which
 //! any thread may use while another one uses the queue.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,11 @@ pub trait Device: Send + Sync {
     /// Which storage it is. The default, "unknown", is that of memory.
     fn identity(&self) -> Identity {
         Identity::default()
+    }
+    /// The path by which its file was opened, if that leads to another file now, or to none: what
+    /// is written reaches a file that nobody finds there. Asks the host.
+    fn lost_path(&self) -> Option<PathBuf> {
+        None
     }
     /// The user who owns its file or device node; None: there is none.
     fn owner(&self) -> Option<u32> {

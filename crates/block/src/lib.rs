@@ -32,7 +32,9 @@ pub use address::{DeviceOptions, open_device};
 pub use buffer::{Buffer, BufferOwner};
 pub use device::{Device, Doorbell, IdleDoorbell, Queue};
 pub use fault::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule, Image, Moment};
-pub use file::{FileDevice, FileEngine, FileOptions, Life, is_locked, life_of, lock_holder};
+pub use file::{
+    FileDevice, FileEngine, FileOptions, Life, is_locked, leads_elsewhere, life_of, lock_holder,
+};
 pub use identity::{Identity, IdentityKind};
 pub use memory::{IoCounts, Latency, MemoryConfig, MemoryDevice};
 pub use overlay::OverlayDevice;

@@ -62,6 +62,7 @@ struct InfoLine {
     survives_in: Option<String>,
     unsaved: Option<String>,
     failure: Option<String>,
+    lost_path: Option<String>,
 }
 
 pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<()> {
@@ -91,6 +92,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         survives_in: info.mapping,
         unsaved: info.unsaved,
         failure: info.failure,
+        lost_path: info.lost_path,
     };
     let mut out = output::stdout();
     if arguments.json {
@@ -142,6 +144,13 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         writeln!(
             out,
             "  unsaved   {unsaved} (shown here; the next opening takes it over)"
+        )?;
+    }
+    if let Some(path) = &line.lost_path {
+        let path = output::plain(path);
+        writeln!(
+            out,
+            "  IMAGE     NOT at {path}: somebody has removed, renamed or replaced it there"
         )?;
     }
     if let Some(failure) = &line.failure {

@@ -663,6 +663,11 @@ fn a_mapping_that_somebody_removes_is_told_to_the_operator() {
         info["survives_in"].as_str().map(str::to_owned)
     };
     let path = mapping().expect("what is written survives the server");
+    let aside = format!("{path}-aside");
+    std::fs::rename(&path, &aside).expect("renamed");
+    assert_eq!(mapping(), None);
+    std::fs::rename(&aside, &path).expect("renamed");
+    assert_eq!(mapping().as_ref(), Some(&path));
     std::fs::remove_file(&path).expect("removed");
     assert_eq!(mapping(), None);
     connect(&place).write("/f", "unsynced").expect("written");
@@ -673,6 +678,138 @@ fn a_mapping_that_somebody_removes_is_told_to_the_operator() {
     assert_eq!(words.matches("has removed").count(), 1, "{words}");
     served.signal(rustix::process::Signal::TERM);
     assert!(served.end().0.success());
+}
+
+/// A control group with a limit of memory.
+struct Limited(std::path::PathBuf);
+
+impl Limited {
+    /// None: this process may make none.
+    fn new(limit_bytes: u64) -> Option<Limited> {
+        let versions = [
+            ("/sys/fs/cgroup", "memory.max", "memory.swap.max"),
+            (
+                "/sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.swappiness",
+            ),
+        ];
+        versions.iter().find_map(|(all, limit, swap)| {
+            let path = Path::new(all).join(format!("adit-test-{}", std::process::id()));
+            std::fs::create_dir(&path).ok()?;
+            let group = Limited(path);
+            let limit = group.0.join(limit);
+            let is_limited =
+                limit.exists() && std::fs::write(limit, limit_bytes.to_string()).is_ok();
+            let _ = std::fs::write(group.0.join(swap), "0");
+            is_limited.then_some(group)
+        })
+    }
+
+    /// The command, in the group.
+    fn command(&self, of: &Command) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]);
+        command
+            .arg(&self.0)
+            .arg(of.get_program())
+            .args(of.get_args());
+        command.current_dir(of.get_current_dir().expect("given"));
+        let variables = of
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?)));
+        command.envs(variables);
+        command
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // The kernel still takes a killed process apart.
+        let begin = Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The kernel killed a server whose cache was larger than its group's memory, as soon as that was
+/// full, and each next one, since what the last one had left was still the group's.
+#[test]
+fn a_cache_has_room_in_the_control_group_of_its_process() {
+    let Some(group) = Limited::new(150 << 20) else {
+        return adit_skip::skip("control groups can't be made here");
+    };
+    let _watchdog = Watchdog::new();
+    let place = Place::new();
+    place.ok(&["mkfs", "v.adit", "--size", "512M"]);
+    let serve = || {
+        let command = place.command(&["serve", "v.adit", "--socket", "s"]);
+        Served::start_command(group.command(&command))
+    };
+    let served = serve();
+    let volume = connect_for(&place, LIMIT);
+    let file = volume.open_file("/f", &appending()).expect("made");
+    let piece = |number: u64| vec![number as u8; 1 << 20];
+    let pieces = 200;
+    for number in 0..pieces {
+        file.append(&piece(number)).expect("written");
+    }
+    served.signal(rustix::process::Signal::KILL);
+    let (status, errors) = served.end();
+    assert_eq!(status.signal(), Some(9));
+    assert!(
+        errors.contains("the memory of the control group"),
+        "{errors}"
+    );
+    let served = serve();
+    for number in 0..pieces {
+        let mut found = vec![0; 1 << 20];
+        file.read_exact_at(&mut found, number << 20).expect("read");
+        assert!(found == piece(number), "{number}");
+        file.append(&found).expect("written");
+    }
+    drop(file);
+    volume.close().expect("closed");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+}
+
+/// As `systemd-tmpfiles --clean` does in `/tmp`, or somebody who puts a restored copy there. Syncs
+/// went on to be acknowledged, nobody was told, and the end of the server lost all of it.
+#[test]
+fn an_image_that_somebody_removes_is_told_to_the_operator() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let log = place.path("log");
+    let served = Served::start(&place, &["--log", log.to_str().expect("text")]);
+    let volume = connect(&place);
+    let lost = || volume.info().expect("known").lost_path;
+    assert_eq!(lost(), None);
+    let image = place.path("v.adit");
+    std::fs::rename(&image, place.path("aside.adit")).expect("renamed");
+    assert_eq!(lost(), Some(image.display().to_string()));
+    let info = place.ok(&["info", "aside.adit"]);
+    let line = format!("NOT at {}: ", image.display());
+    assert!(info.contains(&line), "{info}");
+    std::fs::write(&image, "another file").expect("written");
+    assert!(lost().is_some());
+    volume.write("/f", "unsynced").expect("written");
+    let words = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the operator is told", || words().contains("has removed"));
+    volume.write("/f", "more").expect("written");
+    let words = words();
+    let told = format!("has removed the image {} ", image.display());
+    assert!(
+        words.contains("error: v.adit: ") && words.contains(&told),
+        "{words}"
+    );
+    std::fs::rename(place.path("aside.adit"), &image).expect("renamed");
+    assert_eq!(lost(), None);
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    let words = std::fs::read_to_string(&log).expect("read");
+    assert_eq!(words.matches("has removed").count(), 1, "{words}");
 }
 
 /// Each refusal, and each end of a session that broke the protocol, is said once, with who it was.

@@ -984,10 +984,32 @@ fn a_session_goes_on_only_with_what_it_had() {
             error.what().contains("open the volume again"),
             "{name}: {error}"
         );
+        let tells = error.what().contains("SOCKET.sessions");
+        let is_file = !name.starts_with("another");
+        assert_eq!(tells, is_file, "{name}: {error}");
         assert!(begin.elapsed() < LIMIT / 2, "{name}");
         drop((file, volume));
         connect(&place).write("/g", "all the same").expect(name);
     }
+}
+
+/// `systemd-tmpfiles --clean` removes the file of a server in `/tmp` without new sessions: all of its
+/// sessions ended with it, also when it was restarted in order.
+#[test]
+fn a_server_that_ends_in_order_leaves_its_sessions_though_somebody_removed_them() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let volume = connect(&place);
+    let file = volume.open_file("/f", &appending()).expect("made");
+    file.append(b"x").expect("appended");
+    std::fs::remove_file(place.path("s.sessions")).expect("removed");
+    let served = replace(served, &place, Way::Term);
+    file.append(b"y").expect("appended");
+    assert_eq!(volume.read("/f").expect("read"), b"xy");
+    drop((file, volume));
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
 }
 
 /// Without surviving memory a kill may lose what was not synced, so no session goes on after one;

@@ -665,7 +665,9 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         survive: options.survive,
         published: options.published || options.share.is_some(),
         takeover: options.takeover,
-        shared_directory: options.survive_in.clone(),
+        // The process may work in another directory later.
+        shared_directory: std::path::absolute(&options.survive_in)
+            .unwrap_or_else(|_| options.survive_in.clone()),
         writeback_interval: options.writeback_interval,
         ..StoreOptions::default()
     }

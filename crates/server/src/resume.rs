@@ -45,6 +45,8 @@ type Reply = Box<dyn FnOnce() + Send>;
 pub(crate) struct Resumption {
     /// The openings whose sessions go on, the last one first.
     earlier: Vec<Earlier>,
+    /// The last server has left something about the volume.
+    has_record: bool,
     /// Sessions of these that nobody waits for.
     late: Vec<SessionRecord>,
     /// Whether the grace is open.
@@ -116,6 +118,7 @@ impl Resumption {
             .for_each(|session| session.is_awaited = false);
         Resumption {
             earlier,
+            has_record: last.iter().any(|of| of.opening.volume_id == volume_id),
             late,
             is_open: AtomicBool::new(!expected.is_empty()),
             grace: Mutex::new(Grace {
@@ -174,6 +177,11 @@ impl Resumption {
             _ if own == asked => {
                 let what = "go on with a session that this server has ended";
                 Err(Error::with(Errno::PIPE, what))
+            }
+            _ if !self.has_record && own.volume_id == asked.volume_id => {
+                let what = "go on with a session: SOCKET.sessions, in which its server kept it for \
+                            the next one, was gone or not to be used";
+                Err(Error::with(Errno::STALE, what))
             }
             _ => {
                 let what = "go on with a session: not all that its server had done is known to be \

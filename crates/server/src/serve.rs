@@ -475,7 +475,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
         begun.extend(engine.prepare(move |fs| async move {
             let mut info = fs.store().info().await;
             if let Ok(info) = &mut info {
-                (info.mapping, info.unsaved) = (None, None);
+                (info.mapping, info.unsaved, info.lost_path) = (None, None, None);
             }
             ticket.finish_with_value(info);
             Ok(())

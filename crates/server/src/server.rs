@@ -190,6 +190,7 @@ impl Server {
         if !self.sessions_file.is_written() {
             return self.stop();
         }
+        self.sessions_file.write_if_gone();
         let pollers = self.hall.pollers.lock().expect("no panic while it is held");
         pollers.iter().for_each(Poller::hand_over);
         drop(pollers);

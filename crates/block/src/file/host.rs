@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use crate::{Identity, IdentityKind};
 
@@ -109,6 +110,24 @@ pub(super) fn takes_direct_pages(file: &File) -> bool {
     direct_alignment(file).is_none_or(|(memory, offset)| memory.max(offset) <= PAGE_BYTES as u32)
 }
 
+/// The path from the root; None: the kernel made it up for a descriptor, which may be closed.
+pub(super) fn lasting_path(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let is_of_descriptor = path.starts_with("/proc") || path.starts_with("/dev/fd");
+    (!is_of_descriptor).then_some(path)
+}
+
+/// Is there another file at the path, or none? No, if the host doesn't say.
+pub fn leads_elsewhere(path: &Path, file: impl AsFd) -> bool {
+    let Ok(ours) = rustix::fs::fstat(file) else {
+        return false;
+    };
+    match rustix::fs::stat(path).map_err(from_rustix) {
+        Ok(found) => (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino),
+        Err(errno) => matches!(errno, Errno::NOENT | Errno::NOTDIR),
+    }
+}
+
 /// The alignment of (memory, offsets) for O_DIRECT, where the kernel reports it.
 fn direct_alignment(file: &File) -> Option<(u32, u32)> {
     // SAFETY: all-zero bytes are a valid statx.
@@ -180,7 +199,7 @@ fn identity(file: &File, metadata: &std::fs::Metadata) -> Identity {
         rustix::fs::major(rdev),
         rustix::fs::minor(rdev)
     );
-    let partition = std::path::Path::new(&format!("{node}/partition")).exists();
+    let partition = Path::new(&format!("{node}/partition")).exists();
     if !partition && let Some(backing) = loop_backing(file) {
         return backing;
     }

@@ -31,6 +31,7 @@ use adit_base::{Errno, Error, Result, SECTOR_BYTES, from_rustix, limits};
 use crate::memory::InlineQueue;
 use crate::{Capabilities, Completion, Device, Geometry, Identity, Queue, Request};
 use host::HostFacts;
+pub use host::leads_elsewhere;
 pub use lock::{Life, is_locked, life_of, lock_holder};
 
 /// The engine that passes requests to the kernel.
@@ -79,6 +80,9 @@ struct Opened {
     _guard: ChildGuard,
     file: File,
     path: PathBuf,
+    /// Where an image was found; the process may work in another directory later. None: nobody
+    /// needs to find it there.
+    found_at: Option<PathBuf>,
     facts: HostFacts,
     size_bytes: AtomicU64,
     read_only: bool,
@@ -188,6 +192,7 @@ impl FileDevice {
         let opened = Arc::new(Opened {
             _guard: fork::close_in_child(file.as_fd()),
             path: path.to_owned(),
+            found_at: host::lasting_path(path).filter(|_| !facts.block_device),
             size_bytes: AtomicU64::new(facts.size_bytes),
             facts,
             read_only: options.read_only,
@@ -232,6 +237,14 @@ impl Device for FileDevice {
 
     fn identity(&self) -> Identity {
         self.opened.facts.identity
+    }
+
+    fn lost_path(&self) -> Option<PathBuf> {
+        let opened = &self.opened;
+        let path = opened.found_at.as_ref()?;
+        let is_lost =
+            fork::generation() == opened.generation && host::leads_elsewhere(path, &opened.file);
+        is_lost.then(|| path.clone())
     }
 
     fn owner(&self) -> Option<u32> {

@@ -98,6 +98,37 @@ fn an_opener_waits_while_udev_looks_at_the_device() {
     udev.wait().expect("our child");
 }
 
+/// Writes and syncs of a volume whose image somebody had removed, or renamed, or replaced, went on
+/// to be acknowledged, and nobody was told.
+#[test]
+fn a_device_knows_that_its_path_leads_to_its_file_no_more() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let aside = folder.path().join("y.adit");
+    let device = FileDevice::create(&path, 1 << 20, &options(FileEngine::Sync)).expect("create");
+    assert_eq!(device.lost_path(), None);
+    std::fs::rename(&path, &aside).expect("renamed");
+    assert_eq!(device.lost_path(), Some(path.clone()));
+    std::fs::write(&path, "another").expect("written");
+    assert_eq!(device.lost_path(), Some(path.clone()));
+    std::fs::rename(&aside, &path).expect("renamed");
+    assert_eq!(device.lost_path(), None);
+    std::fs::hard_link(&path, &aside).expect("linked");
+    std::fs::remove_file(&path).expect("removed");
+    assert_eq!(device.lost_path(), Some(path.clone()));
+    drop(device);
+    // The kernel's name of a descriptor ends with that; the file doesn't.
+    let other = File::open(&aside).expect("opened");
+    let path = format!("/proc/self/fd/{}", other.as_raw_fd());
+    let device = FileDevice::open(&path, &options(FileEngine::Sync)).expect("opened");
+    drop(other);
+    assert_eq!(device.lost_path(), None);
+    // ELOOP, for any error that says nothing.
+    let link = folder.path().join("to-itself");
+    std::os::unix::fs::symlink(&link, &link).expect("linked");
+    assert!(!leads_elsewhere(&link, &device.opened.file));
+}
+
 #[test]
 fn create_refuses_to_overwrite() {
     let folder = folder();

@@ -324,6 +324,14 @@ impl SessionsFile {
         });
     }
 
+    /// Somebody may have removed the file beside the living server.
+    pub(crate) fn write_if_gone(&self) {
+        let kept = self.lock();
+        if let Ok(false) = self.path.try_exists() {
+            self.write(&kept);
+        }
+    }
+
     /// No server goes on with the sessions of this one.
     pub(crate) fn remove(&self) {
         let mut kept = self.lock();

@@ -383,7 +383,7 @@ fn administration(peer: &mut Peer, id: BlobId) {
     let moved = MoveSession { number, poller };
     assert_eq!(peer.volume_call(0, moved), Err(EACCES));
     let info = peer.volume_call(0, Info {}).expect("some of it");
-    assert!(info.mapping.is_none() && info.unsaved.is_none(), "{info:?}");
+    assert!(info.mapping.is_none() && info.unsaved.is_none() && info.lost_path.is_none());
     peer.volume_call(0, Space {}).expect("known");
     peer.volume_call(0, SyncAll {}).expect("as syncfs(2)");
     peer.volume_call(0, AtomicBytesMax {}).expect("known");

@@ -148,7 +148,7 @@ impl Frames {
         self.mapping.end_published();
     }
 
-    /// Has somebody removed the mapping's file while the volume is open?
+    /// Does the name of the mapping's file lead to it no more, while the volume is open?
     pub(crate) fn is_nameless(&self) -> bool {
         self.mapping.is_nameless()
     }

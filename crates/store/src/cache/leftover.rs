@@ -31,6 +31,9 @@ const UNKNOWN_MAX: Duration = Duration::from_secs(2);
 /// A process that is known to be ending is waited for longer: beside others it may starve.
 const ENDING_MAX: Duration = Duration::from_secs(30);
 
+/// What a user namespace calls users who have no number there; elsewhere a user as others.
+const OVERFLOW_UID: u32 = 65534;
+
 /// A file that may hold, or guard, state of a volume.
 #[derive(Debug)]
 pub struct Leftover {
@@ -74,6 +77,69 @@ pub enum Purpose {
     Look,
     /// To take them over.
     TakeOver,
+}
+
+/// Whose a file is that this process may not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// This process's own user's: a rule of the host denies it.
+    Own,
+    /// Somebody's who has no number here.
+    OfOtherNamespace,
+    /// Another user's.
+    Of(u32),
+}
+
+impl Denied {
+    /// That of a file with this owner.
+    pub fn of(uid: u32) -> Denied {
+        // What can't be read says that all numbers are users.
+        let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Denied::among(uid, rustix::process::geteuid().as_raw(), &users)
+    }
+
+    /// `users`: lines of the first number of a range here, the first outside, and how many.
+    fn among(uid: u32, own: u32, users: &str) -> Denied {
+        let has = |line: &str| {
+            let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+            let (first, count) = (numbers.next()?.ok()?, numbers.nth(1)?.ok()?);
+            Some(uid.checked_sub(first).is_some_and(|at| at < count))
+        };
+        let mut known = users.lines().filter_map(has).peekable();
+        if uid == OVERFLOW_UID && known.peek().is_some() && !known.any(|has| has) {
+            return Denied::OfOtherNamespace;
+        }
+        match uid == own {
+            true => Denied::Own,
+            false => Denied::Of(uid),
+        }
+    }
+
+    /// How to open the volume instead.
+    pub fn way(self) -> String {
+        match self {
+            Denied::Own => "Let this process read that file".into(),
+            Denied::OfOtherNamespace => {
+                "Open it in that user namespace, or as root outside of all".into()
+            }
+            Denied::Of(uid) => format!("Open it as user {uid} or as root"),
+        }
+    }
+}
+
+impl std::fmt::Display for Denied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Denied::Own => f.write_str(
+                "it belongs to this user, and permission is denied all the same, as by SELinux, \
+                 AppArmor or the file's mode",
+            ),
+            Denied::OfOtherNamespace => {
+                f.write_str("it belongs to a user of another user namespace")
+            }
+            Denied::Of(uid) => write!(f, "it belongs to user {uid}"),
+        }
+    }
 }
 
 impl Leftover {
@@ -157,7 +223,7 @@ impl Leftover {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
-                let what = format!("it belongs to user {}", stat.st_uid);
+                let what = Denied::of(stat.st_uid).to_string();
                 return match adit_block::is_locked(&stat) {
                     true => leftover(Content::Live(None)),
                     false => leftover(Content::Unreadable(Error::with(errno, what))),
@@ -275,5 +341,29 @@ fn lock(file: &OwnedFd, purpose: Purpose, waits: bool, owner: Option<u32>) -> Re
             }
             Err(errno) => return Err(errno),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mapping that SELinux, or another user namespace, kept from the user who had left it was
+    /// said to belong to "user 1000", whom the reader was, or to nobody.
+    #[test]
+    fn a_file_that_may_not_be_read_is_told_from_another_users() {
+        let all = "         0          0 4294967295\n";
+        let container = "0 100000 1000\n1000 1000 1\n1001 101001 64000\n";
+        assert_eq!(Denied::among(1000, 1000, all), Denied::Own);
+        assert_eq!(Denied::among(1000, 0, all), Denied::Of(1000));
+        assert_eq!(Denied::among(65534, 0, all), Denied::Of(65534));
+        assert_eq!(Denied::among(65534, 65534, all), Denied::Own);
+        assert_eq!(Denied::among(65534, 0, container), Denied::OfOtherNamespace);
+        assert_eq!(Denied::among(1000, 1000, container), Denied::Own);
+        assert_eq!(Denied::among(65534, 0, "0 100000 65536"), Denied::Of(65534));
+        for unknown in ["", "none", "0 0"] {
+            assert_eq!(Denied::among(65534, 0, unknown), Denied::Of(65534));
+        }
+        assert_eq!(Denied::Of(7).way(), "Open it as user 7 or as root");
     }
 }

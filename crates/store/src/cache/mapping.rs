@@ -19,6 +19,7 @@ use super::PageBytes;
 use super::frames::FrameMeta;
 use super::header::{CacheHeader, Layout, META_OFFSET};
 use super::huge_pages::HugePages;
+use super::memory_limit;
 use super::name::SharedName;
 use super::published::{AheadOf, PublishedFrames, VersionWord, VersionWords, for_reading};
 use adit_base::fork::{self, ChildGuard};
@@ -47,7 +48,7 @@ const MADV_COLLAPSE: i32 = 25;
 pub struct CacheOptions {
     /// The bound: address space for so many frames of 4 KiB is set aside.
     pub frames_max: u32,
-    /// Some: the memory shall survive the process.
+    /// Some: the memory shall survive the process, unless `survive` says otherwise.
     pub shared: Option<SharedName>,
     /// What to do if it can't.
     pub survive: Survive,
@@ -166,7 +167,8 @@ impl Mapping {
                 (Err(error), _) => fallback = Some(error),
             }
         }
-        Mapping::anonymous(Layout::of(options.frames_max), fallback)
+        let frames = frames_in_limit(options.frames_max, options);
+        Mapping::anonymous(Layout::of(frames), fallback)
     }
 
     fn anonymous(layout: Layout, fallback: Option<Error>) -> Result<Mapping> {
@@ -443,11 +445,15 @@ impl Mapping {
         }
     }
 
-    /// Has somebody removed the file? Then nobody finds what this process leaves.
+    /// Has somebody removed or renamed the file, or hidden it behind a mount? Then nobody finds
+    /// what this process leaves.
     pub(super) fn is_nameless(&self) -> bool {
-        let file = self.file.as_ref().filter(|_| self.is_ours());
-        let found = file.map(rustix::fs::fstat);
-        found.is_some_and(|found| found.is_ok_and(|found| found.st_nlink == 0))
+        match (&self.placement, &self.file) {
+            (CachePlacement::Shared(path), Some(file)) if self.is_ours() => {
+                adit_block::leads_elsewhere(path, file)
+            }
+            _ => false,
+        }
     }
 
     /// Nobody vouches for what is in it any more; the owner keeps it.
@@ -500,7 +506,33 @@ fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
             directory.display()
         );
     }
-    Ok(frames)
+    Ok(frames_in_limit(frames, options))
+}
+
+/// How many of so many frames the control groups of the process have memory for: those of a larger
+/// cache would have it killed. The fewest frames are taken in any case.
+fn frames_in_limit(frames: u32, options: &CacheOptions) -> u32 {
+    let Some(group) = memory_limit::tightest().filter(|_| frames > options.frames_min) else {
+        return frames;
+    };
+    let within = frames_within(group.free_bytes, options).unwrap_or(options.frames_min);
+    if within >= frames {
+        return frames;
+    }
+    // Who only looks at a volume has no name for it, and hardly fills a cache.
+    if let Some(name) = &options.shared {
+        tracing::warn!(
+            volume = name.address,
+            "the cache has {} MiB instead of {}, since the memory of the control group {} is limited \
+             to {} MiB, of which caches may take {} now (raise that limit, or ask for a smaller cache)",
+            (within as usize * PAGE_BYTES) >> 20,
+            (frames as usize * PAGE_BYTES) >> 20,
+            group.path.display(),
+            group.limit_bytes >> 20,
+            group.free_bytes >> 20
+        );
+    }
+    within
 }
 
 /// Bytes of a mapping with so many frames.

@@ -1,13 +1,13 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
-//! `mapping.rs` is the memory, `header.rs` its first page, `frames.rs` what every thread may do
-//! with it, `held.rs` how one sees several pages of one moment, `index.rs` how a page is found,
-//! `owner.rs` what only the owner does (`supply.rs`: where its frames come from, `free.rs`: which
-//! are free, `writing.rs`: how it changes pages), `apply.rs` how a transaction becomes visible,
-//! `published.rs` frames that other processes read, `salvage.rs` what is left of a process that
-//! died, `leftover.rs` how that is found, `name.rs` how it is named, `claim.rs` how an opener keeps
-//! others away that reach the volume in another way, `tail` memory beside the mapping to which
-//! programs in other processes append.
+//! `mapping.rs` is the memory (`memory_limit.rs`: what control groups leave of it), `header.rs` its
+//! first page, `frames.rs` what every thread may do with it, `held.rs` how one sees several pages
+//! of one moment, `index.rs` how a page is found, `owner.rs` what only the owner does (`supply.rs`:
+//! where its frames come from, `free.rs`: which are free, `writing.rs`: how it changes pages),
+//! `apply.rs` how a transaction becomes visible, `published.rs` frames that other processes read,
+//! `salvage.rs` what is left of a process that died, `leftover.rs` how that is found, `name.rs` how
+//! it is named, `claim.rs` how an opener keeps others away that reach the volume in another way,
+//! `tail` memory beside the mapping to which programs in other processes append.
 //!
 //! Invariants:
 //! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
@@ -39,6 +39,7 @@ mod mapping;
 mod mappings;
 #[cfg(test)]
 mod measure;
+mod memory_limit;
 #[cfg(all(test, loom))]
 mod models;
 mod name;
@@ -61,7 +62,7 @@ pub(crate) use header::ADDRESS_BYTES_MAX;
 pub use header::CacheHeader;
 pub use held::Version;
 pub(crate) use held::{HeldPage, HeldPages};
-pub use leftover::{Content, Dead, Leftover, Purpose};
+pub use leftover::{Content, Dead, Denied, Leftover, Purpose};
 pub use mapping::{CacheOptions, CachePlacement, Survive};
 pub(crate) use mapping::{delete_file, impossible};
 pub use mappings::{Mapping, mappings, remove_mapping};

@@ -692,6 +692,47 @@ fn a_cache_leaves_room_for_the_one_that_takes_over_from_it() {
     }
 }
 
+/// Somebody mounted another tmpfs over the directory, or renamed the file: nobody was told that the
+/// next opening finds nothing.
+#[test]
+fn a_mapping_knows_that_nobody_finds_it_under_its_name() {
+    let directory = in_shared_memory();
+    let cache = shared(directory.path(), 1000, 1);
+    let CachePlacement::Shared(path) = cache.placement().clone() else {
+        panic!("it is shared");
+    };
+    assert!(!cache.frames().is_nameless());
+    let aside = directory.path().join("aside");
+    std::fs::rename(&path, &aside).expect("renamed");
+    assert!(cache.frames().is_nameless());
+    std::fs::write(&path, "another").expect("written");
+    assert!(cache.frames().is_nameless());
+    std::fs::rename(&aside, &path).expect("renamed");
+    assert!(!cache.frames().is_nameless());
+    // The mounts of this thread end with it.
+    let frames = cache.frames();
+    let seen = std::thread::scope(|scope| {
+        let hidden = || {
+            let over = std::ffi::CString::new(directory.path().as_os_str().as_encoded_bytes());
+            let over = over.expect("a path");
+            let (none, tmpfs) = (std::ptr::null(), c"tmpfs".as_ptr());
+            // SAFETY: plain calls with strings that live longer.
+            let is_mounted = unsafe {
+                let private = libc::MS_REC | libc::MS_PRIVATE;
+                libc::unshare(libc::CLONE_NEWNS) == 0
+                    && libc::mount(tmpfs, c"/".as_ptr(), tmpfs, private, none) == 0
+                    && libc::mount(tmpfs, over.as_ptr(), tmpfs, 0, none.cast()) == 0
+            };
+            is_mounted.then(|| frames.is_nameless())
+        };
+        scope.spawn(hidden).join().expect("no panic")
+    });
+    match seen {
+        None => adit_skip::skip("only root can mount"),
+        Some(is_nameless) => assert!(is_nameless),
+    }
+}
+
 /// A process that masks its own rights left a mapping, and more beside it, that the next opening by
 /// the same user could not read.
 #[test]

@@ -28,7 +28,7 @@ impl Store {
                 if store.closing.get() || store.writable().is_err() {
                     break;
                 }
-                store.look_for_name();
+                store.look_for_names();
                 if store.look_for_others().await.is_err() {
                     break;
                 }
@@ -56,12 +56,21 @@ impl Store {
         });
     }
 
-    /// Says once that somebody has removed the file by which unsynced data survives this process.
-    fn look_for_name(&self) {
+    /// Says once that the file by which unsynced data survives this process isn't found any more,
+    /// and once that the image isn't.
+    fn look_for_names(&self) {
+        let volume = self.reactor.name();
         if self.frames.is_nameless() && !self.write_back.told_of_name.replace(true) {
-            let volume = self.reactor.name();
             let path = self.mapping.as_deref().unwrap_or("".as_ref()).display();
-            tracing::error!(%volume, %path, "somebody has removed the memory that survives this process (systemd-logind does, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses what is written and not synced");
+            tracing::error!(%volume, %path, "somebody has removed the memory that survives this process, or renamed it, or hidden it behind a mount (systemd-logind removes it, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses what is written and not synced");
+        }
+        if self.write_back.told_of_image.get() {
+            return;
+        }
+        if let Some(path) = self.reactor.device().lost_path() {
+            self.write_back.told_of_image.set(true);
+            let path = path.display();
+            tracing::error!(%volume, "somebody has removed the image {path} while it is open, or renamed or replaced it: what is written and synced goes to a file that isn't there, and is lost with it if it has no other name (give it its name back; or copy the volume's files elsewhere before the volume is closed: by the program that has it open, or by adit get from its server)");
         }
     }
 

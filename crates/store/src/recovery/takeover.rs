@@ -25,7 +25,7 @@
 //! promised anything of it. While exactly those are here and are taken over, it is obsolete.
 
 use crate::cache::tail::TailMemory;
-use crate::cache::{Abandoned, Content, Header, Leftover, ParsedName, Purpose, Unsaved};
+use crate::cache::{Abandoned, Content, Denied, Header, Leftover, ParsedName, Purpose, Unsaved};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result, from_rustix};
@@ -534,8 +534,9 @@ fn refusal(why: Why, known: &Known) -> Error {
         ),
         Why::Older => older(&described),
         Why::Unreadable => format!(
-            "unsaved data of this volume can't be read ({problem}): {described}. Open it as user {uid} or \
-             as root; or, once that process has ended for sure, without that data: takeover = discard"
+            "unsaved data of this volume can't be read ({problem}): {described}. {}; or, once that process \
+             has ended for sure, without that data: takeover = discard",
+            Denied::of(uid).way()
         ),
         Why::Strange => format!(
             "unsaved data of this volume can't be used ({problem}): {described}. Open it with the program \

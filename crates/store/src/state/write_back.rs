@@ -22,6 +22,8 @@ pub(crate) struct WriteBack {
     pub(crate) pages_by_writer: RefCell<HashMap<u64, usize>>,
     /// The operator was told that the cache's mapping has no name any more.
     pub(crate) told_of_name: Cell<bool>,
+    /// And that the image isn't found any more where it was opened.
+    pub(crate) told_of_image: Cell<bool>,
     /// The tails of blobs, by slot.
     pub(crate) tails: RefCell<HashMap<u64, Arc<TailMemory>>>,
     /// See [`Store::absorb_with`](crate::Store::absorb_with).
@@ -38,6 +40,7 @@ impl WriteBack {
             flushing: Cell::new(false),
             pages_by_writer: RefCell::default(),
             told_of_name: Cell::new(false),
+            told_of_image: Cell::new(false),
             tails: RefCell::default(),
             absorb: RefCell::default(),
         }

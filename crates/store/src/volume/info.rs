@@ -47,6 +47,9 @@ pub struct VolumeInfo {
     pub unsaved: Option<String>,
     /// Why the volume takes no more writes, if so.
     pub failure: Option<String>,
+    /// Where the image was found when it was opened, if another file or none is there now: what is
+    /// written goes to a file that this path doesn't lead to.
+    pub lost_path: Option<String>,
 }
 
 impl Store {
@@ -88,6 +91,7 @@ impl Store {
                 .borrow()
                 .as_ref()
                 .map(|error| error.to_string()),
+            lost_path: (self.reactor.device().lost_path()).map(|path| path.display().to_string()),
         })
     }
 }

@@ -586,8 +586,8 @@ fn build(
     let volume = VolumeId(superblock.volume_id);
     let layout = Layout::of(&superblock);
     let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
-    let shared = (options.survive != Survive::Off && !options.read_only)
-        .then(|| Opening::of(&superblock).name(&**reactor.device(), options));
+    let shared =
+        (!options.read_only).then(|| Opening::of(&superblock).name(&**reactor.device(), options));
     let cache = Cache::new(&CacheOptions {
         frames_max,
         shared,

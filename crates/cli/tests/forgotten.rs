@@ -143,7 +143,10 @@ fn memory_that_is_gone_is_told_as_an_error_and_the_volume_opens() {
             _ => std::fs::remove_dir_all(&inside).expect("removed"),
         }
         let looked = look(&place);
-        assert!(looked.starts_with("adit: warning: v.adit: "), "{looked}");
+        assert!(
+            looked.starts_with("adit: warning: v.adit (in memory): "),
+            "{looked}"
+        );
         assert!(looked.contains("as after a power cut"), "{looked}");
         let said = change(&place, &[]);
         assert_eq!(said.lines().count(), 1, "{said}");

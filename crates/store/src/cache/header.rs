@@ -166,7 +166,7 @@ impl Layout {
 }
 
 /// The identity of this boot of the machine.
-pub(super) fn boot_id() -> Result<u128> {
+pub(crate) fn boot_id() -> Result<u128> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = std::fs::read_to_string(path)?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -137,7 +137,8 @@ pub(super) fn prefix(volume_id: u128) -> String {
     format!("adit-{volume_id:032x}-")
 }
 
-fn image_tag(image: &Identity) -> u64 {
+/// A hash of the storage's identity.
+pub(crate) fn image_tag(image: &Identity) -> u64 {
     let bytes: Vec<u8> = (image.numbers().iter())
         .flat_map(|number| number.to_le_bytes())
         .collect();

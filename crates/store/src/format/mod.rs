@@ -7,6 +7,7 @@
 mod blob_id;
 pub mod geometry;
 pub(crate) mod heal;
+pub(crate) mod memo;
 pub(crate) mod record;
 pub(crate) mod superblock;
 
@@ -109,9 +110,32 @@ pub struct Superblock {
     /// Pages of checksums in which some may be missing, should the volume not be closed: zero
     /// behind the last; [`UNSETTLED_MORE`]: there are others.
     pub unsettled: [u64; UNSETTLED_MAX],
+    /// The epoch to whose opening the other `memory` fields belong; another one than `epoch`: none
+    /// of them means anything.
+    pub memory_epoch: u64,
+    /// Hash of the identity of the volume's storage, as in the name of a mapping.
+    pub memory_image: u64,
+    /// The kernel's id of the boot of the machine; zero: not known.
+    pub memory_boot: [u8; 16],
+    /// Bytes of `memory_directories`, with [`MEMORY_NOTHING`] where nothing survives the process;
+    /// or [`MEMORY_UNNAMED`], [`MEMORY_UNUSED`].
+    pub memory_bytes: u16,
+    /// Where unsynced data of the opening survives its process, or at least its claim lies:
+    /// absolute paths with a zero between two of them. First its own directory, then those that it
+    /// took over from.
+    pub memory_directories: [u8; MEMORY_DIRECTORIES_BYTES],
     /// Zero; room for encryption, snapshots and what else comes.
-    pub reserved: [u8; 504],
+    pub reserved: [u8; 72],
 }
+
+/// Bytes of [`Superblock::memory_directories`].
+pub const MEMORY_DIRECTORIES_BYTES: usize = 398;
+/// [`Superblock::memory_bytes`], this bit: nothing survives.
+pub const MEMORY_NOTHING: u16 = 0x8000;
+/// [`Superblock::memory_bytes`]: the directories don't fit.
+pub const MEMORY_UNNAMED: u16 = 0xffff;
+/// [`Superblock::memory_bytes`]: the opening failed before it had accepted anything.
+pub const MEMORY_UNUSED: u16 = 0xfffe;
 
 /// Places that [`Superblock::unsettled`] has room for.
 pub const UNSETTLED_MAX: usize = 64;
@@ -515,6 +539,7 @@ pub struct InnerEntry {
 pub const NODE_ENTRIES: usize = (PAGE_BYTES - PAGE_HEADER_BYTES) / 16;
 
 const _: () = {
+    assert!(size_of::<Superblock>() == 1224);
     assert!(size_of::<Superblock>() <= PAGE_BYTES);
     assert!(size_of::<JournalHeader>() == 64);
     assert!(size_of::<RecordHeader>() == 16);

@@ -25,6 +25,7 @@ use super::tail::{find_tail, journal_finding, read_ring};
 use crate::cache::{Abandoned, META_SPACE};
 use crate::format::geometry::SpaceGeometry;
 use crate::format::heal::heal;
+use crate::format::memo::Memo;
 use crate::format::record::{self, Change};
 use crate::format::superblock as checksums;
 use crate::format::superblock::Layout;
@@ -212,16 +213,23 @@ pub(crate) struct Recovered {
     pub(crate) data: BTreeMap<u64, u32>,
 }
 
+/// What the superblock of the new epoch gets.
+pub(crate) struct Next<'a> {
+    pub(crate) state: u32,
+    pub(crate) opening: u64,
+    pub(crate) memo: Option<&'a Memo>,
+}
+
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has. `dead`
 /// is what a process of this boot left that had the volume open in the superblock's epoch: the end
 /// of its journal writing is done for it first, so that all that follows is as after a crash.
-/// `state` and `opening`: what the new superblock gets. With `findings`, for a repair: what an
-/// opening refuses is told there, and replayed as far as possible.
+/// With `findings`, for a repair: what an opening refuses is told there, and replayed as far as
+/// possible.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
     dead: Option<&mut Abandoned>,
-    (state, opening): (u32, u64),
+    next: Next<'_>,
     mut findings: Option<&mut Findings>,
 ) -> Result<Recovered> {
     let volume = VolumeId(superblock.volume_id);
@@ -373,8 +381,12 @@ pub(crate) async fn recover(
     }
     superblock.epoch = superblock.epoch.saturating_add(1);
     superblock.tail = end;
-    superblock.state = state;
-    superblock.opening = opening;
+    superblock.state = next.state;
+    superblock.opening = next.opening;
+    match next.memo {
+        Some(memo) => superblock.set_memo(memo),
+        None => superblock.forget_memo(),
+    }
     io.write_superblocks(superblock).await?;
     Ok(recovered)
 }

@@ -31,7 +31,7 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_block::{Device, Identity};
 use std::cmp::Ordering;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to do about data that a killed process left in shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +99,15 @@ impl Facts {
     fn may_matter(&self) -> bool {
         self.ours || self.same_image && self.trusted && self.epoch == Ordering::Greater
     }
+
+    /// Does the volume's state as the superblock has it need this mapping's?
+    fn counts(&self) -> bool {
+        match self.epoch {
+            Ordering::Equal => !self.closed,
+            Ordering::Less => self.taking_over,
+            Ordering::Greater => true,
+        }
+    }
 }
 
 /// What is in a mapping, for the judge.
@@ -141,12 +150,7 @@ fn judge(facts: Facts) -> Verdict {
     let Facts {
         ours, same_image, ..
     } = facts;
-    // Does the volume's state as the superblock has it need this mapping's?
-    let counts = match facts.epoch {
-        Ordering::Equal => !facts.closed,
-        Ordering::Less => facts.taking_over,
-        Ordering::Greater => true,
-    };
+    let counts = facts.counts();
     match facts.content {
         Live if ours || same_image && facts.trusted => Verdict::Busy,
         Live => Verdict::Elsewhere,
@@ -187,6 +191,19 @@ pub(crate) struct Resolution {
     saved: Vec<(Option<Predecessor>, u64)>,
     /// To be deleted once the volume is open, since the user said so.
     discarded: Vec<Useless>,
+    /// Of the superblock's opening, which wasn't closed, but of another boot; described.
+    other_boot: Vec<String>,
+    found_last: FoundLast,
+}
+
+/// What was found of the superblock's opening, which wasn't closed, or of those that it was taking
+/// over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FoundLast {
+    /// A mapping of this boot, whatever is in it and becomes of it.
+    pub(crate) memory: bool,
+    /// A claim: it ended before it had a mapping, or had none.
+    pub(crate) claim: bool,
 }
 
 /// A mapping to be deleted, with what was read of it: readers in other processes may have it
@@ -216,6 +233,20 @@ impl Resolution {
             .fold(0, |sum, dead| sum.wrapping_add(seal_of(dead)))
     }
 
+    fn note(&mut self, known: &Known) {
+        let facts = &known.facts;
+        if !facts.ours || !facts.counts() {
+            return;
+        }
+        match facts.content {
+            Kind::Claim => self.found_last.claim = true,
+            Kind::OtherBoot if !facts.same_image => {}
+            Kind::OtherBoot if known.unsaved.is_some_and(|unsaved| unsaved.is_none()) => {}
+            Kind::OtherBoot => self.other_boot.push(known.described()),
+            _ => self.found_last.memory = true,
+        }
+    }
+
     /// Copies that killed openings left of others of these are not taken over once more.
     fn drop_copies(&mut self) {
         let mut seals = 0u64;
@@ -226,6 +257,26 @@ impl Resolution {
                 seals = seals.wrapping_add(seal_of(&dead));
                 self.take.push(dead);
             }
+        }
+    }
+
+    pub(crate) fn found_last(&self) -> FoundLast {
+        self.found_last
+    }
+
+    /// Directories of the mappings that are to be taken over.
+    pub(crate) fn directories(&self) -> Vec<PathBuf> {
+        let parents = self.take.iter().filter_map(|dead| dead.path().parent());
+        parents.map(Path::to_path_buf).collect()
+    }
+
+    /// Says which memory of another boot goes.
+    pub(crate) fn tell_of_other_boots(&mut self, volume: &str) {
+        for described in std::mem::take(&mut self.other_boot) {
+            tracing::warn!(
+                volume,
+                "memory of another boot of the machine is of no use and is deleted: {described}"
+            );
         }
     }
 
@@ -282,6 +333,7 @@ pub(crate) fn resolve(
         let known = Known::of(leftover, superblock, device)
             .map_err(|error| error.context(format_args!("judge {}", path.display())))?;
         let discards = matches!(takeover, Takeover::Leave | Takeover::Discard);
+        resolution.note(&known);
         let verdict = match judge(known.facts) {
             Verdict::Busy if may_pass(&known, takeover, purpose, &device.identity()) => {
                 tracing::warn!(
@@ -443,7 +495,13 @@ impl Known {
                 Kind::Strange
             }
             Content::Dead(dead) if dead.header.frames == 0 => Kind::Claim,
-            Content::Dead(dead) if !dead.is_of_this_boot()? => Kind::OtherBoot,
+            Content::Dead(dead) if !dead.is_of_this_boot()? => {
+                if known.facts.may_matter() && known.facts.counts() && trusted {
+                    let abandoned = dead.load(known.path.clone()).ok();
+                    known.unsaved = abandoned.map(|abandoned| abandoned.unsaved());
+                }
+                Kind::OtherBoot
+            }
             // Whatever it holds, it isn't needed: nothing of it is read.
             Content::Dead(_) if !known.facts.may_matter() => Kind::Empty,
             Content::Dead(_) if !trusted => Kind::Unsaved { newer: false },

@@ -9,9 +9,10 @@
 use super::grow::VOLUME_PAGES_MAX;
 use crate::blob::{Ahead, BlobTable};
 use crate::cache::{
-    Cache, CacheOptions, CachePlacement, Claim, Leftover, Purpose, SharedName, Survive, impossible,
+    Cache, CacheOptions, CachePlacement, Claim, Purpose, SharedName, Survive, impossible,
 };
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
+use crate::format::memo::{Memo, Memory};
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
     self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
@@ -25,7 +26,8 @@ use crate::health::NameLeaves;
 use crate::journal::{COMMITS_MAX, Journal};
 use crate::metadata::space::Space;
 use crate::recovery::{Findings, Predecessor};
-use crate::recovery::{RawIo, Recovered, recover, superblock_is_newest};
+use crate::recovery::{Last, Search, memo_of};
+use crate::recovery::{Next, RawIo, Recovered, recover, superblock_is_newest};
 use crate::recovery::{Resolution, Takeover, resolve};
 use crate::state::Barriers;
 use crate::state::Checksums;
@@ -225,13 +227,14 @@ fn replaced(head: &[u8], device: &dyn Device, options: &MkfsOptions) -> Result<R
     let Ok(superblock) = superblock::choose(pages, device.geometry().size_bytes) else {
         return Ok(Resolution::default());
     };
-    let volume = (
-        u128::from_le_bytes(superblock.volume_id),
-        superblock.opening,
-    );
-    let purpose = Purpose::TakeOver;
-    let found = Leftover::list(&options.shared_directory, volume, purpose, None)?;
-    resolve(found, &superblock, device, Takeover::Discard, purpose)
+    let search = Search {
+        own: &options.shared_directory,
+        takeover: Takeover::Discard,
+        purpose: Purpose::TakeOver,
+        claim: None,
+    };
+    let (found, _) = search.list(&superblock)?;
+    resolve(found, &superblock, device, search.takeover, search.purpose)
 }
 
 fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Page> {
@@ -296,9 +299,11 @@ impl Store {
             mut superblock,
             claim,
             mut resolution,
+            last,
         } = begun;
         let mut next_claim = None;
         let mut recovered = Recovered::default();
+        let mut memo = None;
         let clean = superblock.state & STATE_CLEAN != 0;
         let plain = options.read_only && clean && resolution.take.is_empty();
         if options.read_only && !plain && !options.in_memory {
@@ -330,12 +335,22 @@ impl Store {
                 };
                 next_claim = make_claim(&next, &**reactor.device(), options)?;
             }
+            let device = reactor.device();
             if !looks {
+                resolution.tell_of_other_boots(reactor.name());
                 resolution.delete_obsolete()?;
+                let survives = options.survive != Survive::Off;
+                memo = next_memo(&**device, options, survives, &resolution.directories());
             }
             let mine = resolution.of_epoch(epoch);
             let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
-            recovered = recover(&io, &mut superblock, mine, (state, opening), findings).await?;
+            let next = Next {
+                state,
+                opening,
+                memo: memo.as_ref(),
+            };
+            recovered = recover(&io, &mut superblock, mine, next, findings).await?;
+            last.tell(&resolution, &**device, looks);
             if recovered.transactions > 0 {
                 tracing::info!(
                     volume = %reactor.name(),
@@ -357,7 +372,28 @@ impl Store {
             () if clean => Some(Predecessor::closed(superblock.epoch - 1)),
             () => resolution.predecessor(superblock.tail),
         };
-        let store = build(reactor, options, plain, *superblock, io.pool)?;
+        let superblock_there = (*superblock).clone();
+        let store = match build(
+            reactor.clone(),
+            options,
+            plain,
+            *superblock,
+            io.pool.clone(),
+        ) {
+            Ok(store) => store,
+            Err(error) => {
+                if memo.is_some() && resolution.take.is_empty() {
+                    say_unused(&io, superblock_there).await;
+                }
+                return Err(error);
+            }
+        };
+        if memo.is_some() {
+            // With the directories of what is taken over: its files go after the superblock that
+            // says that nothing of it counts any more.
+            let (survives, others) = (store.mapping.is_some(), resolution.directories());
+            memo = next_memo(&**reactor.device(), options, survives, &others);
+        }
         // If this opening fails or is killed, the next one needs what the dead left, and not a copy
         // of it. Each would leave another one.
         store.frames.header().set_copy_of(resolution.seals());
@@ -372,7 +408,7 @@ impl Store {
         if looks {
             *store.unsaved.borrow_mut() = resolution.described();
         }
-        match store.take_over(resolution, looks).await {
+        match store.take_over(resolution, memo, looks).await {
             Ok(()) => {}
             // Not that the volume is read-only since, if settling in the background met it first.
             Err(error) => return Err(store.failure.borrow().clone().unwrap_or(error)),
@@ -446,7 +482,10 @@ impl Store {
         }
         let tail = self.journal.ring.next();
         let written = match self.look_for_others().await {
-            Ok(()) => self.write_superblocks(tail, STATE_CLEAN).await,
+            Ok(()) => {
+                self.superblock.borrow_mut().forget_memo();
+                self.write_superblocks(tail, STATE_CLEAN).await
+            }
             others => others,
         };
         self.release_superblock();
@@ -462,6 +501,32 @@ struct Begun {
     /// Keeps others away until there is a mapping.
     claim: Option<Claim>,
     resolution: Resolution,
+    last: Last,
+}
+
+/// The memo of an opening that takes over from these directories, besides its own; None: what is in
+/// memory has no memory to survive it.
+fn next_memo(
+    device: &dyn Device,
+    options: &StoreOptions,
+    survives: bool,
+    others: &[PathBuf],
+) -> Option<Memo> {
+    let image = device.identity();
+    let own = &options.shared_directory;
+    (image.kind != IdentityKind::Unknown).then(|| memo_of(&image, own, survives, others))
+}
+
+/// Says in the superblock that this opening accepted nothing: so the next one tells of no loss.
+/// Where that can't be written, it does.
+async fn say_unused(io: &RawIo, mut superblock: Superblock) {
+    if let Some(mut memo) = superblock.memo() {
+        memo.memory = Memory::Unused;
+        superblock.set_memo(&memo);
+        if let Err(error) = io.write_superblocks(&mut superblock).await {
+            tracing::debug!(%error, "that this opening failed could not be noted");
+        }
+    }
 }
 
 /// How often an opening begins again because the superblock changed meanwhile.
@@ -488,15 +553,13 @@ async fn begin(
                 (Purpose::TakeOver, claim)
             }
         };
-        let found = Leftover::list(
-            &options.shared_directory,
-            (
-                u128::from_le_bytes(superblock.volume_id),
-                superblock.opening,
-            ),
+        let search = Search {
+            own: &options.shared_directory,
+            takeover: options.takeover,
             purpose,
-            claim.as_ref().map(Claim::path),
-        )?;
+            claim: claim.as_ref().map(Claim::path),
+        };
+        let (found, last) = search.list(&superblock)?;
         let resolution = resolve(found, &superblock, &*device, options.takeover, purpose)?;
         let again = match &findings {
             None => io.superblock().await?,
@@ -507,6 +570,7 @@ async fn begin(
                 superblock,
                 claim,
                 resolution,
+                last,
             });
         }
     }

@@ -4,6 +4,7 @@ use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, delete_file};
 use crate::format::BlobId;
 use crate::format::STATE_TAKING_OVER;
+use crate::format::memo::Memo;
 use crate::recovery::Resolution;
 use crate::state::Store;
 use adit_base::simulation::{Bug, planted};
@@ -11,8 +12,13 @@ use adit_base::{Errno, PAGE_BYTES, Result};
 
 impl Store {
     /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
-    /// With `keep`, their mappings stay.
-    pub(crate) async fn take_over(&self, mut resolution: Resolution, keep: bool) -> Result<()> {
+    /// With `keep`, their mappings stay. `memo`: where this opening's own data survives.
+    pub(crate) async fn take_over(
+        &self,
+        mut resolution: Resolution,
+        memo: Option<Memo>,
+        keep: bool,
+    ) -> Result<()> {
         let takes = !resolution.take.is_empty();
         self.reservations.set_taking_over(takes);
         for dead in &resolution.take {
@@ -36,9 +42,21 @@ impl Store {
         self.reservations.set_taking_over(false);
         // Before the superblock says so: from then on nobody believes what the dead left.
         self.frames.header().set_copy_of(0);
-        if self.superblock.borrow().state & STATE_TAKING_OVER != 0 && !self.read_only.get() {
+        let (state, told) = {
+            let superblock = self.superblock.borrow();
+            (superblock.state, superblock.memo())
+        };
+        let changes = state & STATE_TAKING_OVER != 0 || told != memo;
+        if changes && !self.read_only.get() {
             self.hold_superblock().await?;
-            self.superblock.borrow_mut().state = 0;
+            {
+                let mut superblock = self.superblock.borrow_mut();
+                superblock.state = 0;
+                match &memo {
+                    Some(memo) => superblock.set_memo(memo),
+                    None => superblock.forget_memo(),
+                }
+            }
             let written = self.write_superblocks(self.journal.ring.flushed_tail(), 0);
             let written = written.await;
             self.release_superblock();

@@ -46,6 +46,11 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
         label,
         opening,
         unsettled,
+        memory_epoch,
+        memory_image,
+        memory_boot,
+        memory_bytes,
+        memory_directories,
         reserved
     });
     structure!(JournalHeader {

@@ -7,12 +7,14 @@
 //! | `requests.rs` | deaths before each request to the device, of a workload and of a takeover |
 //! | `mappings.rs` | what lies in `/dev/shm` is old, foreign, damaged or no mapping at all |
 //! | `scenes.rs` | the image was copied, put back, moved, is reached in another way, or looked at |
+//! | `elsewhere.rs` | the next opening was given another directory for its memory |
 //! | `receipts.rs` | operations learn their numbers, the next opening how far the dead process came |
 //! | `moment.rs`, `child.rs`, `world.rs` | a death as a value, a process to be killed, the model |
 //!
 //! `ADIT_KILLS=1000` kills so many processes, `ADIT_SEED=7` chooses what they do.
 
 mod child;
+mod elsewhere;
 mod kills;
 mod mappings;
 mod moment;

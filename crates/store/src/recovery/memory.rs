@@ -1,0 +1,386 @@
+//! Where the memory of a volume's openings is looked for, and what is said where it is gone.
+//!
+//! An opening looks into its own directory, and into those that the superblock's memo names
+//! (`format/memo.rs`): it was perhaps given another one than the last opening. Anybody may have
+//! written the image. So a named directory is looked at only if the table of mounts says that it
+//! lies on a tmpfs, and no symbolic link leads there: nothing that may hang, or act when it is
+//! looked at, is touched. What is found there is judged as what lies in the own directory.
+
+use crate::cache::{Leftover, Purpose, boot_id, image_tag};
+use crate::format::memo::{Memo, Memory};
+use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
+use crate::recovery::{Resolution, Takeover};
+use adit_base::Result;
+use adit_block::{Device, Identity, IdentityKind};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// How an opening looks for mappings.
+pub(crate) struct Search<'a> {
+    /// Its own directory.
+    pub(crate) own: &'a Path,
+    pub(crate) takeover: Takeover,
+    pub(crate) purpose: Purpose,
+    /// The claim of this opening.
+    pub(crate) claim: Option<&'a Path>,
+}
+
+/// What the last opening of a volume left word of.
+#[derive(Debug, Default)]
+pub(crate) struct Last {
+    memo: Option<Memo>,
+    closed: bool,
+    taking_over: bool,
+    /// The memo's directories at which this opening didn't look, and why.
+    unseen: Vec<(PathBuf, String)>,
+}
+
+impl Search<'_> {
+    /// The mappings of the volume, in the own directory and where the memo says.
+    pub(crate) fn list(&self, superblock: &Superblock) -> Result<(Vec<Leftover>, Last)> {
+        let volume = (
+            u128::from_le_bytes(superblock.volume_id),
+            superblock.opening,
+        );
+        let mut found = Leftover::list(self.own, volume, self.purpose, self.claim)?;
+        let mut last = Last {
+            memo: superblock.memo(),
+            closed: superblock.state & STATE_CLEAN != 0,
+            taking_over: superblock.state & STATE_TAKING_OVER != 0,
+            unseen: Vec::new(),
+        };
+        if last.closed {
+            return Ok((found, last));
+        }
+        // Each directory once: who looks at a mapping locks it.
+        let mut seen: Vec<(u64, u64)> = identity_of(self.own).into_iter().collect();
+        for directory in last.named().to_vec() {
+            let list = || Leftover::list(&directory, volume, self.purpose, None);
+            let looked = match look_at(&directory) {
+                Ok(Place::Unseen(why)) => Err(Ok(why)),
+                Ok(Place::Directory(identity)) if seen.contains(&identity) => Ok(Vec::new()),
+                Ok(Place::Directory(identity)) => {
+                    seen.push(identity);
+                    list().map_err(Err)
+                }
+                Err(error) => Err(Err(error)),
+            };
+            match looked {
+                Ok(more) => found.extend(more),
+                Err(Ok(why)) => last.unseen.push((directory, why)),
+                // The user wants nothing of it.
+                Err(Err(error)) if matches!(self.takeover, Takeover::Leave | Takeover::Discard) => {
+                    last.unseen.push((directory, error.to_string()));
+                }
+                Err(Err(error)) => {
+                    return Err(error.context(format_args!(
+                        "unsynced data of the last opening of this volume may be in {} (open it as the \
+                         user who did; or without that data: takeover = discard)",
+                        directory.display()
+                    )));
+                }
+            }
+        }
+        Ok((found, last))
+    }
+}
+
+impl Last {
+    fn named(&self) -> &[PathBuf] {
+        match &self.memo {
+            Some(Memo {
+                memory: Memory::In(paths) | Memory::Nothing(paths),
+                ..
+            }) => paths,
+            _ => &[],
+        }
+    }
+
+    /// Says what is lost, where the last opening did not close the volume and nothing of it was
+    /// taken over.
+    pub(crate) fn tell(&self, resolution: &Resolution, device: &dyn Device, looks: bool) {
+        let image = device.identity();
+        let known = resolution.found_last();
+        if self.closed || known.memory || image.kind == IdentityKind::Unknown {
+            return;
+        }
+        let volume = device.name();
+        let of_this_boot = (self.memo.as_ref()).is_some_and(|memo| is_this_boot(memo.boot));
+        let tag = image_tag(&image);
+        match &self.memo {
+            Some(memo) if memo.memory == Memory::Unused => {}
+            // With a claim, it probably ended before it had memory.
+            Some(memo)
+                if matches!(memo.memory, Memory::In(_) | Memory::Unnamed)
+                    && of_this_boot
+                    && memo.image == tag
+                    && !known.claim =>
+            {
+                let gone = self.gone();
+                if looks {
+                    tracing::warn!(volume, "{gone}: what is shown is as after a power cut");
+                } else {
+                    tracing::error!(
+                        volume,
+                        "{gone}: opened as after a power cut; what was written and not synced is lost"
+                    );
+                }
+            }
+            _ if looks => {}
+            Some(memo) if of_this_boot && memo.image != tag => tracing::warn!(
+                volume,
+                "it is a copy of a volume that was open, or was moved: opened as after a power cut; \
+                 what was not synced is not here"
+            ),
+            _ => tracing::warn!(
+                volume,
+                "was not closed: opened as after a power cut or a restart of the machine; what was \
+                 not synced is lost"
+            ),
+        }
+    }
+
+    /// Where the memory was, and that it isn't there.
+    fn gone(&self) -> String {
+        // That of its own; the others count until it has taken over what is there.
+        let count = if self.taking_over { usize::MAX } else { 1 };
+        let named: Vec<&PathBuf> = self.named().iter().take(count).collect();
+        let paths: Vec<String> = named
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let place = match paths.is_empty() {
+            true => "a directory whose name is too long for the superblock".into(),
+            false => paths.join(" and "),
+        };
+        let unseen = (self.unseen.iter())
+            .filter(|(path, _)| named.contains(&path))
+            .map(|(path, why)| format!("{}: {why}", path.display()));
+        let unseen: Vec<String> = unseen.collect();
+        let why = match unseen.is_empty() {
+            true => "nothing of this volume is there".into(),
+            false => unseen.join("; "),
+        };
+        let is_gone = match paths.is_empty() || !unseen.is_empty() {
+            true => "was not found",
+            false => "is not there any more",
+        };
+        format!(
+            "the memory in {place} in which unsynced data of the last opening survived {is_gone} ({why})"
+        )
+    }
+}
+
+/// The memo of an opening whose mapping lies in this directory, or only its claim, and which takes
+/// over from these.
+pub(crate) fn memo_of(image: &Identity, own: &Path, survives: bool, others: &[PathBuf]) -> Memo {
+    let resolved = |own: &Path| {
+        let own = std::fs::canonicalize(own).or_else(|_| std::path::absolute(own));
+        own.unwrap_or_default()
+    };
+    let mut paths = vec![resolved(own)];
+    for other in others {
+        let other = resolved(other);
+        if !paths.contains(&other) {
+            paths.push(other);
+        }
+    }
+    Memo {
+        boot: boot_id().unwrap_or(0),
+        image: image_tag(image),
+        memory: match survives {
+            true => Memory::In(paths),
+            false => Memory::Nothing(paths),
+        },
+    }
+}
+
+fn is_this_boot(boot: u128) -> bool {
+    boot != 0 && boot_id().is_ok_and(|this| this == boot)
+}
+
+fn identity_of(directory: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(directory).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// What is at the path of a directory that an image names.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// A directory that may be looked into, with this identity.
+    Directory((u64, u64)),
+    /// Nothing, or nothing that is to be touched.
+    Unseen(String),
+}
+
+fn look_at(directory: &Path) -> Result<Place> {
+    let unseen = |why: &str| Ok(Place::Unseen(why.to_owned()));
+    let Ok(mounts) = std::fs::read("/proc/self/mountinfo") else {
+        return unseen("the mounts of this process aren't known");
+    };
+    if file_system_of(&mounts, directory) != Some(b"tmpfs") {
+        return unseen("it does not lie on a tmpfs here");
+    }
+    let mut identity = None;
+    let mut ancestors: Vec<&Path> = directory.ancestors().collect();
+    ancestors.reverse();
+    for ancestor in ancestors {
+        match std::fs::symlink_metadata(ancestor) {
+            Ok(metadata) if metadata.is_dir() => identity = Some((metadata.dev(), metadata.ino())),
+            Ok(_) => return unseen(&format!("{} is no directory", ancestor.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return unseen("there is no such directory");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match identity {
+        Some(identity) => Ok(Place::Directory(identity)),
+        None => unseen("there is no such directory"),
+    }
+}
+
+struct Mount<'a> {
+    id: &'a [u8],
+    parent: &'a [u8],
+    at: Vec<u8>,
+    kind: &'a [u8],
+}
+
+/// The type of the file system on which a path lies that has no symbolic links, as the table of
+/// mounts tells it (proc(5)); the path isn't looked at.
+fn file_system_of<'a>(mountinfo: &'a [u8], path: &Path) -> Option<&'a [u8]> {
+    let mut mounts: Vec<Mount<'a>> = mountinfo
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+            let dash = words.iter().position(|word| *word == b"-")?;
+            Some(Mount {
+                id: words.first()?,
+                parent: words.get(1)?,
+                at: unescaped(words.get(4)?),
+                kind: words.get(dash + 1)?,
+            })
+        })
+        .collect();
+    // As a lookup goes: from each mount to the first one on the way that is mounted on it.
+    let mut on: Option<Mount<'a>> = None;
+    loop {
+        let is_mounted_on = |mount: &Mount<'_>| match &on {
+            Some(on) => mount.parent == on.id,
+            None => mount.parent == mount.id || mounts.iter().all(|other| other.id != mount.parent),
+        };
+        let next = (mounts.iter().enumerate())
+            .filter(|(_, mount)| is_mounted_on(mount))
+            .filter(|(_, mount)| path.starts_with(OsStr::from_bytes(&mount.at)))
+            // The last one of those at one place is on top.
+            .min_by_key(|(number, mount)| (mount.at.len(), usize::MAX - number))
+            .map(|(number, _)| number);
+        match next {
+            Some(number) => on = Some(mounts.remove(number)),
+            None => return on.map(|mount| mount.kind),
+        }
+    }
+}
+
+/// A space is `\040` in the table of mounts.
+fn unescaped(word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let [first, others @ ..] = rest {
+        let digits = (others.get(..3)).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (*first, code) {
+            (b'\\', Some(code)) => {
+                bytes.push(code);
+                rest = &others[3..];
+            }
+            (byte, _) => {
+                bytes.push(byte);
+                rest = others;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:5 / /dev rw - devtmpfs udev rw
+23 22 0:20 / /dev/shm rw,nosuid - tmpfs tmpfs rw
+24 21 0:30 / /tmp rw - tmpfs tmpfs rw
+25 24 0:31 / /tmp/far rw master:3 - nfs4 server:/x rw
+26 21 0:32 / /run/with\\040space rw - tmpfs none rw
+27 21 0:33 / /over/below rw - tmpfs none rw
+28 21 0:34 / /over rw - fuse.sshfs none rw
+29 23 0:35 / /dev/shm rw - tmpfs second rw
+30 29 0:36 / /dev/shm/top rw - autofs none rw
+";
+
+    #[test]
+    fn the_table_of_mounts_says_what_a_path_lies_on() {
+        for (path, kind) in [
+            ("/", "ext4"),
+            ("/home", "ext4"),
+            ("/dev", "devtmpfs"),
+            ("/dev/shm", "tmpfs"),
+            ("/dev/shm/a/b", "tmpfs"),
+            ("/dev/shmx", "devtmpfs"),
+            ("/dev/shm/top/a", "autofs"),
+            ("/tmp/a", "tmpfs"),
+            ("/tmp/far", "nfs4"),
+            ("/run/with space/a", "tmpfs"),
+            ("/over", "fuse.sshfs"),
+            // Mounted before, and hidden since.
+            ("/over/below/a", "fuse.sshfs"),
+        ] {
+            let found = file_system_of(MOUNTS.as_bytes(), Path::new(path));
+            assert_eq!(found, Some(kind.as_bytes()), "{path}");
+        }
+        assert_eq!(file_system_of(b"", Path::new("/dev/shm")), None);
+        assert_eq!(
+            file_system_of(b"a\n1\n- -\n1 1 - \n", Path::new("/dev/shm")),
+            None
+        );
+        // In a changed root, some of whose mounts are out of sight.
+        let only = b"40 39 0:20 / /dev/shm rw - tmpfs tmpfs rw\n";
+        assert_eq!(
+            file_system_of(only, Path::new("/dev/shm/a")),
+            Some(&b"tmpfs"[..])
+        );
+        assert_eq!(file_system_of(only, Path::new("/dev")), None);
+        // A table that leads in circles.
+        let circles = b"1 2 0:1 / / rw - tmpfs a rw\n2 1 0:1 / / rw - tmpfs b rw\n";
+        assert_eq!(file_system_of(circles, Path::new("/a")), None);
+    }
+
+    #[test]
+    fn a_named_directory_is_looked_at_on_a_tmpfs_and_without_links_only() {
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = place.path();
+        std::fs::create_dir(path.join("there")).unwrap();
+        std::os::unix::fs::symlink("/", path.join("link")).unwrap();
+        std::fs::write(path.join("file"), "").unwrap();
+        let there = path.join("there");
+        let identity = identity_of(&there).unwrap();
+        assert_eq!(look_at(&there).unwrap(), Place::Directory(identity));
+        for (name, word) in [
+            (path.join("gone"), "no such"),
+            (path.join("link"), "no directory"),
+            (path.join("link/dev/shm"), "no directory"),
+            (path.join("file"), "no directory"),
+            ("/proc".into(), "tmpfs"),
+        ] {
+            let Place::Unseen(said) = look_at(&name).unwrap() else {
+                panic!("{name:?} was looked at");
+            };
+            assert!(said.contains(word), "{name:?}: {said}");
+        }
+    }
+}

@@ -519,7 +519,7 @@ fn frames_in_limit(frames: u32, options: &CacheOptions) -> u32 {
     if within >= frames {
         return frames;
     }
-    // Who only looks at a volume has no name for it, and hardly fills a cache.
+    // A look at a volume has no name for its cache, and hardly fills it.
     if let Some(name) = &options.shared {
         tracing::warn!(
             volume = name.address,

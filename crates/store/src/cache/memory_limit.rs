@@ -112,12 +112,12 @@ impl Version {
             Version::One => (
                 [number("memory.limit_in_bytes"), None],
                 "memory.usage_in_bytes",
-                ["total_active_file", "total_inactive_file"],
+                &["total_active_file", "total_inactive_file"][..],
             ),
             Version::Two => (
                 [number("memory.max"), number("memory.high")],
                 "memory.current",
-                ["active_file", "inactive_file"],
+                &["active_file", "inactive_file", "slab_reclaimable"][..],
             ),
         };
         let limit_bytes = limits.into_iter().flatten().min()?;

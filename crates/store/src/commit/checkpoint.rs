@@ -303,7 +303,10 @@ impl Store {
     /// file, nor a program that makes another file system there. What can't be read says nothing.
     pub(crate) async fn look_for_others(&self) -> Result<()> {
         let mut request = self.request(Operation::Read, SUPERBLOCK_PAGES[0]);
-        request.buffers.push(self.pool.get(2 * PAGE_BYTES)?);
+        let Ok(buffer) = self.pool.get(2 * PAGE_BYTES) else {
+            return Ok(()); // at the next look
+        };
+        request.buffers.push(buffer);
         let completion = self.reactor.submit(request).await;
         let (Ok(()), Some(pages)) = (completion.result, completion.request.buffers.first()) else {
             return Ok(());

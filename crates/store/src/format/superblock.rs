@@ -138,17 +138,29 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
 }
 
 /// Does the device hold another volume, another opening of this one, or something else? What is
-/// damaged says nothing.
+/// damaged says nothing, nor does one superblock of an earlier opening beside an own one: the device
+/// may have lost a write.
 pub(crate) fn is_of_others(pages: [&[u8]; 2], own: &Superblock) -> bool {
-    let opening = |of: &Superblock| (of.volume_id, of.epoch, of.opening);
-    let mut each = pages.into_iter().enumerate();
-    each.any(|(index, page)| match judge(index, page) {
-        Ok(Judgement::Valid(found)) => opening(&found) != opening(own),
-        Ok(Judgement::NotOurs) => index == 0 && foreign_signature(page).is_some(),
-        Ok(Judgement::Damaged(_)) => false,
-        // Of a newer version.
-        Err(_) => true,
-    })
+    let (mut ours, mut earlier) = (false, false);
+    for (index, page) in pages.into_iter().enumerate() {
+        match judge(index, page) {
+            Ok(Judgement::Valid(found)) if found.volume_id != own.volume_id => return true,
+            Ok(Judgement::Valid(found)) if found.epoch < own.epoch => earlier = true,
+            Ok(Judgement::Valid(found)) => {
+                if (found.epoch, found.opening) != (own.epoch, own.opening) {
+                    return true;
+                }
+                ours = true;
+            }
+            Ok(Judgement::NotOurs) if index == 0 && foreign_signature(page).is_some() => {
+                return true;
+            }
+            Ok(Judgement::NotOurs | Judgement::Damaged(_)) => {}
+            // Of a newer version.
+            Err(_) => return true,
+        }
+    }
+    earlier && !ours
 }
 
 /// Chooses the superblock that counts from the first two pages of a device of `device_bytes`, or
@@ -390,6 +402,30 @@ mod tests {
 
     use zerocopy::FromZeros;
     const BYTES: u64 = 20_000 * 4096;
+
+    #[test]
+    fn the_superblocks_of_other_openings_are_told_from_own_ones_and_damage() {
+        let of = |sequence, epoch, opening| {
+            let mut superblock = superblock(sequence);
+            (superblock.epoch, superblock.opening) = (epoch, opening);
+            encode(&mut superblock)
+        };
+        let mut own = superblock(5);
+        (own.epoch, own.opening) = (3, 7);
+        let others = |first: &Page, second: &Page| is_of_others([&first.0, &second.0], &own);
+        assert!(!others(&of(4, 3, 7), &of(5, 3, 7)));
+        // The device lost one of the two writes of the opening.
+        assert!(!others(&of(4, 2, 6), &of(5, 3, 7)));
+        assert!(!others(&of(4, 3, 7), &Page::zeroed()));
+        assert!(!others(&Page::zeroed(), &Page::zeroed()));
+        // It was rolled back; another machine opened the volume at the same time, or later.
+        assert!(others(&of(4, 2, 6), &of(5, 2, 6)));
+        assert!(others(&of(4, 3, 7), &of(5, 3, 8)));
+        assert!(others(&of(6, 4, 9), &of(5, 3, 7)));
+        own.volume_id = [8; 16];
+        let others = |first: &Page, second: &Page| is_of_others([&first.0, &second.0], &own);
+        assert!(others(&of(4, 3, 7), &of(5, 3, 7)));
+    }
 
     #[test]
     fn the_higher_sequence_counts_and_a_torn_one_falls_back() {

@@ -10,7 +10,7 @@ use crate::cache::{Leftover, Purpose, boot_id, image_tag};
 use crate::format::memo::{Memo, Memory};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use crate::recovery::{Resolution, Takeover};
-use adit_base::Result;
+use adit_base::{Errno, Error, Result};
 use adit_block::{Device, Identity, IdentityKind};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -56,7 +56,13 @@ impl Search<'_> {
         }
         // Each directory once: who looks at a mapping locks it.
         let mut seen: Vec<(u64, u64)> = identity_of(self.own).into_iter().collect();
-        for directory in last.named().to_vec() {
+        let own = std::fs::canonicalize(self.own).ok();
+        for (number, directory) in last.named().to_vec().into_iter().enumerate() {
+            if own.as_ref() == Some(&directory) {
+                continue; // on whatever file system
+            }
+            // Behind the first one nothing counts any more once it is taken over.
+            let is_past = number > 0 && !last.taking_over;
             let list = || Leftover::list(&directory, volume, self.purpose, None);
             let looked = match look_at(&directory) {
                 Ok(Place::Unseen(why)) => Err(Ok(why)),
@@ -71,7 +77,9 @@ impl Search<'_> {
                 Ok(more) => found.extend(more),
                 Err(Ok(why)) => last.unseen.push((directory, why)),
                 // The user wants nothing of it.
-                Err(Err(error)) if matches!(self.takeover, Takeover::Leave | Takeover::Discard) => {
+                Err(Err(error))
+                    if is_past || matches!(self.takeover, Takeover::Leave | Takeover::Discard) =>
+                {
                     last.unseen.push((directory, error.to_string()));
                 }
                 Err(Err(error)) => {
@@ -98,6 +106,24 @@ impl Last {
         }
     }
 
+    /// `EOWNERDEAD` if a killed opening had begun to take over memory that this one doesn't see: its
+    /// copy may be a part of that.
+    pub(crate) fn check_copies(&self, resolution: &Resolution, takeover: Takeover) -> Result<()> {
+        let memo = self.memo.as_ref();
+        let is_unnamed = memo.is_some_and(|memo| memo.memory == Memory::Unnamed);
+        let misses = self.taking_over && (is_unnamed || !self.unseen.is_empty());
+        let discards = matches!(takeover, Takeover::Leave | Takeover::Discard);
+        if !misses || discards || !resolution.takes_copies() {
+            return Ok(());
+        }
+        let gone = self.gone();
+        let what = format!(
+            "{gone}, and an opening that was taking it over was killed: open the volume where that \
+             memory can be seen, or without it (takeover = discard)"
+        );
+        Err(Error::with(Errno::OWNERDEAD, what))
+    }
+
     /// Says what is lost, where the last opening did not close the volume and nothing of it was
     /// taken over.
     pub(crate) fn tell(&self, resolution: &Resolution, device: &dyn Device, looks: bool) {
@@ -116,7 +142,7 @@ impl Last {
                 if matches!(memo.memory, Memory::In(_) | Memory::Unnamed)
                     && of_this_boot
                     && memo.image == tag
-                    && !known.claim =>
+                    && (!known.claim || self.taking_over) =>
             {
                 let gone = self.gone();
                 if looks {
@@ -216,6 +242,7 @@ enum Place {
 }
 
 fn look_at(directory: &Path) -> Result<Place> {
+    use std::io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     let unseen = |why: &str| Ok(Place::Unseen(why.to_owned()));
     let Ok(mounts) = std::fs::read("/proc/self/mountinfo") else {
         return unseen("the mounts of this process aren't known");
@@ -230,7 +257,7 @@ fn look_at(directory: &Path) -> Result<Place> {
         match std::fs::symlink_metadata(ancestor) {
             Ok(metadata) if metadata.is_dir() => identity = Some((metadata.dev(), metadata.ino())),
             Ok(_) => return unseen(&format!("{} is no directory", ancestor.display())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename) => {
                 return unseen("there is no such directory");
             }
             Err(error) => return Err(error.into()),

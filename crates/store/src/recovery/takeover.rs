@@ -243,7 +243,8 @@ impl Resolution {
             Kind::OtherBoot if !facts.same_image => {}
             Kind::OtherBoot if known.unsaved.is_some_and(|unsaved| unsaved.is_none()) => {}
             Kind::OtherBoot => self.other_boot.push(known.described()),
-            _ => self.found_last.memory = true,
+            // What that is a copy of is looked for, too.
+            _ => self.found_last.memory |= !known.is_copy(),
         }
     }
 
@@ -258,6 +259,11 @@ impl Resolution {
                 self.take.push(dead);
             }
         }
+    }
+
+    /// Is one of these what a killed opening had taken over of others, perhaps in part?
+    pub(crate) fn takes_copies(&self) -> bool {
+        self.take.iter().any(|dead| dead.copy_of() != 0)
     }
 
     pub(crate) fn found_last(&self) -> FoundLast {
@@ -428,6 +434,11 @@ struct Known {
 }
 
 impl Known {
+    fn is_copy(&self) -> bool {
+        let dead = self.abandoned.as_ref();
+        dead.is_some_and(|dead| dead.copy_of() != 0)
+    }
+
     fn of(leftover: Leftover, superblock: &Superblock, device: &dyn Device) -> Result<Known> {
         let Leftover {
             path,

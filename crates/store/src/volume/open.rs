@@ -561,6 +561,7 @@ async fn begin(
         };
         let (found, last) = search.list(&superblock)?;
         let resolution = resolve(found, &superblock, &*device, options.takeover, purpose)?;
+        last.check_copies(&resolution, options.takeover)?;
         let again = match &findings {
             None => io.superblock().await?,
             Some(_) => io.superblock_leniently(&mut Findings::default()).await?,

@@ -142,6 +142,60 @@ fn a_takeover_from_another_directory_that_was_killed_is_repeated_from_a_third_on
     }
 }
 
+/// The second opening is killed while it takes over, and the third one sees its copy, which may be a
+/// part, and not the original: it has everything, or is refused.
+#[test]
+fn a_copy_without_its_original_is_refused_where_that_may_only_be_unseen() {
+    let device = formatted(VOLUME_BYTES);
+    let mappings = Mappings::of(&device);
+    let (id, left) = one_blob(&device, &mappings);
+    let (first, kept) = (directory(), directory());
+    let hide = |superblock: &mut Superblock, from: &str, to: &str| {
+        let len = usize::from(superblock.memory_bytes) % MEMORY_UNNAMED as usize;
+        let names = superblock.memory_directories[..len].to_vec();
+        let names = String::from_utf8(names).unwrap().replace(from, to);
+        superblock.memory_directories = [0; MEMORY_DIRECTORIES_BYTES];
+        superblock.memory_directories[..names.len()].copy_from_slice(names.as_bytes());
+        superblock.memory_bytes = names.len() as u16;
+    };
+    let place = first.path().to_str().unwrap();
+    let (mut at, mut refused) = (0, 0);
+    loop {
+        let restored = left.restore(&device, &mappings);
+        let [original] = &mappings.paths()[..] else {
+            panic!("one mapping");
+        };
+        let name = original.file_name().unwrap();
+        std::fs::copy(original, kept.path().join(name)).unwrap();
+        let put_back = || std::fs::copy(kept.path().join(name), first.path().join(name)).unwrap();
+        put_back();
+        std::fs::remove_file(original).unwrap();
+        let device = with_memo(&restored, |superblock| hide(superblock, SHM, place));
+        let witness = Witness::new(&device, at);
+        if let Ok(engine) = open_alone(witness.clone(), &options()) {
+            drop_dead(engine);
+        }
+        let Some(moment) = witness.moment() else {
+            assert!(refused > 0, "{at} requests");
+            return;
+        };
+        let seen = moment.restore(&device, &mappings);
+        let unseen = with_memo(&seen, |superblock| hide(superblock, place, "/proc/self"));
+        let case = format!("request {at}");
+        match open_with(unseen, &options()) {
+            Ok(engine) => drop_dead(engine),
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::OWNERDEAD, "{case}: {error}");
+                assert!(error.to_string().contains("/proc/self"), "{case}: {error}");
+                put_back();
+                assert_eq!(version_with(&seen, id, &options(), &case), 2);
+                refused += 1;
+            }
+        }
+        at += 1;
+    }
+}
+
 /// What another opening's memo says doesn't count, nor what nobody wrote; and no path makes an
 /// opening fail.
 #[test]

@@ -63,7 +63,7 @@ fn told(output: &Output) -> String {
     text
 }
 
-/// What a command says that changes the volume, or one that looks.
+/// The messages of a command that changes the volume, and of one that looks.
 fn change(place: &Place, more: &[&str]) -> String {
     let made = told(&place.run(&[&["mkdir", "v.adit", "/d"], more].concat()));
     let removed = told(&place.run(&["rmdir", "v.adit", "/d"]));
@@ -93,7 +93,7 @@ fn who_forgets_the_directory_has_everything() {
         assert!(files(one.path()).is_empty() && files(other.path()).is_empty());
         place.ok(&["check", "v.adit"]);
     }
-    // Who says that it is of no use is believed.
+    // The user says that it is of no use.
     let place = killed(one.path());
     let said = change(&place, &["--takeover", "discard"]);
     assert!(said.contains("unsaved data is discarded"), "{said}");

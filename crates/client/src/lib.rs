@@ -68,8 +68,8 @@
 //! even if the `Pending` is dropped.
 //!
 //! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic
-//! inside Adit (a bug) the volume is poisoned: `EIO` from then on, except for reads from the cache of
-//! this process, and nothing more is written.
+//! inside Adit (a bug) the volume is poisoned: `EIO` from then on, except for reads from the cache
+//! of this process, and nothing more is written.
 
 // Some of it only the crates of this repository use.
 #![cfg_attr(not(feature = "internal"), allow(dead_code, unused_imports))]

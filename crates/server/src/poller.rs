@@ -693,7 +693,7 @@ impl Turns<'_> {
     }
 
     /// Waits for a byte or the end of any session, or for a call; None: without a limit. Replies to
-    /// what a panic has ended. False: the time was over, or nothing could be waited for.
+    /// messages that a panic has ended. False: the time was over, or poll(2) failed.
     fn look_at_sockets(&mut self, timeout: Option<Duration>) -> bool {
         for polled in &self.polled {
             polled.session.fail_forgotten();

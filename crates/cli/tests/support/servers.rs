@@ -123,8 +123,8 @@ impl Drop for Served {
     }
 }
 
-/// This thread goes before other programs if it may, and so do those that it starts. Who shares its
-/// volume waits for 2 s for the sessions of the last one, and there is no other time for that.
+/// This thread goes before other programs if it may, and so do those that it starts. A process that
+/// shares its volume waits 2 s for the sessions of the last one; that time can't be set.
 pub fn go_before_others() {
     // Who isn't root does as well as the machine lets it.
     let _ = rustix::process::setpriority_process(None, -20);

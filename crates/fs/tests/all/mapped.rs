@@ -543,8 +543,8 @@ fn pages_that_no_session_goes_on_with_are_in_the_memory_that_is_taken_over() {
     assert_eq!(read(), expected);
 }
 
-/// Closing a volume that a panic had poisoned deleted the stores of programs to shared mappings; a kill
-/// would have kept them for the next opening.
+/// Closing a volume that a panic had poisoned deleted the stores of programs to shared mappings; a
+/// kill would have kept them for the next opening.
 #[test]
 fn stores_outlive_a_panic_and_the_end_of_its_process() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");

@@ -87,7 +87,7 @@ pub struct Reactor {
     panic: RefCell<Option<String>>,
     /// A panic was noted that the core doesn't know of yet.
     panicked: Cell<bool>,
-    /// What to do after a panic.
+    /// Functions to be called after a panic.
     when_poisoned: RefCell<Vec<Box<dyn FnOnce()>>>,
     unusable: Cell<bool>,
 }

@@ -31,7 +31,7 @@ const UNKNOWN_MAX: Duration = Duration::from_secs(2);
 /// A process that is known to be ending is waited for longer: beside others it may starve.
 const ENDING_MAX: Duration = Duration::from_secs(30);
 
-/// What a user namespace calls users who have no number there; elsewhere a user as others.
+/// A user namespace shows this number for users who have none there; elsewhere it is a user's.
 const OVERFLOW_UID: u32 = 65534;
 
 /// A file that may hold, or guard, state of a volume.

@@ -2,14 +2,14 @@
 //!
 //! A process that uses more than its group may is killed, and what it has left in shared memory
 //! stays charged to the group. So a cache that is larger than the room there kills its process, and
-//! the next one. Invariant: what the host doesn't say is no limit. Limits: groups above the mount
-//! that this process sees, a container's own as a rule, are not looked at; nor is swap.
+//! the next one. Invariant: a number that can't be read is no limit. Not looked at: groups above
+//! the mount that this process sees (a container's own, as a rule), and swap.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What the processes of a group need beside the caches, at least.
+/// The processes of a group need at least so much beside the caches.
 const PROCESSES_BYTES: u64 = 16 << 20;
 
 /// A control group with a limit of memory.
@@ -18,7 +18,7 @@ pub(super) struct LimitedGroup {
     /// Its directory.
     pub(super) path: PathBuf,
     pub(super) limit_bytes: u64,
-    /// Of it, what a cache may take: nobody uses it now, and it isn't the share of processes.
+    /// The part of it that a cache may take: not in use, and not the share of the processes.
     pub(super) free_bytes: u64,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn tightest() -> Option<LimitedGroup> {
     let (groups, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
     let look = |(version, place): (Version, Place)| {
         let groups = place.group.ancestors().take_while(|group| {
-            // Up to the mount: what is above it is no group.
+            // Up to the mount: a directory above it is no group.
             group.starts_with(&place.mount)
         });
         let limited = groups.filter_map(move |group| version.limited(group));

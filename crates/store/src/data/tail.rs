@@ -121,9 +121,9 @@ impl Store {
         }
     }
 
-    /// A panic has poisoned the volume: other processes believe nothing more of its cache, no append
-    /// to a tail is acknowledged any more, and the stores of programs to shared mappings stay for
-    /// the next opening, as after a kill.
+    /// A panic has poisoned the volume: other processes believe nothing more of its cache, no
+    /// append to a tail is acknowledged any more, and the stores of programs to shared mappings
+    /// stay for the next opening, as after a kill.
     pub(crate) fn end_what_others_use(&self) {
         self.frames.end_published();
         self.end_tails();

@@ -137,9 +137,9 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
     Ok(Judgement::Valid(Box::new(superblock)))
 }
 
-/// Does the device hold another volume, another opening of this one, or something else? What is
-/// damaged says nothing, nor does one superblock of an earlier opening beside an own one: the device
-/// may have lost a write.
+/// Does the device hold another volume, a superblock of another opening, or something else? A
+/// damaged superblock says nothing, nor does one of an earlier opening beside an own one: the
+/// device may have lost a write.
 pub(crate) fn is_of_others(pages: [&[u8]; 2], own: &Superblock) -> bool {
     let (mut ours, mut earlier) = (false, false);
     for (index, page) in pages.into_iter().enumerate() {

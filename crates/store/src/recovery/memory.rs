@@ -106,8 +106,8 @@ impl Last {
         }
     }
 
-    /// `EOWNERDEAD` if a killed opening had begun to take over memory that this one doesn't see: its
-    /// copy may be a part of that.
+    /// `EOWNERDEAD` if a killed opening had begun to take over memory that this one doesn't see:
+    /// its copy may be a part of that.
     pub(crate) fn check_copies(&self, resolution: &Resolution, takeover: Takeover) -> Result<()> {
         let memo = self.memo.as_ref();
         let is_unnamed = memo.is_some_and(|memo| memo.memory == Memory::Unnamed);

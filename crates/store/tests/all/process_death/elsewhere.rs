@@ -142,8 +142,8 @@ fn a_takeover_from_another_directory_that_was_killed_is_repeated_from_a_third_on
     }
 }
 
-/// The second opening is killed while it takes over, and the third one sees its copy, which may be a
-/// part, and not the original: it has everything, or is refused.
+/// The second opening is killed while it takes over, and the third one sees its copy, which may be
+/// a part, and not the original: it has everything, or is refused.
 #[test]
 fn a_copy_without_its_original_is_refused_where_that_may_only_be_unseen() {
     let device = formatted(VOLUME_BYTES);

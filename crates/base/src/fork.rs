@@ -10,7 +10,7 @@
 //! The handler uses only async-signal-safe calls and atomics. It does not see `vfork`,
 //! `posix_spawn` or a raw `clone`; `exec` follows those, where O_CLOEXEC does the same.
 
-use crate::{Errno, Error};
+use crate::{Errno, Error, numbers};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -136,6 +136,7 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     // SAFETY: async-signal-safe, without preconditions.
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    numbers::in_child();
     let mut dead: RawFd = -1;
     for place in &DESCRIPTORS {
         let fd = place.load(Ordering::Relaxed);

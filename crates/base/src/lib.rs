@@ -14,6 +14,7 @@ pub mod held;
 mod labels;
 pub mod limits;
 pub mod memory;
+pub mod numbers;
 pub mod patience;
 pub mod random;
 pub mod simulation;

@@ -438,8 +438,8 @@ fn programs_share_the_volume_that_one_of_them_has() {
     let said = run(&[
         "sh",
         "-c",
-        "umask 022; exec 9>/adit/open; echo one >/adit/a; cp /adit/a /adit/b; cat /adit/a /adit/b; \
-         sh -c 'echo two >>/adit/b'; ls /adit",
+        "set -e; umask 022; exec 9>/adit/open; echo one >/adit/a; cp /adit/a /adit/b; \
+         cat /adit/a /adit/b; sh -c 'echo two >>/adit/b'; ls /adit",
     ]);
     assert_eq!(said, "one\none\na\nb\nopen\n");
     // The socket was made without the program's mask, which is the program's.
@@ -481,6 +481,53 @@ fn programs_share_the_volume_that_one_of_them_has() {
     owner.kill().expect("killed");
     owner.wait().expect("ended");
     drop((file, volume));
+    assert_clean(&place);
+}
+
+/// A shell closes number 1 and puts a file there: a thread of the server had the number in between,
+/// and what the shell wrote was lost. A session's connection had a low number as long as it lived.
+#[test]
+fn who_shares_the_volume_keeps_its_low_numbers() {
+    const SESSIONS: usize = 200;
+    need!();
+    support::servers::go_before_others();
+    let place = Place::with_volume();
+    let program = place.compiled("numbers");
+    let here = place.path("").display().to_string();
+    let command = ["run", "--share", "sh", "v.adit", "--", &program, &here];
+    let mut owner = place
+        .command(&command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut lines = BufReader::new(owner.stdout.take().expect("piped")).lines();
+    let on = lines.next().map(|line| line.expect("text"));
+    assert_eq!(on.as_deref(), Some("=on"));
+    let address = format!("unix:{}", place.path("sh").display());
+    let mut patient = adit::VolumeOptions::new();
+    patient.reconnect(std::time::Duration::from_secs(120));
+    let connect = || adit::Volume::open_with(&address, &patient).expect("connected");
+    // One is there all the time.
+    let stays = connect();
+    let mut options = adit::OpenOptions::new();
+    options.read(true).append(true).create(true);
+    for session in 0..SESSIONS {
+        let volume = connect();
+        let file = volume.open_file("/theirs", &options).expect("opened");
+        file.append(b"y").expect("appended");
+        file.sync_all().expect("synced");
+        if owner.try_wait().expect("known").is_some() {
+            panic!("the program has ended beside session {session}");
+        }
+    }
+    assert_eq!(stays.read("/theirs").expect("read").len(), SESSIONS);
+    place.write("enough", "");
+    let rounds = lines.next().expect("a line").expect("text");
+    assert!(owner.wait().expect("ended").success());
+    let count = rounds.strip_suffix(" rounds").expect("their number");
+    assert!(count.parse::<u64>().expect("a number") > 0, "{rounds}");
+    drop(stays);
     assert_clean(&place);
 }
 

@@ -11,7 +11,7 @@
 //! Looking one up takes no lock.
 
 use crate::answer::{Answer, errno};
-use crate::calls::is_ours;
+use crate::calls::{is_ours, of_program};
 use crate::inside;
 use crate::own::Own;
 use crate::position::{self, Locked, Position};
@@ -280,13 +280,17 @@ fn number(close_on_exec: bool) -> Answer<c_int> {
                 false => libc::F_DUPFD,
             };
             let pattern = pattern.as_raw_fd();
-            real!(fcntl(pattern => c_int, command => c_int, 0 => libc::c_long) -> c_int)
+            of_program(
+                || real!(fcntl(pattern => c_int, command => c_int, 0 => libc::c_long) -> c_int),
+            )
         }
         // No /proc, or no number left for the pattern; or a child of vfork opens the first file.
         None => {
             let flags = libc::O_PATH | if close_on_exec { libc::O_CLOEXEC } else { 0 };
             let name = c"/dev/null".as_ptr();
-            real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int)
+            of_program(
+                || real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int),
+            )
         }
     };
     match fd {
@@ -313,7 +317,7 @@ pub(crate) fn install(
         _ => Err(Errno::MFILE),
     };
     if let Err(error) = installed {
-        real!(close(fd => c_int) -> c_int);
+        of_program(|| real!(close(fd => c_int) -> c_int));
         return Err(error);
     }
     Ok(fd)

@@ -3,6 +3,7 @@
 //! A program that closes all numbers, or replaces them, doesn't know them. Would one of them go, the
 //! next file of the program got its number, and our bytes.
 
+use adit_base::numbers::FIRST_HIGH;
 use libc::c_int;
 use std::fs::File;
 use std::io;
@@ -13,8 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Numbers that can be ours; the kernel's usual limit.
 const NUMBERS: usize = 1 << 20;
 static OWN: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
-/// Programs have plans for lower ones.
-const LOW_NUMBERS: c_int = 256;
 
 /// A file of the library.
 pub(crate) struct Own(File);
@@ -27,7 +26,7 @@ impl Own {
             // SAFETY: a new number, or -1.
             unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) }
         };
-        let fd = match duplicate(LOW_NUMBERS) {
+        let fd = match duplicate(FIRST_HIGH) {
             -1 => duplicate(3),
             high => high,
         };

@@ -12,6 +12,7 @@ use crate::{aio, calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Fork, Survive, Volume, VolumeOptions};
 use adit_base::fork;
+use adit_base::numbers::FIRST_HIGH;
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
 use std::cell::RefCell;
@@ -393,8 +394,6 @@ pub(crate) extern "C" fn in_child() {
 /// plans for low ones (`exec 3> log` of a shell).
 struct LowNumbers(Vec<OwnedFd>);
 
-/// The volume's numbers are higher, if the process may have so many.
-const LOW_NUMBERS: i32 = 256;
 /// Of stdin, stdout and stderr.
 const STANDARD_NUMBERS: i32 = 3;
 
@@ -408,7 +407,7 @@ impl LowNumbers {
                 taken.push(last);
                 continue;
             }
-            while last.as_raw_fd() < LOW_NUMBERS
+            while last.as_raw_fd() < FIRST_HIGH
                 && let Ok(next) = last.try_clone()
             {
                 taken.push(std::mem::replace(&mut last, next));
@@ -420,7 +419,7 @@ impl LowNumbers {
         // the standard streams: what the program prints would be written over the volume.
         if taken
             .last()
-            .is_none_or(|last| last.as_raw_fd() < LOW_NUMBERS)
+            .is_none_or(|last| last.as_raw_fd() < FIRST_HIGH)
         {
             taken.retain(|taken| taken.as_raw_fd() < STANDARD_NUMBERS);
         }

@@ -9,7 +9,7 @@
 //! when no descriptor is left.
 
 use adit_base::fork::{self, ChildGuard};
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::socket::{Peer, receive_message, send_message};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -64,7 +64,7 @@ pub(crate) struct Spare {
 
 impl Spare {
     pub(crate) fn new() -> Result<Spare> {
-        let made = eventfd(0, EventfdFlags::CLOEXEC);
+        let made = numbers::high(|| eventfd(0, EventfdFlags::CLOEXEC));
         let fd = made
             .map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))?;
         Ok(Spare {
@@ -261,7 +261,8 @@ impl<'a> Door<'a> {
 }
 
 fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-    accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    numbers::high(|| accept_with(listener, flags))
 }
 
 /// Was the listener shut down?

@@ -14,7 +14,7 @@ use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find_for};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::thread::with_umask;
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{Peer, refuse_descriptors, send_message, send_message_with, unconnected};
@@ -419,7 +419,7 @@ impl Hall {
         let session = sessions.iter().find(|session| session.key() == key);
         let session = session.ok_or_else(|| no_inheritance("a session"))?;
         self.check_room(&greeted.peer, inheritances)?;
-        let socket = greeted.socket.try_clone()?;
+        let socket = numbers::duplicate(&greeted.socket).map_err(from_rustix)?;
         let left = Inheritance::of(session, socket, greeted.peer.uid)?;
         // If it went away, its connection says so.
         let _ = send_message(&greeted.socket, &Answer::Left(left.key()));
@@ -453,8 +453,8 @@ impl Hall {
         self.check_room(&greeted.peer, inheritances)?;
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
-        let socket = greeted.socket.try_clone();
-        let socket = socket.map_err(|error| Error::from(error).context("keep a connection"))?;
+        let socket = numbers::duplicate(&greeted.socket)
+            .map_err(|errno| Error::new(from_rustix(errno)).context("keep a connection"))?;
         let session = Session::new(
             socket,
             greeted.peer.clone(),

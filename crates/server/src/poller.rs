@@ -125,11 +125,13 @@ impl Poller {
             sessions: Mutex::default(),
         });
         let polling = shared.clone();
+        // Here: the thread makes no descriptors of its own.
+        let idle = Idle::new();
         let run = move || {
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
-            let turns = AssertUnwindSafe(|| Turns::new(&polling).run());
+            let turns = AssertUnwindSafe(|| Turns::new(&polling, idle).run());
             if catch_unwind(turns).is_err() {
                 polling.give_up();
             }
@@ -395,7 +397,7 @@ impl Idle {
 }
 
 impl Turns<'_> {
-    fn new(shared: &Shared) -> Turns<'_> {
+    fn new(shared: &Shared, idle: Idle) -> Turns<'_> {
         Turns {
             shared,
             polled: Vec::new(),
@@ -403,7 +405,7 @@ impl Turns<'_> {
             round: Vec::new(),
             round_ns: 0,
             looked_at_sockets_ns: 0,
-            idle: Idle::new(),
+            idle,
         }
     }
 

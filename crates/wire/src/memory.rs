@@ -21,7 +21,7 @@
 
 use crate::slot::{Doorbell, Notes, Replies, SLOTS, Slot};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, fork, from_rustix, limits};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, fork, from_rustix, limits, numbers};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create,
 };
@@ -95,7 +95,7 @@ impl SessionMemory {
     pub fn create() -> Result<(SessionMemory, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         limits::check_file_size(MEMORY_BYTES as u64)?;
-        let fd = memfd_create("adit-session", flags).map_err(from_rustix)?;
+        let fd = numbers::high(|| memfd_create("adit-session", flags)).map_err(from_rustix)?;
         ftruncate(&fd, MEMORY_BYTES as u64).map_err(from_rustix)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals).map_err(from_rustix)?;

@@ -7,7 +7,7 @@ use super::resume::Waiting;
 use super::tail::Tails;
 use adit_base::fork;
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_fs::Credentials;
 use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{
@@ -194,7 +194,8 @@ fn ask(
         };
         Error::with(from_rustix(error), what)
     })?;
-    let socket = with_high_number(socket);
+    // Programs have plans for low numbers.
+    let socket = numbers::raised(socket);
     let (answer, descriptors) = handshake(&socket, volume, read_only, comes_back, aim)?;
     Ok((socket, answer, descriptors))
 }
@@ -244,12 +245,6 @@ pub(crate) fn handshake(
     };
     send_message(socket, &request)?;
     receive_message_with(socket, &mut buffer).map_err(unanswered)
-}
-
-/// Programs have plans for low numbers, so it gets a higher one, if the process may have that.
-fn with_high_number(socket: OwnedFd) -> OwnedFd {
-    const LOW_NUMBERS: i32 = 256;
-    rustix::io::fcntl_dupfd_cloexec(&socket, LOW_NUMBERS).unwrap_or(socket)
 }
 
 /// May a server that answered so at its socket be about to end?

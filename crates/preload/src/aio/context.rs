@@ -20,10 +20,12 @@ use crate::volume;
 use adit::Errno;
 use adit::collected::Collection;
 use adit_base::fork::{self, ChildGuard};
+use adit_base::numbers;
 use libc::{c_int, c_long, timespec};
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -431,20 +433,8 @@ impl Context {
 
 impl Bell {
     fn new() -> Option<Bell> {
-        // SAFETY: no preconditions.
-        let low = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if low < 0 {
-            return None;
-        }
-        // SAFETY: just made.
-        let low = unsafe { OwnedFd::from_raw_fd(low) };
-        // SAFETY: no preconditions. Low numbers are the program's.
-        let high = unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 256) };
-        let eventfd = match high {
-            // SAFETY: just made.
-            0.. => unsafe { OwnedFd::from_raw_fd(high) },
-            _ => low,
-        };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let eventfd = numbers::raised(eventfd(0, flags).ok()?);
         let guard = fork::close_in_child(std::os::fd::AsFd::as_fd(&eventfd));
         let iocb = Box::new(Iocb {
             opcode: kernel::opcode::POLL,

@@ -9,6 +9,7 @@ use crate::calls::data;
 use crate::descriptors::{self, Held, Open};
 use adit::collected::{Durable, Memory, Request, Work};
 use adit::{Errno, FileKind};
+use adit_base::numbers::FIRST_HIGH;
 use libc::{c_int, c_long, c_void, iovec};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -362,8 +363,8 @@ fn eventfd(fd: c_int) -> Answer<OwnedFd> {
     if descriptors::get(fd).is_some() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: no preconditions. Low numbers are the program's.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 256) };
+    // SAFETY: no preconditions.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_HIGH) };
     if copy < 0 {
         return Err(Errno::last());
     }

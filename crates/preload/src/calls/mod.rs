@@ -29,7 +29,7 @@ use crate::renewed::InChild;
 pub(crate) use attributes::note_device;
 pub(crate) use exec::inherit;
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
-pub(crate) use numbers::is_ours;
+pub(crate) use numbers::{is_ours, of_program};
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
 
 /// In a thread that forks: the tables of these functions.
@@ -67,7 +67,7 @@ macro_rules! of_host {
         $result
     };
     ([$made:path], $result:expr) => {
-        $made($result)
+        $made($crate::calls::of_program(|| $result))
     };
 }
 use of_host;
@@ -92,10 +92,9 @@ macro_rules! of_path {
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    let result = $crate::real::real!(
+                    $crate::calls::of_host!($made, $crate::real::real!(
                         $name(path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    );
-                    $crate::calls::of_host!($made, result)
+                    ))
                 }
             }
         }
@@ -125,10 +124,9 @@ macro_rules! of_path_at {
                 }
                 $crate::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    let result = $crate::real::real!(
+                    $crate::calls::of_host!($made, $crate::real::real!(
                         $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    );
-                    $crate::calls::of_host!($made, result)
+                    ))
                 }
             }
         }

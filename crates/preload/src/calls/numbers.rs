@@ -9,11 +9,19 @@ use crate::real::real;
 use crate::{inside, own, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
+use adit_base::numbers::ProgramCall;
 use libc::{c_int, c_long, c_uint, c_ulong};
 
 /// Is it the process that the table belongs to? Not after vfork, in the child.
 pub(crate) fn is_ours() -> bool {
     !fork::is_in_vfork()
+}
+
+/// Does what gives or takes away a number. The server of a shared volume, in threads of this
+/// process, makes no descriptor meanwhile.
+pub(crate) fn of_program<T>(call: impl FnOnce() -> T) -> T {
+    let _call = ProgramCall::begin();
+    call()
 }
 
 /// Does the open volume itself need this number? A forked child has a copy of its parent's only. One
@@ -43,12 +51,14 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         set_errno(Errno::BADF);
         return -1;
     }
-    real!(close(fd => c_int) -> c_int)
+    of_program(|| real!(close(fd => c_int) -> c_int))
 }
 
 fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
-    let close = |first: c_uint, last: c_uint| real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    let close = |first: c_uint, last: c_uint| {
+        of_program(|| real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int))
+    };
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return close(first, last);
     }
@@ -102,14 +112,14 @@ unsafe extern "C" fn closefrom(first: c_int) {
 /// Lets the kernel duplicate a number; puts the same file behind the new one.
 fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if !is_ours() {
-        let new = duplicate();
+        let new = of_program(duplicate);
         if new >= 0 {
             descriptors::put_in_vfork(new, descriptors::get(old).as_deref());
         }
         return new;
     }
     let open = descriptors::get(old).map(|open| open.clone());
-    let new = duplicate();
+    let new = of_program(duplicate);
     let Some(open) = open else {
         return descriptors::is_of_host(new);
     };
@@ -131,7 +141,7 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// that is replaced) goes to the old file or to the new one.
 fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if old == new {
-        return duplicate();
+        return of_program(duplicate);
     }
     if is_the_volumes(new) {
         say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
@@ -152,7 +162,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         if let Some(after) = &after {
             descriptors::put(new, after.clone())?;
         }
-        let done = duplicate();
+        let done = of_program(duplicate);
         match after {
             // The number keeps what it had.
             Some(_) if done < 0 => descriptors::put(new, before)?,
@@ -199,10 +209,11 @@ macro_rules! fcntl {
                 // SAFETY: the program vouches for its arguments, as to the C library.
                 Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
                 None => {
-                    let answer = hand_on();
                     match command {
-                        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => descriptors::is_of_host(answer),
-                        _ => answer,
+                        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                            descriptors::is_of_host(of_program(hand_on))
+                        }
+                        _ => hand_on(),
                     }
                 }
             }

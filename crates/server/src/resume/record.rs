@@ -7,7 +7,7 @@ use super::Resumption;
 use adit_base::hash::{HashKey, name_hash};
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_fs::{BlobId, FileKind, OpenFlags};
 use adit_wire::handshake::{Key, Opening};
 use adit_wire::socket::own_uid;
@@ -480,7 +480,7 @@ fn replace(path: &Path, content: &[u8]) -> Result<()> {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
-    let new = open(&new_path, flags, mode).map_err(from_rustix)?;
+    let new = numbers::high(|| open(&new_path, flags, mode)).map_err(from_rustix)?;
     fchmod(&new, mode).map_err(from_rustix)?;
     let mut new = std::fs::File::from(new);
     new.write_all(content)?;
@@ -494,7 +494,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 /// Opens the file. Another user's is none: it could name the key.
 pub(super) fn open_own(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = open(path, flags, Mode::empty()).map_err(from_rustix)?;
+    let file = numbers::high(|| open(path, flags, Mode::empty())).map_err(from_rustix)?;
     let found = fstat(&file).map_err(from_rustix)?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
     if !is_file || found.st_nlink != 1 || found.st_uid != own_uid() || found.st_mode & 0o077 != 0 {

@@ -16,12 +16,12 @@
 
 use adit_base::fork::{self, ChildGuard};
 use adit_base::simulation::{self, Bug, planted};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits, numbers};
 use rustix::fs::{
     FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate,
     fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, memfd_create, open, seek,
 };
-use rustix::io::{fcntl_dupfd_cloexec, pread, pwrite, retry_on_intr};
+use rustix::io::{pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -83,7 +83,8 @@ fn name_of_filled(name: &Path) -> PathBuf {
 fn open_left(name: &Path, access: OFlags) -> Result<OwnedFd> {
     let what = "take over the memory of a mapping";
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = open(name, flags, Mode::empty()).map_err(|errno| failed(errno, what))?;
+    let file = numbers::high(|| open(name, flags, Mode::empty()));
+    let file = file.map_err(|errno| failed(errno, what))?;
     let found = fstat(&file).map_err(|errno| failed(errno, what))?;
     let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
     let own = rustix::process::geteuid().as_raw();
@@ -95,9 +96,6 @@ fn open_left(name: &Path, access: OFlags) -> Result<OwnedFd> {
 
 impl MappedMemory {
     fn new(file: OwnedFd, name: Option<PathBuf>, filled: Option<PageSet>) -> MappedMemory {
-        /// A program in whose process the volume is has plans for lower ones.
-        const LOW_NUMBERS: i32 = 256;
-        let file = fcntl_dupfd_cloexec(&file, LOW_NUMBERS).unwrap_or(file);
         if name.is_some() {
             // The lock says that this process lives. A program that has the memory can only pretend
             // that.
@@ -123,7 +121,7 @@ impl MappedMemory {
     pub fn anonymous() -> Result<MappedMemory> {
         let make = || {
             let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-            let file = memfd_create("adit-mapped", flags)?;
+            let file = numbers::high(|| memfd_create("adit-mapped", flags))?;
             // A reader could open its descriptor again for writing otherwise.
             fchmod(&file, Mode::from_raw_mode(0o600))?;
             fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
@@ -139,7 +137,7 @@ impl MappedMemory {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let make = |name: &Path| {
             let mode = Mode::from_raw_mode(0o600);
-            let made = open(name, flags, mode).and_then(|file| {
+            let made = numbers::high(|| open(name, flags, mode)).and_then(|file| {
                 fchmod(&file, mode)?; // whatever this process masks
                 Ok(file)
             });
@@ -173,7 +171,7 @@ impl MappedMemory {
     pub fn take_over_as(name: PathBuf, left: &Path) -> Result<MappedMemory> {
         let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
         // A process that is killed between these leaves a memory that has both.
-        std::fs::copy(&of_left, of_name)?;
+        numbers::alone(|| std::fs::copy(&of_left, of_name))?;
         simulation::pause();
         std::fs::rename(left, &name)?;
         simulation::pause();
@@ -208,7 +206,7 @@ impl MappedMemory {
         };
         let what = "note what memory of a mapping is filled";
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let filled = open(name_of_filled(name), flags, Mode::empty());
+        let filled = numbers::high(|| open(name_of_filled(name), flags, Mode::empty()));
         let filled = filled.map_err(|errno| failed(errno, what))?;
         let range = [pages.start.to_le_bytes(), pages.end.to_le_bytes()].concat();
         match retry_on_intr(|| rustix::io::write(&filled, &range)) {
@@ -231,7 +229,8 @@ impl MappedMemory {
             true => OFlags::RDWR,
             false => OFlags::RDONLY,
         };
-        let opened = open(own, access | OFlags::CLOEXEC, Mode::empty());
+        let flags = access | OFlags::CLOEXEC;
+        let opened = numbers::high(|| open(own, flags, Mode::empty()));
         opened.map_err(|errno| failed(errno, "open the memory of a mapping"))
     }
 

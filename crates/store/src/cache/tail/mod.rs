@@ -23,7 +23,7 @@ mod writer;
 
 use adit_base::fork::{self, ChildGuard};
 use adit_base::sync::atomic::{Ordering, fence};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, numbers};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fstatfs, open};
 use rustix::io::{pread, pwrite, retry_on_intr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -213,7 +213,7 @@ impl TailMemory {
     pub fn create(name: PathBuf, base: u64, capacity: u64) -> Result<TailMemory> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
-        let file = open(&name, flags, mode).map_err(failed)?;
+        let file = numbers::high(|| open(&name, flags, mode)).map_err(failed)?;
         let tail = TailMemory::new(file, name, base, capacity);
         let prepare = || {
             fchmod(&tail.file, mode).map_err(failed)?; // whatever this process masks
@@ -241,7 +241,7 @@ impl TailMemory {
     /// shortened it, holds nothing.
     pub(crate) fn open(path: PathBuf) -> Result<TailMemory> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open(&path, flags, Mode::empty()).map_err(failed)?;
+        let file = numbers::high(|| open(&path, flags, Mode::empty())).map_err(failed)?;
         let mut tail = TailMemory::new(file, path, 0, 0);
         let word = |word| tail.get(word).unwrap_or(0);
         // Without the magic nobody ever had it.
@@ -322,7 +322,8 @@ impl TailMemory {
     /// its offset.
     pub fn descriptor(&self) -> Result<OwnedFd> {
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        numbers::high(|| open(own, flags, Mode::empty())).map_err(failed)
     }
 
     /// Bytes that the client has published. `EINVAL`: that can't be told, and the tail is to end.

@@ -11,7 +11,9 @@
 //! `posix_spawn` or a raw `clone`; `exec` follows those, where O_CLOEXEC does the same.
 
 use crate::{Errno, Error, numbers};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -72,6 +74,76 @@ pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     install();
     ChildGuard {
         place: register(&DESCRIPTORS, fd.as_raw_fd()),
+    }
+}
+
+/// A descriptor that [`close_in_child`] has registered until it is closed. A program under
+/// `adit run` that closes all numbers leaves it alone.
+#[derive(Debug)]
+pub struct Registered<T: AsFd> {
+    fd: ManuallyDrop<T>,
+    guard: ManuallyDrop<ChildGuard>,
+}
+
+impl<T: AsFd> Registered<T> {
+    /// Registers it.
+    pub fn new(fd: T) -> Registered<T> {
+        Registered {
+            guard: ManuallyDrop::new(close_in_child(fd.as_fd())),
+            fd: ManuallyDrop::new(fd),
+        }
+    }
+
+    /// Unregisters it.
+    pub fn into_inner(self) -> T {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: each is taken once, since nothing drops `this`.
+        unsafe {
+            ManuallyDrop::drop(&mut this.guard);
+            ManuallyDrop::take(&mut this.fd)
+        }
+    }
+}
+
+impl Registered<OwnedFd> {
+    /// The same, as a file.
+    pub fn into_file(self) -> Registered<File> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: each is taken once, since nothing drops `this`.
+        let (fd, guard) = unsafe {
+            let fd = ManuallyDrop::take(&mut this.fd);
+            (fd, ManuallyDrop::take(&mut this.guard))
+        };
+        Registered {
+            fd: ManuallyDrop::new(File::from(fd)),
+            guard: ManuallyDrop::new(guard),
+        }
+    }
+}
+
+impl<T: AsFd> Drop for Registered<T> {
+    fn drop(&mut self) {
+        // Closed first, by the kernel: a program that closes all numbers does not close it in
+        // between, and a function of `adit run` would leave it alone.
+        // SAFETY: the owner of the descriptor is never used again, and not dropped.
+        unsafe {
+            rustix::io::close(self.fd.as_fd().as_raw_fd());
+            ManuallyDrop::drop(&mut self.guard);
+        }
+    }
+}
+
+impl<T: AsFd> AsFd for Registered<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl<T: AsFd> std::ops::Deref for Registered<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.fd
     }
 }
 
@@ -164,14 +236,12 @@ extern "C" fn in_child() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_child_sees_another_generation_and_loses_registered_descriptors() {
         install();
-        let registered = std::fs::File::open("/proc/self/stat").expect("open");
-        let other = std::fs::File::open("/proc/self/stat").expect("open");
-        let guard = close_in_child(registered.as_fd());
+        let registered = Registered::new(File::open("/proc/self/stat").expect("open"));
+        let other = File::open("/proc/self/stat").expect("open");
         let before = generation();
         // SAFETY: the child only uses system calls and atomics, then leaves by _exit.
         let child = unsafe { libc::fork() };
@@ -191,6 +261,9 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
         assert_eq!(generation(), before);
-        drop(guard);
+        let number = registered.as_raw_fd();
+        assert!(is_registered(number));
+        drop(registered);
+        assert!(!is_registered(number));
     }
 }

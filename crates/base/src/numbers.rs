@@ -1,17 +1,19 @@
 //! Numbers of Adit's own descriptors, in a process whose program has plans for low ones.
 //!
-//! The kernel gives a new descriptor the lowest free number. A shell relies on that nobody else
-//! takes one: it closes number 1, then puts a file there (`dup2`). A thread of Adit's that made a
+//! The kernel gives a new descriptor the lowest free number. A shell relies on nobody else taking
+//! one: it closes number 1, then puts a file there (`dup2`). A thread of Adit's that made a
 //! descriptor between the two would have that number, and while the kernel makes it, `dup2` answers
-//! `EBUSY` (dup2(2)). So such a thread makes each descriptor [alone](alone), while the program is in
-//! no call that gives or takes away a number, and moves it to a high number.
+//! `EBUSY` (dup2(2)). So such a thread makes each descriptor [alone], while the program is in no
+//! call that gives or takes away a low number, and moves it to a high one.
 //!
-//! Who knows the program's calls (`adit run`) says when it is in one; elsewhere nobody does, and
-//! making a descriptor waits for nothing.
+//! Who knows the program's calls (`adit run`) says when it is in one. Elsewhere nobody does, and
+//! the threads that make descriptors wait only for each other.
 //!
-//! Invariant: none of both waits longer than [`PATIENCE`]. A program may be in `open` of a FIFO for
-//! hours, or leave a call by `longjmp`.
+//! Invariant: neither side waits for the other longer than [`PATIENCE`]. A program may be in `open`
+//! of a FIFO for hours, or leave a call by `longjmp`. While a thread waits for such a call, the
+//! program's other calls go on.
 
+use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -20,19 +22,23 @@ use std::time::{Duration, Instant};
 
 /// Numbers from this one on are high: programs have plans for lower ones.
 pub const FIRST_HIGH: RawFd = 256;
+/// The numbers below are those of the standard streams.
+pub const FIRST_FREE: RawFd = 3;
 
 /// How long one waits for the other: beside busy processes a thread may lose its core in between.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// For so long the program's other calls wait, too.
+const HOLD: Duration = Duration::from_millis(2);
 
 /// Calls of the program that are under way.
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// Those that took longer than [`PATIENCE`]: they are not waited for again.
+/// So many of them took longer than [`PATIENCE`]: nobody waits for these again.
 static LONG: AtomicU32 = AtomicU32::new(0);
 /// A thread makes descriptors.
 static MAKES: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// It is this thread, which may close a descriptor meanwhile.
+    /// This thread makes descriptors; it may close some meanwhile.
     static IS_MAKER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -53,12 +59,16 @@ impl ProgramCall {
 
     #[cold]
     fn wait() {
-        if IS_MAKER.get() {
+        // A child of `vfork` has numbers of its own.
+        if IS_MAKER.get() || fork::is_in_vfork() {
             return;
         }
-        end_call();
-        wait_until(|| !MAKES.load(Ordering::SeqCst));
-        CALLS.fetch_add(1, Ordering::SeqCst);
+        let begin = Instant::now();
+        while MAKES.load(Ordering::SeqCst) && begin.elapsed() < PATIENCE {
+            end_call();
+            wait_until(PATIENCE, || !MAKES.load(Ordering::SeqCst));
+            CALLS.fetch_add(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -69,73 +79,107 @@ impl Drop for ProgramCall {
     }
 }
 
-/// Not below zero: the call of a thread that forked is not one of the child.
 fn end_call() {
+    // Not below zero: the call of a thread that forked is none of the child's.
     let less = |calls: u32| calls.checked_sub(1);
-    let _ = CALLS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    let before = CALLS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    let left = before.map_or(0, |before| before - 1);
+    // One of the others may be no long one now.
+    if LONG.load(Ordering::SeqCst) > left {
+        LONG.fetch_min(left, Ordering::SeqCst);
+    }
 }
 
-/// Waits; false: not longer.
-fn wait_until(is_so: impl Fn() -> bool) -> bool {
+/// Waits until it is so; false: the time was over first.
+fn wait_until(max: Duration, is_so: impl Fn() -> bool) -> bool {
     let begin = Instant::now();
-    for round in 0u32.. {
+    let mut yields = 64;
+    loop {
         if is_so() {
             return true;
         }
-        if begin.elapsed() >= PATIENCE {
+        if begin.elapsed() >= max {
             return false;
         }
-        match round {
-            0..64 => std::thread::yield_now(),
-            // A thread of a lower priority may be what is waited for.
-            _ => std::thread::sleep(Duration::from_micros(100)),
+        if yields > 0 {
+            yields -= 1;
+            rustix::thread::sched_yield();
+            continue;
         }
+        // A thread of a lower priority may be what is waited for. Not by the C library, whose
+        // function is a point where threads are cancelled.
+        let pause = rustix::thread::Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000,
+        };
+        let _ = rustix::thread::nanosleep(&pause);
     }
-    unreachable!("rounds take time")
 }
 
-/// Makes descriptors while the program is in no call that gives or takes away a number.
-pub fn alone<T>(make: impl FnOnce() -> T) -> T {
-    /// Also after a panic.
-    struct End(bool);
-    impl Drop for End {
-        fn drop(&mut self) {
-            IS_MAKER.set(false);
-            if self.0 {
-                MAKES.store(false, Ordering::SeqCst);
-            }
+/// Ends what [`take_turn`] began, also after a panic.
+struct Turn {
+    is_ours: bool,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        IS_MAKER.set(false);
+        if self.is_ours {
+            MAKES.store(false, Ordering::SeqCst);
         }
     }
-    if IS_MAKER.get() {
-        return make();
+}
+
+/// Waits until no other thread makes descriptors, and the program is in no call but long ones.
+fn take_turn() -> Turn {
+    let begin = Instant::now();
+    loop {
+        let is_free = || !MAKES.swap(true, Ordering::SeqCst);
+        let turn = Turn {
+            is_ours: wait_until(PATIENCE, is_free),
+        };
+        IS_MAKER.set(true);
+        let are_none = || CALLS.load(Ordering::SeqCst) <= LONG.load(Ordering::SeqCst);
+        if wait_until(HOLD, are_none) {
+            return turn;
+        }
+        if begin.elapsed() >= PATIENCE {
+            LONG.store(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
+            return turn;
+        }
+        drop(turn);
+        wait_until(HOLD, || CALLS.load(Ordering::SeqCst) == 0);
     }
-    let is_first = || !MAKES.swap(true, Ordering::SeqCst);
-    let _end = End(wait_until(is_first));
-    IS_MAKER.set(true);
-    LONG.fetch_min(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
-    let are_none = || CALLS.load(Ordering::SeqCst) <= LONG.load(Ordering::SeqCst);
-    if !wait_until(are_none) {
-        LONG.store(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
-    }
+}
+
+/// Makes descriptors while the program is in no call that gives or takes away a low number.
+pub fn alone<T>(make: impl FnOnce() -> T) -> T {
+    let _turn = (!IS_MAKER.get()).then(take_turn);
     make()
 }
 
-/// Makes a descriptor [alone], and gives it a high number, if the process may have one.
-pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<OwnedFd, E> {
-    alone(|| make().map(raised))
+/// Makes a descriptor [alone], and gives it a high number, if the process may have one. A program
+/// that closes all numbers leaves it alone.
+pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Registered<OwnedFd>, E> {
+    alone(|| make().map(raised).map(Registered::new))
 }
 
-/// Gives a descriptor a high number, if the process may have one.
+/// Gives a descriptor a high number, or at least none of the standard streams', if the process may
+/// have one.
 pub fn raised(fd: OwnedFd) -> OwnedFd {
-    match fd.as_raw_fd() {
-        FIRST_HIGH.. => fd,
-        _ => fcntl_dupfd_cloexec(&fd, FIRST_HIGH).unwrap_or(fd),
-    }
+    let least = |least| fcntl_dupfd_cloexec(&fd, least);
+    let copy = match fd.as_raw_fd() {
+        FIRST_HIGH.. => None,
+        ..FIRST_FREE => least(FIRST_HIGH).or_else(|_| least(FIRST_FREE)).ok(),
+        _ => least(FIRST_HIGH).ok(),
+    };
+    copy.unwrap_or(fd)
 }
 
-/// Another descriptor of the same, with a high number, if the process may have one.
-pub fn duplicate(fd: impl AsFd) -> rustix::io::Result<OwnedFd> {
-    fcntl_dupfd_cloexec(&fd, FIRST_HIGH).or_else(|_| alone(|| fcntl_dupfd_cloexec(&fd, 0)))
+/// Another descriptor of the same, made as by [`high`].
+pub fn duplicate(fd: impl AsFd) -> rustix::io::Result<Registered<OwnedFd>> {
+    let least = |least| fcntl_dupfd_cloexec(&fd, least);
+    high(|| least(FIRST_HIGH).or_else(|_| least(FIRST_FREE)))
 }
 
 /// In a forked child: the threads that make descriptors, and all calls, are its parent's.
@@ -150,7 +194,6 @@ pub(crate) fn in_child() {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::sync::atomic::AtomicU32;
     use std::sync::{Mutex, PoisonError};
 
     /// The tests of one process have the numbers, and the calls, in common.
@@ -202,10 +245,11 @@ mod tests {
         let long = ProgramCall::begin();
         alone(|| ());
         assert_eq!(LONG.load(Ordering::SeqCst), 1);
-        std::mem::forget(long);
-        assert_eq!(alone(|| LONG.load(Ordering::SeqCst)), 1);
-        end_call();
-        assert_eq!(alone(|| LONG.load(Ordering::SeqCst)), 0);
+        // Another call goes on meanwhile, and is waited for.
+        drop(ProgramCall::begin());
+        assert_eq!(LONG.load(Ordering::SeqCst), 1);
+        drop(long);
+        assert_eq!(LONG.load(Ordering::SeqCst), 0);
         end_call(); // one too many
         assert_eq!(CALLS.load(Ordering::SeqCst), 0);
     }
@@ -219,7 +263,7 @@ mod tests {
         let other = duplicate(&made).expect("duplicated");
         assert!(other.as_raw_fd() > made.as_raw_fd());
         let number = made.as_raw_fd();
-        assert_eq!(raised(made).as_raw_fd(), number);
+        assert_eq!(raised(made.into_inner()).as_raw_fd(), number);
         let failed = high(|| Err::<OwnedFd, _>("no"));
         assert_eq!(failed.err(), Some("no"));
     }

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Mappings, VolumeArguments};
 use crate::output;
-use adit::{Mapping, mappings, remove_mapping};
+use adit::{Errno, Mapping, mappings, remove_mapping};
 use serde::Serialize;
 use std::io::Write;
 
@@ -50,8 +50,13 @@ pub(crate) fn list(arguments: &Mappings, options: &VolumeArguments) -> adit::Res
     let all = mappings(&options.survive_in)?;
     if arguments.remove_gone {
         for mapping in all.iter().filter(|mapping| is_gone(mapping)) {
-            let removed = remove_mapping(&mapping.path)?;
-            writeln!(out, "removed {}", described(&removed))?;
+            match remove_mapping(&mapping.path) {
+                Ok(removed) => writeln!(out, "removed {}", described(&removed))?,
+                // Another process has removed it, or looks at it.
+                Err(error) if error.errno() == Errno::NOENT => {}
+                Err(error) if error.errno() == Errno::BUSY => writeln!(out, "left: {error}")?,
+                Err(error) => return Err(error),
+            }
         }
     }
     if arguments.remove_gone || !arguments.remove.is_empty() {

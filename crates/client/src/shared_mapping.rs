@@ -123,7 +123,8 @@ impl File {
         match self.open() {
             OpenedFile::Embedded(open) => {
                 let memory = open.mapped_memory().ok_or(Error::new(Errno::INVAL))?;
-                memory.descriptor(open.flags().writable())
+                let descriptor = memory.descriptor(open.flags().writable())?;
+                Ok(descriptor.into_inner())
             }
             OpenedFile::Connected(open) => self.remote()?.mapped_memory(open.number),
         }

@@ -3,7 +3,7 @@
 //! A program that closes all numbers, or replaces them, doesn't know them. Would one of them go, the
 //! next file of the program got its number, and our bytes.
 
-use adit_base::numbers::FIRST_HIGH;
+use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use libc::c_int;
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ impl Own {
             unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) }
         };
         let fd = match duplicate(FIRST_HIGH) {
-            -1 => duplicate(3),
+            -1 => duplicate(FIRST_FREE),
             high => high,
         };
         if fd < 0 {

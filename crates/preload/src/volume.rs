@@ -12,7 +12,7 @@ use crate::{aio, calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Fork, Survive, Volume, VolumeOptions};
 use adit_base::fork;
-use adit_base::numbers::FIRST_HIGH;
+use adit_base::numbers::{FIRST_FREE, FIRST_HIGH, ProgramCall};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
 use std::cell::RefCell;
@@ -306,6 +306,8 @@ struct Forking {
     volume: Option<Fork>,
     /// Nothing of the volume is open: the child opens it for itself.
     is_unused: bool,
+    /// The child gets no number that a thread is just making a descriptor with.
+    _call: ProgramCall,
 }
 
 thread_local! {
@@ -363,6 +365,7 @@ pub(crate) extern "C" fn before_fork() {
             tables,
             volume: volume.and_then(|volume| volume.begin_fork()),
             is_unused,
+            _call: ProgramCall::begin(),
         })
     });
     FORKING.with(|of| of.replace(forking.ok()));
@@ -394,16 +397,13 @@ pub(crate) extern "C" fn in_child() {
 /// plans for low ones (`exec 3> log` of a shell).
 struct LowNumbers(Vec<OwnedFd>);
 
-/// Of stdin, stdout and stderr.
-const STANDARD_NUMBERS: i32 = 3;
-
 impl LowNumbers {
     fn take() -> LowNumbers {
         let mut taken = Vec::new();
         // A duplicate's number is at least 3, so those of the standard streams are opened.
         while let Ok(next) = File::open("/dev/null") {
             let mut last = OwnedFd::from(next);
-            if last.as_raw_fd() < STANDARD_NUMBERS {
+            if last.as_raw_fd() < FIRST_FREE {
                 taken.push(last);
                 continue;
             }
@@ -421,7 +421,7 @@ impl LowNumbers {
             .last()
             .is_none_or(|last| last.as_raw_fd() < FIRST_HIGH)
         {
-            taken.retain(|taken| taken.as_raw_fd() < STANDARD_NUMBERS);
+            taken.retain(|taken| taken.as_raw_fd() < FIRST_FREE);
         }
         LowNumbers(taken)
     }

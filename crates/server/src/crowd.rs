@@ -12,6 +12,7 @@
 //! its core to another one, or to the poller. In room, a wake-up costs more than spinning does.
 
 use adit_base::clock::processor_ns;
+use adit_base::fork::Registered;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -32,9 +33,9 @@ const PROCESSES_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Crowd {
     /// None: the kernel shows none to this process, and there is no crowd.
-    loads: Option<File>,
+    loads: Option<Registered<File>>,
     /// Idle times. None: it shows none, and a crowd is of others.
-    idle: Option<File>,
+    idle: Option<Registered<File>>,
     cores: u32,
     /// Threads that ran or wanted to, at the last look.
     running: u32,
@@ -50,9 +51,10 @@ impl Crowd {
     pub(crate) fn new() -> Crowd {
         let cores = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let cores = cores.ok().and_then(|list| count(list.trim()));
+        let open = |path| File::open(path).map(Registered::new).ok();
         Crowd {
-            loads: File::open("/proc/loadavg").ok().filter(|_| cores.is_some()),
-            idle: File::open("/proc/uptime").ok(),
+            loads: open("/proc/loadavg").filter(|_| cores.is_some()),
+            idle: open("/proc/uptime"),
             cores: cores.unwrap_or(1),
             running: 0,
             seen: 0,

@@ -8,7 +8,7 @@
 //! deadline while nobody comes, unless the caller has one. A peer that is refused hears why, also
 //! when no descriptor is left.
 
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_wire::handshake::{Answer, BYTES_MAX, Greeting, Hello, Request, VERSION};
 use adit_wire::socket::{Peer, receive_message, send_message};
@@ -33,9 +33,7 @@ pub(crate) struct Policy {
 
 /// A connection whose peer was greeted.
 pub(crate) struct Greeted {
-    /// Before the socket: unregistered before it is closed.
-    _guard: ChildGuard,
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Registered<OwnedFd>,
     pub(crate) peer: Peer,
 }
 
@@ -57,9 +55,7 @@ pub(crate) struct Door<'a> {
 
 /// A descriptor that is given up when there are no others, to tell a peer so.
 pub(crate) struct Spare {
-    /// Before the descriptor. A program under `adit run` that closes all numbers leaves it alone.
-    _guard: ChildGuard,
-    _fd: OwnedFd,
+    _fd: Registered<OwnedFd>,
 }
 
 impl Spare {
@@ -67,10 +63,7 @@ impl Spare {
         let made = numbers::high(|| eventfd(0, EventfdFlags::CLOEXEC));
         let fd = made
             .map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))?;
-        Ok(Spare {
-            _guard: fork::close_in_child(fd.as_fd()),
-            _fd: fd,
-        })
+        Ok(Spare { _fd: fd })
     }
 }
 
@@ -190,9 +183,7 @@ impl<'a> Door<'a> {
     }
 
     /// Speaks first; true: the listener was shut down meanwhile.
-    fn greet(&mut self, socket: OwnedFd) -> bool {
-        // A forked child that kept it would hide its end from the peer.
-        let guard = fork::close_in_child(socket.as_fd());
+    fn greet(&mut self, socket: Registered<OwnedFd>) -> bool {
         let Ok(peer) = Peer::of(socket.as_fd()) else {
             return false; // the kernel doesn't say who it is
         };
@@ -206,11 +197,7 @@ impl<'a> Door<'a> {
         }
         // Otherwise it went away.
         if send_message(&socket, &Greeting::Hello(Hello::ours())).is_ok() {
-            self.greeted.push(Greeted {
-                _guard: guard,
-                socket,
-                peer,
-            });
+            self.greeted.push(Greeted { socket, peer });
         }
         false
     }
@@ -239,7 +226,7 @@ impl<'a> Door<'a> {
     }
 
     /// Says so to a peer for which nothing but the last descriptor is left.
-    fn refuse_for_shortage(&self, socket: OwnedFd, errno: rustix::io::Errno) {
+    fn refuse_for_shortage(&self, socket: Registered<OwnedFd>, errno: rustix::io::Errno) {
         let error = Error::new(from_rustix(errno))
             .context("take a connection: the process has too many open");
         if let Ok(peer) = Peer::of(socket.as_fd()) {
@@ -260,7 +247,8 @@ impl<'a> Door<'a> {
     }
 }
 
-fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+/// A forked child doesn't keep it: it would hide its end from the peer.
+fn accept(listener: &OwnedFd) -> rustix::io::Result<Registered<OwnedFd>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     numbers::high(|| accept_with(listener, flags))
 }

@@ -13,18 +13,16 @@ use crate::files::Tabled;
 use crate::serve;
 use crate::session::Session;
 use crate::volume::ServedVolume;
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_wire::handshake::Key;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Files that wait for their heir.
 pub(crate) struct Inheritance {
-    /// Before the socket: unregistered before it is closed.
-    _guard: ChildGuard,
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Registered<OwnedFd>,
     key: Key,
     /// Whose it counts as.
     pub(crate) uid: u32,
@@ -39,13 +37,16 @@ pub(crate) struct Inheritance {
 impl Inheritance {
     /// Keeps what a session has open, as long as the connection lives. `EPIPE`: the session has
     /// ended.
-    pub(crate) fn of(session: &Session, socket: OwnedFd, uid: u32) -> Result<Inheritance> {
+    pub(crate) fn of(
+        session: &Session,
+        socket: Registered<OwnedFd>,
+        uid: u32,
+    ) -> Result<Inheritance> {
         let volume = &session.volume;
         // First: if the session ends now, the next server is to know what it has left.
         (volume.sessions_file).leave(volume.opening, session.key());
         // Before the tails end: from here on both may have the last one of a file to close.
         let mut inheritance = Inheritance {
-            _guard: fork::close_in_child(socket.as_fd()),
             socket,
             key: Key {
                 number: session.number,

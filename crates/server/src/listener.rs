@@ -12,7 +12,7 @@ use crate::resume::may_live;
 use crate::serve;
 use crate::session::{Session, is_privileged};
 use crate::volume::{ServedVolume, find_for};
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::thread::with_umask;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed};
@@ -50,10 +50,8 @@ const GRACE_LOOK: Timespec = Timespec {
 /// The server's socket in the file system.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Before the descriptor: unregistered before it is closed. A forked child that kept it would
-    /// keep the next server away.
-    _guard: ChildGuard,
-    fd: OwnedFd,
+    /// A forked child that kept it would keep the next server away.
+    fd: Registered<OwnedFd>,
     path: PathBuf,
     made: (u64, u64),
     stopped: AtomicBool,
@@ -134,8 +132,7 @@ impl Listener {
             }
         })?;
         let listener = Listener {
-            _guard: fork::close_in_child(fd.as_fd()),
-            fd,
+            fd: Registered::new(fd),
             path: path.to_owned(),
             made,
             stopped: AtomicBool::new(false),
@@ -295,7 +292,7 @@ impl Hall {
                     self.answer(&door, &of, &request, inheritances);
                 }
             }
-            let kept = inheritances.iter().map(|of| &of.socket);
+            let kept = inheritances.iter().map(|of| &*of.socket);
             let Some(arrivals) = door.wait(kept, any_grace.then_some(&GRACE_LOOK)) else {
                 return;
             };
@@ -374,7 +371,10 @@ impl Hall {
 
     /// Gives a session to a poller, then tells its client that it has begun: the client finds the
     /// session in the server's state.
-    fn place(&self, (session, memory, resumed): (Arc<Session>, OwnedFd, Option<Resumed>)) {
+    fn place(
+        &self,
+        (session, memory, resumed): (Arc<Session>, Registered<OwnedFd>, Option<Resumed>),
+    ) {
         let published = session.published();
         let answer = Answer::Begun(Begun {
             privileged: session.privileged,
@@ -439,7 +439,7 @@ impl Hall {
         greeted: &Greeted,
         request: &Request,
         inheritances: &mut Vec<Inheritance>,
-    ) -> Result<(Arc<Session>, OwnedFd, Option<Resumed>)> {
+    ) -> Result<(Arc<Session>, Registered<OwnedFd>, Option<Resumed>)> {
         let mut inherited = None;
         if let Aim::Inherit(key) = request.aim {
             let found = inheritances.iter().position(|left| left.key() == key);

@@ -10,7 +10,7 @@ use crate::perform::PerformVolume;
 use crate::rights::{Decoded, only_looks};
 use crate::serve::garbled;
 use crate::session::{credentials, is_privileged};
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, Fs};
@@ -50,17 +50,14 @@ pub struct Looks {
 
 #[derive(Debug)]
 struct Listener {
-    /// Before the descriptor: unregistered before it is closed.
-    _guard: ChildGuard,
-    fd: OwnedFd,
+    fd: Registered<OwnedFd>,
 }
 
 impl Looks {
     /// Begins to answer at a socket that listens, of type `SOCK_SEQPACKET` and without waiting.
     pub fn start(socket: OwnedFd, engine: Arc<Engine<Fs>>) -> Result<Looks> {
         let listener = Arc::new(Listener {
-            _guard: fork::close_in_child(socket.as_fd()),
-            fd: socket,
+            fd: Registered::new(socket),
         });
         let (shared, spare) = (listener.clone(), Spare::new()?);
         let serve = move || serve(&shared.fd, spare, &engine);
@@ -86,7 +83,7 @@ fn serve(listener: &OwnedFd, spare: Spare, engine: &Engine<Fs>) {
     let mut door = Door::new(listener, &POLICY, spare);
     // The one that was silent longest comes first.
     let mut looks: Vec<Look> = Vec::new();
-    while let Some(arrivals) = door.wait(looks.iter().map(|look| &look.of.socket), None) {
+    while let Some(arrivals) = door.wait(looks.iter().map(|look| &*look.of.socket), None) {
         let mut spoke = Vec::new();
         let mut silent = Vec::with_capacity(looks.len());
         for (look, ready) in looks.into_iter().zip(arrivals.ready) {

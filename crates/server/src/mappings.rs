@@ -10,6 +10,7 @@
 
 use crate::resume::Resumption;
 use crate::session::Session;
+use adit_base::fork::Registered;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
@@ -213,7 +214,7 @@ impl Mappings {
 }
 
 /// The memory of a file's mappings, for the session that holds it; or of its tail.
-pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<OwnedFd> {
+pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<Registered<OwnedFd>> {
     let session = sessions.iter().find(|session| session.key() == of.key);
     let session = session.ok_or_else(|| {
         let what = "speak for a session that this server doesn't have";

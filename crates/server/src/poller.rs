@@ -22,6 +22,7 @@ use crate::serve::{self, Begun};
 use crate::session::Session;
 use crate::volume::ServedVolume;
 use adit_base::clock::monotonic_ns;
+use adit_base::fork::Registered;
 use adit_base::patience::Patience;
 use adit_base::simulation::{Bug, planted};
 use adit_base::thread::spawn_without_signals;
@@ -91,7 +92,7 @@ pub(crate) struct Shared {
     /// The next server goes on with its sessions.
     handing_over: AtomicBool,
     /// Wakes it; nobody else has it.
-    bell: OwnedFd,
+    bell: Registered<OwnedFd>,
     /// Sessions that it has.
     sessions: Mutex<Vec<Arc<Session>>>,
 }
@@ -110,6 +111,8 @@ impl Poller {
     ) -> Result<Poller> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags);
+        let bell =
+            bell.map_err(|errno| Error::new(from_rustix(errno)).context("start a poller"))?;
         let shared = Arc::new(Shared {
             volumes,
             spin,
@@ -121,11 +124,11 @@ impl Poller {
             called: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             handing_over: AtomicBool::new(false),
-            bell: bell.map_err(|errno| Error::new(from_rustix(errno)).context("start a poller"))?,
+            bell: Registered::new(bell),
             sessions: Mutex::default(),
         });
         let polling = shared.clone();
-        // Here: the thread makes no descriptors of its own.
+        // Opened here: while a program's volume is opened, its low numbers are taken.
         let idle = Idle::new();
         let run = move || {
             if let Some(cpu) = cpu {

@@ -13,7 +13,7 @@ use crate::balance::SessionCounts;
 use crate::collected::Collected;
 use crate::files::{Files, Left};
 use crate::volume::ServedVolume;
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, Result};
@@ -42,9 +42,7 @@ pub(crate) struct Session {
     pub(crate) memory: Arc<SessionMemory>,
     /// Of each slot, where its transactions and appends are noted.
     receipts: Box<[Arc<SlotReceipt>]>,
-    /// Forked children of the server's process don't keep the connection.
-    _guard: ChildGuard,
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Registered<OwnedFd>,
     pub(crate) volume: Arc<ServedVolume>,
     pub(crate) peer: Peer,
     /// The user that it acts for, unless a privileged one says another.
@@ -105,7 +103,7 @@ impl Session {
 
     /// Begins a session for the process at the other end of a socket.
     pub(crate) fn new(
-        socket: OwnedFd,
+        socket: Registered<OwnedFd>,
         peer: Peer,
         memory: SessionMemory,
         volume: Arc<ServedVolume>,
@@ -143,7 +141,6 @@ impl Session {
         Ok(Session {
             receipts: (0..SLOTS).map(receipt).collect(),
             memory,
-            _guard: fork::close_in_child(socket.as_fd()),
             socket,
             volume,
             peer,

@@ -16,6 +16,7 @@ use crate::session::Session;
 use crate::volume::ServedVolume;
 use adit_base::Result;
 use adit_base::clock::monotonic_ns;
+use adit_base::fork::Registered;
 use adit_base::simulation::{self, Bug, planted};
 use adit_fs::Fs;
 use adit_reactor::Engine;
@@ -101,7 +102,7 @@ impl SteppedServer {
         if let Aim::Mapped(of) = request.aim {
             let sessions: Vec<_> = self.polled.iter().map(|of| of.session.clone()).collect();
             return match memory_for(&sessions, of) {
-                Ok(memory) => (Answer::Mapped, vec![memory]),
+                Ok(memory) => (Answer::Mapped, vec![memory.into_inner()]),
                 Err(error) => (Answer::Refused(error), Vec::new()),
             };
         }
@@ -109,7 +110,8 @@ impl SteppedServer {
             let mut sessions = self.polled.iter().map(|of| &of.session);
             let session = sessions.find(|session| session.key() == key);
             let left = session.ok_or_else(|| no_inheritance("a session"));
-            let left = left.and_then(|session| Inheritance::of(session, socket, peer.uid));
+            let left = left
+                .and_then(|session| Inheritance::of(session, Registered::new(socket), peer.uid));
             let answer = left.map(|left| {
                 let key = left.key();
                 self.inheritances.push(left);
@@ -125,6 +127,7 @@ impl SteppedServer {
             }
             let resumed = resumed(&self.volume, request)?;
             let (memory, descriptor) = SessionMemory::create()?;
+            let socket = Registered::new(socket);
             let volume = self.volume.clone();
             let session = Session::new(socket, peer, memory, volume, request, resumed, false)?;
             if let Some(at) = inherited {
@@ -141,7 +144,7 @@ impl SteppedServer {
                 resumed,
                 key: session.key(),
             });
-            let mut descriptors = vec![descriptor];
+            let mut descriptors = vec![descriptor.into_inner()];
             for memory in published.iter().flat_map(|of| [&of.memory, &of.versions]) {
                 descriptors.push(memory.try_clone()?);
             }
@@ -199,7 +202,7 @@ impl SteppedServer {
 
     /// The version words of the cache that sessions read.
     pub fn versions(&self) -> Option<&OwnedFd> {
-        self.volume.published.as_ref().map(|of| &of.versions)
+        self.volume.published.as_ref().map(|of| &*of.versions)
     }
 
     /// Do sessions of the last server come back? Then it answers no others.

@@ -20,6 +20,7 @@
 //! server's side but for copying whole ranges from or to it.
 
 use crate::slot::{Doorbell, Notes, Replies, SLOTS, Slot};
+use adit_base::fork::Registered;
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, fork, from_rustix, limits, numbers};
 use rustix::fs::{
@@ -92,7 +93,7 @@ unsafe impl Sync for SessionMemory {}
 
 impl SessionMemory {
     /// The server makes it; the descriptor is for the session.
-    pub fn create() -> Result<(SessionMemory, OwnedFd)> {
+    pub fn create() -> Result<(SessionMemory, Registered<OwnedFd>)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         limits::check_file_size(MEMORY_BYTES as u64)?;
         let fd = numbers::high(|| memfd_create("adit-session", flags)).map_err(from_rustix)?;

@@ -2,7 +2,7 @@
 //! without.
 
 use crate::value::OwnedValue;
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -162,25 +162,26 @@ pub fn receive_message_with<T: OwnedValue>(
     socket: impl AsFd,
     buffer: &mut [u8],
 ) -> Result<(T, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        let mut pieces = [IoSliceMut::new(buffer)];
-        recvmsg(
-            &socket,
-            &mut pieces,
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-    })
-    .map_err(from_rustix)?;
-    let mut descriptors = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            descriptors.extend(received);
+    // The message is waited for before descriptors are made.
+    retry_on_intr(|| recv(&socket, &mut [0; 1], RecvFlags::PEEK)).map_err(from_rustix)?;
+    let received = numbers::alone(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = retry_on_intr(|| {
+            let mut pieces = [IoSliceMut::new(buffer)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            recvmsg(&socket, &mut pieces, &mut ancillary, flags)
+        })?;
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received.map(numbers::raised));
+            }
         }
-    }
-    let bytes = &buffer[..received.bytes];
+        Ok((received.bytes, descriptors))
+    });
+    let (len, descriptors) = received.map_err(from_rustix)?;
+    let bytes = &buffer[..len];
     if bytes.is_empty() {
         return Err(Errno::PIPE.into());
     }

@@ -194,8 +194,6 @@ fn ask(
         };
         Error::with(from_rustix(error), what)
     })?;
-    // Programs have plans for low numbers.
-    let socket = numbers::raised(socket);
     let (answer, descriptors) = handshake(&socket, volume, read_only, comes_back, aim)?;
     Ok((socket, answer, descriptors))
 }
@@ -205,7 +203,8 @@ pub(crate) fn connected(
     name: &SocketAddrUnix,
     answer_max: Duration,
 ) -> rustix::io::Result<OwnedFd> {
-    let socket = unconnected(SocketFlags::empty())?;
+    let unconnected = || unconnected(SocketFlags::empty());
+    let socket = numbers::alone(|| unconnected().map(numbers::raised))?;
     set_socket_timeout(&socket, Timeout::Send, Some(answer_max))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(answer_max))?;
     // With a timeout, a signal interrupts it even where handlers restart calls.

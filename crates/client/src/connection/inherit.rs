@@ -20,7 +20,7 @@ use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, numbers};
 use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Claim, Key, Opening};
 use adit_wire::value::Value;
@@ -281,7 +281,7 @@ impl Connection {
 
 impl Inherited {
     fn again(&self) -> Result<Inherited> {
-        let socket = self.socket.try_clone()?;
+        let socket = numbers::alone(|| self.socket.try_clone().map(numbers::raised))?;
         Ok(Inherited {
             _guard: fork::keep_in_child(socket.as_fd()),
             socket,

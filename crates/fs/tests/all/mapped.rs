@@ -20,7 +20,11 @@ fn map(volume: &Volume, file: &OpenFile, offset: u64, len: u64) -> Answer<()> {
 fn memory_of(file: &OpenFile) -> File {
     let memory = file.mapped_memory().expect("mapped");
     let writable = file.flags().writable();
-    memory.descriptor(writable).expect("a descriptor").into()
+    memory
+        .descriptor(writable)
+        .expect("a descriptor")
+        .into_inner()
+        .into()
 }
 
 fn read_all(volume: &Volume, file: &OpenFile) -> Vec<u8> {
@@ -568,7 +572,11 @@ fn stores_outlive_a_panic_and_the_end_of_its_process() {
     assert_eq!(ended.expect_err("poisoned").errno(), Errno::IO);
     drop((file, volume));
     let memory = MappedMemory::take_over(name).expect("it is there");
-    let program: File = memory.descriptor(false).expect("a descriptor").into();
+    let program: File = memory
+        .descriptor(false)
+        .expect("a descriptor")
+        .into_inner()
+        .into();
     let mut found = [0; 20];
     program.read_exact_at(&mut found, 0).expect("read");
     assert_eq!(found, [2; 20]);

@@ -16,7 +16,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::of_descriptor;
+use super::{of_descriptor, of_program};
 
 of_descriptor! {
     getdents64: (buffer: *mut c_void, room: size_t) -> ssize_t = read_entries;
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
             pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
         Place::Host(host) => {
-            real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR)
+            of_program(|| real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR))
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::real::real;
 use crate::renewed::{InChild, Renewed};
 use crate::{inside, volume};
 use adit::{Errno, FileKind, Volume};
-use adit_base::numbers::FIRST_HIGH;
+use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use libc::{
     c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, ssize_t,
 };
@@ -32,8 +32,6 @@ use std::sync::Arc;
 const VARIABLE: &CStr = c"ADIT_RUN_INHERIT";
 /// What its content begins with.
 const MAGIC: &[u8] = b"adit left 1\n";
-/// Of stdin, stdout and stderr.
-const STANDARD_NUMBERS: c_int = 3;
 
 /// A number and what stands behind it in the program.
 type Numbers = Vec<(c_int, Arc<Open>)>;
@@ -69,7 +67,7 @@ fn lasting(fd: RawFd) -> Answer<OwnedFd> {
     let copy_from = |least: c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD, least) };
     // A process may not have so high ones.
     let copy = match copy_from(FIRST_HIGH) {
-        -1 => copy_from(STANDARD_NUMBERS),
+        -1 => copy_from(FIRST_FREE),
         high => high,
     };
     match copy {

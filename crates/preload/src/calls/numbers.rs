@@ -46,19 +46,19 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         } else {
             descriptors::put_in_vfork(fd, None);
         }
-    } else if is_the_volumes(fd) {
+    }
+    let _call = ProgramCall::begin();
+    if is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
         set_errno(Errno::BADF);
         return -1;
     }
-    of_program(|| real!(close(fd => c_int) -> c_int))
+    real!(close(fd => c_int) -> c_int)
 }
 
 fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
-    let close = |first: c_uint, last: c_uint| {
-        of_program(|| real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int))
-    };
+    let close = |first: c_uint, last: c_uint| real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
     if flags & CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return close(first, last);
     }
@@ -81,6 +81,7 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if closed.is_err() {
         return closed.to_c() as c_int;
     }
+    let _call = ProgramCall::begin();
     let mut from = first;
     let mut kept = fork::registered();
     kept.extend(own::all());
@@ -126,7 +127,7 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if new >= 0
         && let Err(error) = descriptors::put(new, open)
     {
-        real!(close(new => c_int) -> c_int);
+        of_program(|| real!(close(new => c_int) -> c_int));
         return Answer::<c_int>::Err(error).to_c() as c_int;
     }
     new

@@ -11,7 +11,7 @@ use libc::{c_char, c_int, mode_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{is_ours, of_path, of_path_at};
+use super::{is_ours, of_path, of_path_at, of_program};
 
 of_path! {
     made descriptors::is_of_host;
@@ -189,7 +189,9 @@ macro_rules! temporary {
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
-                crate::real::real!($name(template => *mut c_char $(, $argument => c_int)*) -> c_int)
+                of_program(|| crate::real::real!(
+                    $name(template => *mut c_char $(, $argument => c_int)*) -> c_int
+                ))
             })
         }
     )*};

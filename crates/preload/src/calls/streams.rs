@@ -8,6 +8,7 @@
 //! of ours, over whatever has that number.
 
 use crate::answer::{Answer, pointer};
+use crate::calls::of_program;
 use crate::descriptors;
 use crate::inside;
 use crate::path::{self, HostPath, Place};
@@ -324,9 +325,9 @@ macro_rules! fopen {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { open_path(name, mode) }.unwrap_or_else(|host| real!($name(
+            unsafe { open_path(name, mode) }.unwrap_or_else(|host| of_program(|| real!($name(
                 host.pointer(name) => *const c_char, mode => *const c_char
-            ) -> *mut FILE))
+            ) -> *mut FILE)))
         }
 
         #[unsafe(no_mangle)]
@@ -340,9 +341,9 @@ macro_rules! fopen {
                 // SAFETY: as above.
                 return pointer(unsafe { reopen(name, mode, stream) });
             }
-            real!($again(
+            of_program(|| real!($again(
                 name => *const c_char, mode => *const c_char, stream => *mut FILE
-            ) -> *mut FILE)
+            ) -> *mut FILE))
         }
     )*};
 }

@@ -4,6 +4,7 @@
 //! sessions of this server, or among those that have not come back.
 
 use super::Resumption;
+use adit_base::fork::Registered;
 use adit_base::hash::{HashKey, name_hash};
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
@@ -482,8 +483,7 @@ fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let mode = Mode::from_raw_mode(0o600);
     let new = numbers::high(|| open(&new_path, flags, mode)).map_err(from_rustix)?;
     fchmod(&new, mode).map_err(from_rustix)?;
-    let mut new = std::fs::File::from(new);
-    new.write_all(content)?;
+    (&*new.into_file()).write_all(content)?;
     Ok(std::fs::rename(new_path, path)?)
 }
 
@@ -492,7 +492,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 /// Opens the file. Another user's is none: it could name the key.
-pub(super) fn open_own(path: &Path) -> Result<OwnedFd> {
+pub(super) fn open_own(path: &Path) -> Result<Registered<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = numbers::high(|| open(path, flags, Mode::empty())).map_err(from_rustix)?;
     let found = fstat(&file).map_err(from_rustix)?;

@@ -14,7 +14,7 @@
 //! 5. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
 //!    has. The memory can't tell: a touched page is zeroes.
 
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits, numbers};
 use rustix::fs::{
@@ -24,9 +24,10 @@ use rustix::fs::{
 use rustix::io::{pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -35,9 +36,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Memory that programs map in place of a file.
 #[derive(Debug)]
 pub struct MappedMemory {
-    /// Before the file: unregistered before it is closed.
-    _guard: ChildGuard,
-    file: OwnedFd,
+    file: Registered<OwnedFd>,
     /// Where another process finds it when this one is killed.
     name: Option<PathBuf>,
     /// The name stays.
@@ -57,7 +56,7 @@ fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
 
 /// Less than an eighth of the machine's memory is free. Unknown without `/proc`.
 fn memory_is_scarce() -> bool {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = numbers::alone(|| std::fs::read_to_string("/proc/meminfo")).unwrap_or_default();
     let kib = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse().ok()
@@ -80,7 +79,7 @@ fn name_of_filled(name: &Path) -> PathBuf {
 }
 
 /// Opens memory that a process of this user left.
-fn open_left(name: &Path, access: OFlags) -> Result<OwnedFd> {
+fn open_left(name: &Path, access: OFlags) -> Result<Registered<OwnedFd>> {
     let what = "take over the memory of a mapping";
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = numbers::high(|| open(name, flags, Mode::empty()));
@@ -95,14 +94,17 @@ fn open_left(name: &Path, access: OFlags) -> Result<OwnedFd> {
 }
 
 impl MappedMemory {
-    fn new(file: OwnedFd, name: Option<PathBuf>, filled: Option<PageSet>) -> MappedMemory {
+    fn new(
+        file: Registered<OwnedFd>,
+        name: Option<PathBuf>,
+        filled: Option<PageSet>,
+    ) -> MappedMemory {
         if name.is_some() {
             // The lock says that this process lives. A program that has the memory can only pretend
             // that.
             let _ = flock(&file, FlockOperation::NonBlockingLockShared);
         }
         MappedMemory {
-            _guard: fork::close_in_child(file.as_fd()),
             file,
             name,
             is_left: OnceLock::new(),
@@ -154,8 +156,8 @@ impl MappedMemory {
     pub fn take_over(name: PathBuf) -> Result<MappedMemory> {
         let file = open_left(&name, OFlags::RDWR)?;
         let mut text = Vec::new();
-        let mut filled = std::fs::File::from(open_left(&name_of_filled(&name), OFlags::RDONLY)?);
-        filled.read_to_end(&mut text)?;
+        let filled = open_left(&name_of_filled(&name), OFlags::RDONLY)?;
+        (&*filled.into_file()).read_to_end(&mut text)?;
         let mut pages = PageSet::default();
         for range in text.chunks_exact(RANGE_BYTES) {
             let number = |at: usize| {
@@ -171,7 +173,11 @@ impl MappedMemory {
     pub fn take_over_as(name: PathBuf, left: &Path) -> Result<MappedMemory> {
         let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
         // A process that is killed between these leaves a memory that has both.
-        numbers::alone(|| std::fs::copy(&of_left, of_name))?;
+        let from = numbers::high(|| File::open(&of_left).map(OwnedFd::from))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let to = numbers::high(|| open(of_name, flags, mode)).map_err(from_rustix)?;
+        std::io::copy(&mut &*from.into_file(), &mut &*to.into_file())?;
         simulation::pause();
         std::fs::rename(left, &name)?;
         simulation::pause();
@@ -182,8 +188,9 @@ impl MappedMemory {
     /// Deletes memory that another process left under a name, unless that process lives: the volume
     /// may be a copy of that process's volume.
     pub fn remove_left(name: &Path) {
-        let is_free =
-            |file: OwnedFd| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let is_free = |file: Registered<OwnedFd>| {
+            flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        };
         if open_left(name, OFlags::RDONLY).is_ok_and(is_free) {
             MappedMemory::remove(name);
         }
@@ -223,7 +230,7 @@ impl MappedMemory {
     }
 
     /// A descriptor for a program that maps it.
-    pub fn descriptor(&self, writable: bool) -> Result<OwnedFd> {
+    pub fn descriptor(&self, writable: bool) -> Result<Registered<OwnedFd>> {
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let access = match writable {
             true => OFlags::RDWR,

@@ -28,7 +28,7 @@ use super::frames::FrameMeta;
 use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
-use adit_base::fork;
+use adit_base::fork::{self, Registered};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix};
@@ -124,7 +124,7 @@ impl VersionWord {
 pub(super) struct VersionWords {
     words: NonNull<VersionWord>,
     frames: u32,
-    file: OwnedFd,
+    file: Registered<OwnedFd>,
     /// Fork generation of its creation.
     generation: u32,
 }
@@ -154,7 +154,7 @@ impl VersionWords {
         Ok(VersionWords {
             words: NonNull::new(start.cast()).expect("the kernel maps nothing at 0"),
             frames,
-            file,
+            file: Registered::new(file),
             generation: fork::generation(),
         })
     }
@@ -229,9 +229,9 @@ unsafe fn ahead_counts<'m>(
 #[derive(Debug)]
 pub struct PublishedFrames {
     /// The cache's mapping, for reading.
-    pub memory: OwnedFd,
+    pub memory: Registered<OwnedFd>,
     /// The version words and the counts of blobs that are ahead, for reading.
-    pub versions: OwnedFd,
+    pub versions: Registered<OwnedFd>,
     /// Number of frames.
     pub frames: u32,
     /// Where the frames begin in the mapping, bytes.
@@ -239,10 +239,12 @@ pub struct PublishedFrames {
 }
 
 /// The same file, opened for reading only.
-pub(super) fn for_reading(file: &OwnedFd) -> Result<OwnedFd> {
+pub(super) fn for_reading(file: &OwnedFd) -> Result<Registered<OwnedFd>> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let opened = rustix::fs::open(own, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    opened.map_err(|errno| Error::with(from_rustix(errno), "open the cache for readers"))
+    opened
+        .map(Registered::new)
+        .map_err(|errno| Error::with(from_rustix(errno), "open the cache for readers"))
 }
 
 /// The reader's side, in another process: nothing here changes what it looks at.

@@ -21,12 +21,12 @@
 mod models;
 mod writer;
 
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::sync::atomic::{Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, numbers};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fstatfs, open};
 use rustix::io::{pread, pwrite, retry_on_intr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -156,9 +156,7 @@ fn count_of(other: u64) -> u64 {
 /// A tail, for the process that has the volume.
 #[derive(Debug)]
 pub struct TailMemory {
-    /// Before the file: unregistered before it is closed.
-    _guard: ChildGuard,
-    file: OwnedFd,
+    file: Registered<OwnedFd>,
     name: PathBuf,
     base: u64,
     capacity: u64,
@@ -197,9 +195,8 @@ pub(crate) fn name(mapping: &Path, slot: u64, generation: u32, nonce: u64) -> Op
 }
 
 impl TailMemory {
-    fn new(file: OwnedFd, name: PathBuf, base: u64, capacity: u64) -> TailMemory {
+    fn new(file: Registered<OwnedFd>, name: PathBuf, base: u64, capacity: u64) -> TailMemory {
         TailMemory {
-            _guard: fork::close_in_child(file.as_fd()),
             file,
             name,
             base,
@@ -320,7 +317,7 @@ impl TailMemory {
 
     /// A descriptor for a client. It has flags of its own: with some of them, a write would ignore
     /// its offset.
-    pub fn descriptor(&self) -> Result<OwnedFd> {
+    pub fn descriptor(&self) -> Result<Registered<OwnedFd>> {
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         numbers::high(|| open(own, flags, Mode::empty())).map_err(failed)

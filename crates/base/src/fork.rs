@@ -34,8 +34,9 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Is it a child of `vfork`, with its parent's memory and descriptors of its own? Known after
 /// [`install`].
 pub fn is_in_vfork() -> bool {
+    let process = PROCESS.load(Ordering::Relaxed);
     // SAFETY: no preconditions.
-    PROCESS.load(Ordering::Relaxed) != unsafe { libc::getpid() }
+    process != 0 && process != unsafe { libc::getpid() }
 }
 
 /// How many forks lie between the process that installed the hook and this one.
@@ -80,12 +81,12 @@ pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
 /// A descriptor that [`close_in_child`] has registered until it is closed. A program under
 /// `adit run` that closes all numbers leaves it alone.
 #[derive(Debug)]
-pub struct Registered<T: AsFd> {
+pub struct Registered<T: AsFd + Into<OwnedFd>> {
     fd: ManuallyDrop<T>,
     guard: ManuallyDrop<ChildGuard>,
 }
 
-impl<T: AsFd> Registered<T> {
+impl<T: AsFd + Into<OwnedFd>> Registered<T> {
     /// Registers it.
     pub fn new(fd: T) -> Registered<T> {
         Registered {
@@ -121,7 +122,7 @@ impl Registered<OwnedFd> {
     }
 }
 
-impl<T: AsFd> Drop for Registered<T> {
+impl<T: AsFd + Into<OwnedFd>> Drop for Registered<T> {
     fn drop(&mut self) {
         // Closed first, by the kernel: a program that closes all numbers does not close it in
         // between, and a function of `adit run` would leave it alone.
@@ -133,13 +134,13 @@ impl<T: AsFd> Drop for Registered<T> {
     }
 }
 
-impl<T: AsFd> AsFd for Registered<T> {
+impl<T: AsFd + Into<OwnedFd>> AsFd for Registered<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl<T: AsFd> std::ops::Deref for Registered<T> {
+impl<T: AsFd + Into<OwnedFd>> std::ops::Deref for Registered<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -156,9 +157,10 @@ pub fn keep_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
 
 fn register(places: &'static [AtomicI32], fd: RawFd) -> Option<&'static AtomicI32> {
     places.iter().find(|place| {
-        place
-            .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+        place.load(Ordering::Relaxed) < 0
+            && place
+                .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     })
 }
 

@@ -116,35 +116,32 @@ fn wait_until(max: Duration, is_so: impl Fn() -> bool) -> bool {
     }
 }
 
-/// Ends what [`take_turn`] began, also after a panic.
-struct Turn {
-    is_ours: bool,
-}
+/// This thread makes descriptors, also if that panics, until it drops this.
+struct Turn;
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        MAKES.store(false, Ordering::SeqCst);
         IS_MAKER.set(false);
-        if self.is_ours {
-            MAKES.store(false, Ordering::SeqCst);
-        }
     }
 }
 
 /// Waits until no other thread makes descriptors, and the program is in no call but long ones.
 fn take_turn() -> Turn {
-    let begin = Instant::now();
+    let mut begin = None;
     loop {
-        let is_free = || !MAKES.swap(true, Ordering::SeqCst);
-        let turn = Turn {
-            is_ours: wait_until(PATIENCE, is_free),
-        };
+        // First: a signal handler may close a descriptor.
         IS_MAKER.set(true);
+        // One that takes longer may be gone.
+        wait_until(PATIENCE, || !MAKES.swap(true, Ordering::SeqCst));
+        let turn = Turn;
         let are_none = || CALLS.load(Ordering::SeqCst) <= LONG.load(Ordering::SeqCst);
         if wait_until(HOLD, are_none) {
             return turn;
         }
-        if begin.elapsed() >= PATIENCE {
+        if begin.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
             LONG.store(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
+            LONG.fetch_min(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
             return turn;
         }
         drop(turn);

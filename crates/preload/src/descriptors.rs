@@ -280,16 +280,16 @@ fn number(close_on_exec: bool) -> Answer<c_int> {
                 false => libc::F_DUPFD,
             };
             let pattern = pattern.as_raw_fd();
-            of_program(
-                || real!(fcntl(pattern => c_int, command => c_int, 0 => libc::c_long) -> c_int),
+            of_program!(
+                real!(fcntl(pattern => c_int, command => c_int, 0 => libc::c_long) -> c_int)
             )
         }
         // No /proc, or no number left for the pattern; or a child of vfork opens the first file.
         None => {
             let flags = libc::O_PATH | if close_on_exec { libc::O_CLOEXEC } else { 0 };
             let name = c"/dev/null".as_ptr();
-            of_program(
-                || real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int),
+            of_program!(
+                real!(open(name => *const libc::c_char, flags => c_int, 0 => libc::mode_t) -> c_int)
             )
         }
     };
@@ -317,7 +317,7 @@ pub(crate) fn install(
         _ => Err(Errno::MFILE),
     };
     if let Err(error) = installed {
-        of_program(|| real!(close(fd => c_int) -> c_int));
+        of_program!(real!(close(fd => c_int) -> c_int));
         return Err(error);
     }
     Ok(fd)

@@ -184,10 +184,25 @@ static void *write_and_sync(void *argument) {
     }
 }
 
-/* A cancelled thread keeps no lock of the volume. */
+static void *open_fifo(void *name) {
+    open(name, O_RDONLY);
+    return NULL;
+}
+
+/* A cancelled thread keeps no lock of the volume. One may be in the opening of a FIFO of the host. */
 static void cancelled_threads(const char *root) {
     CHECK(chdir(root) == 0);
     file = make("cancelled", 0);
+    char fifo[] = "/tmp/adit-fifo-XXXXXX";
+    CHECK(mkdtemp(fifo) && rmdir(fifo) == 0 && mkfifo(fifo, 0600) == 0);
+    for (int i = 0; i < 10; i++) {
+        pthread_t thread;
+        void *result;
+        CHECK(pthread_create(&thread, NULL, open_fifo, fifo) == 0);
+        usleep(2000);
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    }
+    CHECK(unlink(fifo) == 0);
     for (int i = 0; i < 100; i++) {
         pthread_t thread;
         void *result;

@@ -5,7 +5,7 @@ use super::link::Link;
 use super::mapped::Mapped;
 use super::resume::Waiting;
 use super::tail::Tails;
-use adit_base::fork;
+use adit_base::fork::{self, Registered};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_fs::Credentials;
@@ -136,7 +136,6 @@ pub(super) fn connect_link(
         _ => None,
     };
     let memory = SessionMemory::map(memory.as_fd())?;
-    let socket = (fork::close_in_child(socket.as_fd()), socket);
     Ok(Link::new(memory, cache, socket, &begun))
 }
 
@@ -145,7 +144,7 @@ pub(super) fn connect_link(
 pub(super) fn leave(address: &str, key: Key) -> Result<(OwnedFd, Key)> {
     match ask(address, false, false, Aim::Leave(key))? {
         (_, Answer::Refused(error), _) => Err(error),
-        (socket, Answer::Left(key), _) => Ok((socket, key)),
+        (socket, Answer::Left(key), _) => Ok((socket.into_inner(), key)),
         _ => Err(super::foreign()),
     }
 }
@@ -168,17 +167,18 @@ fn ask(
     read_only: bool,
     comes_back: bool,
     aim: Aim,
-) -> Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
+) -> Result<(Registered<OwnedFd>, Answer, Vec<OwnedFd>)> {
     let (path, volume) = parts(address);
     #[cfg(feature = "internal")]
     if let Some(server) = super::simulated::server() {
-        return server(Request {
+        let asked = server(Request {
             hello: Hello::ours(),
             volume: volume.to_owned(),
             read_only,
             comes_back,
             aim,
         });
+        return asked.map(|(socket, answer, with)| (Registered::new(socket), answer, with));
     }
     if path.is_empty() {
         let what = "connect to a server: the address is unix:SOCKET or unix:SOCKET,VOLUME";
@@ -202,9 +202,8 @@ fn ask(
 pub(crate) fn connected(
     name: &SocketAddrUnix,
     answer_max: Duration,
-) -> rustix::io::Result<OwnedFd> {
-    let unconnected = || unconnected(SocketFlags::empty());
-    let socket = numbers::alone(|| unconnected().map(numbers::raised))?;
+) -> rustix::io::Result<Registered<OwnedFd>> {
+    let socket = numbers::high(|| unconnected(SocketFlags::empty()))?;
     set_socket_timeout(&socket, Timeout::Send, Some(answer_max))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(answer_max))?;
     // With a timeout, a signal interrupts it even where handlers restart calls.

@@ -9,7 +9,7 @@ use super::arena::Arena;
 use super::mapped::Mapped;
 use super::{Connection, foreign};
 use adit_base::clock::monotonic_ns;
-use adit_base::fork::ChildGuard;
+use adit_base::fork::Registered;
 use adit_base::patience::Patience;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -74,9 +74,7 @@ pub(super) struct Link {
 
 /// The connection to a server.
 pub(super) struct Socket {
-    /// Before the descriptor: unregistered before it is closed.
-    _guard: ChildGuard,
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Registered<OwnedFd>,
 }
 
 /// The session's own words about a slot, in a cache line of the thread that has the slot.
@@ -133,7 +131,7 @@ impl Link {
     pub(super) fn new(
         memory: SessionMemory,
         cache: Option<Mapped>,
-        (guard, socket): (ChildGuard, OwnedFd),
+        socket: Registered<OwnedFd>,
         begun: &Begun,
     ) -> Link {
         /// The next link's number.
@@ -143,10 +141,7 @@ impl Link {
             memory: Arc::new(memory),
             arena: OnceLock::new(),
             cache,
-            socket: Mutex::new(Some(Arc::new(Socket {
-                _guard: guard,
-                fd: socket,
-            }))),
+            socket: Mutex::new(Some(Arc::new(Socket { fd: socket }))),
             free: AtomicU64::new((1 << SLOTS) - 1),
             is_lost: AtomicBool::new(false),
             opening: begun.opening,

@@ -68,5 +68,5 @@ impl Identity {
 /// Connects to a name. Blocks for a while when many wait to be accepted.
 pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    connected(&address, timeout)
+    connected(&address, timeout).map(adit_base::fork::Registered::into_inner)
 }

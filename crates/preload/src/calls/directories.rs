@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
             pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
         Place::Host(host) => {
-            of_program(|| real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR))
+            of_program!(real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR))
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::renewed::InChild;
 pub(crate) use attributes::note_device;
 pub(crate) use exec::inherit;
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
-pub(crate) use numbers::{is_ours, of_program};
+pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
 
 /// In a thread that forks: the tables of these functions.
@@ -60,6 +60,19 @@ macro_rules! of_descriptor {
 }
 use of_descriptor;
 
+/// What a call of the C library's that gives or takes away a number answers. The threads of Adit in
+/// this process make no descriptor meanwhile. A macro: a thread that is cancelled in the call leaves
+/// the frame of the C function.
+macro_rules! of_program {
+    ($result:expr) => {{
+        let call = adit_base::numbers::ProgramCall::begin();
+        let result = $result;
+        drop(call);
+        result
+    }};
+}
+pub(crate) use of_program;
+
 /// What the C library answered. The functions of a table that begins with `made` make numbers, of
 /// which that function is told.
 macro_rules! of_host {
@@ -67,7 +80,7 @@ macro_rules! of_host {
         $result
     };
     ([$made:path], $result:expr) => {
-        $made($crate::calls::of_program(|| $result))
+        $made($crate::calls::of_program!($result))
     };
 }
 use of_host;

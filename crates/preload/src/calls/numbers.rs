@@ -3,6 +3,7 @@
 //! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
 
 use crate::answer::{Answer, ToC, errno, set_errno};
+use crate::calls::of_program;
 use crate::descriptors::{self, Open};
 use crate::message::say_once;
 use crate::real::real;
@@ -15,13 +16,6 @@ use libc::{c_int, c_long, c_uint, c_ulong};
 /// Is it the process that the table belongs to? Not after vfork, in the child.
 pub(crate) fn is_ours() -> bool {
     !fork::is_in_vfork()
-}
-
-/// Does what gives or takes away a number. The server of a shared volume, in threads of this
-/// process, makes no descriptor meanwhile.
-pub(crate) fn of_program<T>(call: impl FnOnce() -> T) -> T {
-    let _call = ProgramCall::begin();
-    call()
 }
 
 /// Does the open volume itself need this number? A forked child has a copy of its parent's only. One
@@ -113,21 +107,21 @@ unsafe extern "C" fn closefrom(first: c_int) {
 /// Lets the kernel duplicate a number; puts the same file behind the new one.
 fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if !is_ours() {
-        let new = of_program(duplicate);
+        let new = of_program!(duplicate());
         if new >= 0 {
             descriptors::put_in_vfork(new, descriptors::get(old).as_deref());
         }
         return new;
     }
     let open = descriptors::get(old).map(|open| open.clone());
-    let new = of_program(duplicate);
+    let new = of_program!(duplicate());
     let Some(open) = open else {
         return descriptors::is_of_host(new);
     };
     if new >= 0
         && let Err(error) = descriptors::put(new, open)
     {
-        of_program(|| real!(close(new => c_int) -> c_int));
+        of_program!(real!(close(new => c_int) -> c_int));
         return Answer::<c_int>::Err(error).to_c() as c_int;
     }
     new
@@ -142,8 +136,16 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// that is replaced) goes to the old file or to the new one.
 fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if old == new {
-        return of_program(duplicate);
+        return of_program!(duplicate());
     }
+    // Once more, while no thread of Adit makes descriptors.
+    let duplicate = || match is_the_volumes(new) {
+        true => {
+            set_errno(Errno::BUSY);
+            -1
+        }
+        false => duplicate(),
+    };
     if is_the_volumes(new) {
         say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
         set_errno(Errno::BUSY);
@@ -163,7 +165,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         if let Some(after) = &after {
             descriptors::put(new, after.clone())?;
         }
-        let done = of_program(duplicate);
+        let done = of_program!(duplicate());
         match after {
             // The number keeps what it had.
             Some(_) if done < 0 => descriptors::put(new, before)?,
@@ -212,7 +214,7 @@ macro_rules! fcntl {
                 None => {
                     match command {
                         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-                            descriptors::is_of_host(of_program(hand_on))
+                            descriptors::is_of_host(of_program!(hand_on()))
                         }
                         _ => hand_on(),
                     }

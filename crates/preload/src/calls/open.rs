@@ -189,7 +189,7 @@ macro_rules! temporary {
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
-                of_program(|| crate::real::real!(
+                of_program!(crate::real::real!(
                     $name(template => *mut c_char $(, $argument => c_int)*) -> c_int
                 ))
             })

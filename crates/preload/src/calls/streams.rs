@@ -325,7 +325,7 @@ macro_rules! fopen {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { open_path(name, mode) }.unwrap_or_else(|host| of_program(|| real!($name(
+            unsafe { open_path(name, mode) }.unwrap_or_else(|host| of_program!(real!($name(
                 host.pointer(name) => *const c_char, mode => *const c_char
             ) -> *mut FILE)))
         }
@@ -341,7 +341,7 @@ macro_rules! fopen {
                 // SAFETY: as above.
                 return pointer(unsafe { reopen(name, mode, stream) });
             }
-            of_program(|| real!($again(
+            of_program!(real!($again(
                 name => *const c_char, mode => *const c_char, stream => *mut FILE
             ) -> *mut FILE))
         }

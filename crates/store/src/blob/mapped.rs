@@ -24,7 +24,6 @@ use rustix::fs::{
 use rustix::io::{pread, pwrite, retry_on_intr};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -173,10 +172,11 @@ impl MappedMemory {
     pub fn take_over_as(name: PathBuf, left: &Path) -> Result<MappedMemory> {
         let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
         // A process that is killed between these leaves a memory that has both.
-        let from = numbers::high(|| File::open(&of_left).map(OwnedFd::from))?;
+        let from = open_left(&of_left, OFlags::RDONLY)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let to = numbers::high(|| open(of_name, flags, mode)).map_err(from_rustix)?;
+        fchmod(&to, mode).map_err(from_rustix)?; // whatever this process masks
         std::io::copy(&mut &*from.into_file(), &mut &*to.into_file())?;
         simulation::pause();
         std::fs::rename(left, &name)?;

@@ -399,8 +399,8 @@ fn a_path_has_one_server_and_nobodys_file_is_replaced() {
     assert!(errors.contains("ENAMETOOLONG"), "{errors}");
 }
 
-/// The socket that a dead server leaves. This one never listened: a process that another test forks meanwhile
-/// has a copy of it for a moment, and would answer.
+/// The socket that a dead server leaves. This one never listened: a process that another test forks
+/// meanwhile has a copy of it for a moment, and would answer.
 fn leave_dead_socket(path: &Path) {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC;

@@ -306,7 +306,7 @@ struct Forking {
     volume: Option<Fork>,
     /// Nothing of the volume is open: the child opens it for itself.
     is_unused: bool,
-    /// The child gets no number that a thread is just making a descriptor with.
+    /// No thread of Adit makes a descriptor during the fork: the child would inherit it.
     _call: ProgramCall,
 }
 

@@ -189,7 +189,8 @@ static void *open_fifo(void *name) {
     return NULL;
 }
 
-/* A cancelled thread keeps no lock of the volume. One may be in the opening of a FIFO of the host. */
+/* A cancelled thread keeps no lock of the volume. Some are cancelled while they open a FIFO of the
+ * host. */
 static void cancelled_threads(const char *root) {
     CHECK(chdir(root) == 0);
     file = make("cancelled", 0);

@@ -60,9 +60,9 @@ macro_rules! of_descriptor {
 }
 use of_descriptor;
 
-/// What a call of the C library's that gives or takes away a number answers. The threads of Adit in
-/// this process make no descriptor meanwhile. A macro: a thread that is cancelled in the call leaves
-/// the frame of the C function.
+/// Does a call of the C library that gives or takes away a number, and returns its result. The
+/// threads of Adit in this process make no descriptor during the call. It is a macro because a
+/// cancelled thread is unwound: the C library must find the call in the frame of the C function.
 macro_rules! of_program {
     ($result:expr) => {{
         let call = adit_base::numbers::ProgramCall::begin();

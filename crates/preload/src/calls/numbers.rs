@@ -28,7 +28,8 @@ fn is_the_volumes(fd: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if descriptors::get(fd).is_some() {
+    let is_of_volume = descriptors::get(fd).is_some();
+    if is_of_volume {
         if is_ours() {
             let closed = inside::call(|| {
                 drop(descriptors::take(fd));
@@ -42,7 +43,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         }
     }
     let _call = ProgramCall::begin();
-    if is_the_volumes(fd) {
+    if !is_of_volume && is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
         set_errno(Errno::BADF);
         return -1;
@@ -138,7 +139,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     if old == new {
         return of_program!(duplicate());
     }
-    // Once more, while no thread of Adit makes descriptors.
+    // A thread of Adit may have got this number since. It makes no descriptor during the call.
     let duplicate = || match is_the_volumes(new) {
         true => {
             set_errno(Errno::BUSY);

@@ -48,7 +48,8 @@ pub fn mappings(directory: &Path) -> Result<Vec<Mapping>> {
 
 /// Deletes a mapping of a dead process: what exists only there is gone. Says how much it was.
 ///
-/// Errors: `EBUSY` while its process lives or another one looks at it, `EINVAL` for another kind of file.
+/// Errors: `EBUSY` while its process lives or another process looks at it, `EINVAL` for another kind
+/// of file.
 pub fn remove_mapping(path: &Path) -> Result<Mapping> {
     let fail = |errno, what: &str| {
         let what = format!("remove {}: {what}", path.display());
@@ -58,7 +59,10 @@ pub fn remove_mapping(path: &Path) -> Result<Mapping> {
         return fail(Errno::NOENT, "it isn't there");
     };
     if matches!(leftover.content, Content::Live(_)) {
-        return fail(Errno::BUSY, "its process lives, or another one looks at it");
+        return fail(
+            Errno::BUSY,
+            "its process lives, or another process looks at it",
+        );
     }
     if volume_of(&leftover.path).is_none() {
         return fail(Errno::INVAL, "its name is none of a mapping");

@@ -243,7 +243,7 @@ impl Resolution {
             Kind::OtherBoot if !facts.same_image => {}
             Kind::OtherBoot if known.unsaved.is_some_and(|unsaved| unsaved.is_none()) => {}
             Kind::OtherBoot => self.other_boot.push(known.described()),
-            // What that is a copy of is looked for, too.
+            // A copy doesn't count: its original is looked for, too.
             _ => self.found_last.memory |= !known.is_copy(),
         }
     }

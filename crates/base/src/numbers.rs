@@ -10,15 +10,16 @@
 //! other processes no calls are announced, and the threads that make descriptors wait only for each
 //! other.
 //!
-//! Invariant: neither side waits for the other longer than [`PATIENCE`]. A program may be in `open`
-//! of a FIFO for hours, or leave a call by `longjmp`. While a thread waits for such a call, the
-//! program's other calls go on.
+//! Invariant: a thread of Adit waits for a call at most [`PATIENCE`]: a program may be in `open` of a
+//! FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other calls go on. A call
+//! waits for a thread of Adit that makes descriptors as long as that is there, at most
+//! [`MAKER_MAX`].
 
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Numbers from this one on are high: programs have plans for lower ones.
@@ -26,9 +27,15 @@ pub const FIRST_HIGH: RawFd = 256;
 /// The numbers below are those of the standard streams.
 pub const FIRST_FREE: RawFd = 3;
 
-/// The longest wait of a call for a thread of Adit, and of such a thread for a call. Beside busy
-/// processes either may lose its core in between.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// The longest wait of a thread of Adit for a call. Beside busy processes the program's thread may
+/// lose its core in the middle of a call.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest wait of a call for a thread of Adit, and of such a thread for another one: it has a
+/// low number until it is moved, which a call that went on could replace. An allocator that opens a
+/// file under its lock keeps such a thread from ending.
+const MAKER_MAX: Duration = Duration::from_secs(5);
+/// After this time a call looks whether the thread that it waits for still is there.
+const LOOK: Duration = Duration::from_millis(20);
 /// While a thread of Adit waits for a call, it lets the program's other calls begin this often.
 const HOLD: Duration = Duration::from_millis(2);
 
@@ -36,8 +43,9 @@ const HOLD: Duration = Duration::from_millis(2);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// How many of these calls took longer than [`PATIENCE`]: threads of Adit wait for them no more.
 static LONG: AtomicU32 = AtomicU32::new(0);
-/// A thread makes descriptors.
-static MAKES: AtomicBool = AtomicBool::new(false);
+/// The thread that makes descriptors; [`NOBODY`].
+static MAKER: AtomicI32 = AtomicI32::new(NOBODY);
+const NOBODY: i32 = 0;
 
 thread_local! {
     /// This thread makes descriptors; it may close some meanwhile.
@@ -53,7 +61,7 @@ impl ProgramCall {
     #[inline]
     pub fn begin() -> ProgramCall {
         CALLS.fetch_add(1, Ordering::SeqCst);
-        if MAKES.load(Ordering::SeqCst) {
+        if MAKER.load(Ordering::SeqCst) != NOBODY {
             ProgramCall::wait();
         }
         ProgramCall(())
@@ -66,12 +74,28 @@ impl ProgramCall {
             return;
         }
         let begin = Instant::now();
-        while MAKES.load(Ordering::SeqCst) && begin.elapsed() < PATIENCE {
+        while is_there_a_maker() && begin.elapsed() < MAKER_MAX {
             end_call();
-            wait_until(PATIENCE, || !MAKES.load(Ordering::SeqCst));
+            wait_until(LOOK, || MAKER.load(Ordering::SeqCst) == NOBODY);
             CALLS.fetch_add(1, Ordering::SeqCst);
         }
     }
+}
+
+/// Does a thread make descriptors? One that was killed in a child of `vfork`, whose memory is its
+/// parent's, does no more.
+fn is_there_a_maker() -> bool {
+    let maker = MAKER.load(Ordering::SeqCst);
+    if maker == NOBODY {
+        return false;
+    }
+    // SAFETY: signal 0 is none; the call only looks whether there is such a thread.
+    let is_gone = unsafe { libc::syscall(libc::SYS_tkill, maker, 0) } != 0
+        && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    if is_gone {
+        let _ = MAKER.compare_exchange(maker, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
+    }
+    !is_gone
 }
 
 impl Drop for ProgramCall {
@@ -118,25 +142,24 @@ fn wait_until(max: Duration, is_so: impl Fn() -> bool) -> bool {
     }
 }
 
-/// This thread makes descriptors until the value is dropped, by a panic, too.
-struct Turn;
+/// This thread, of that number, makes descriptors until the value is dropped, by a panic, too.
+struct Turn(i32);
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        MAKES.store(false, Ordering::SeqCst);
+        let _ = MAKER.compare_exchange(self.0, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
         IS_MAKER.set(false);
     }
 }
 
 /// Waits until no other thread makes descriptors, and the program is in no call but long ones.
 fn take_turn() -> Turn {
+    let own = rustix::thread::gettid().as_raw_nonzero().get();
     let mut begin = None;
     loop {
         // First: a signal handler may close a descriptor.
         IS_MAKER.set(true);
-        // A thread that takes longer may have been killed in a child of `vfork`.
-        wait_until(PATIENCE, || !MAKES.swap(true, Ordering::SeqCst));
-        let turn = Turn;
+        let turn = take_turn_of_makers(own);
         let are_none = || CALLS.load(Ordering::SeqCst) <= LONG.load(Ordering::SeqCst);
         if wait_until(HOLD, are_none) {
             return turn;
@@ -149,6 +172,22 @@ fn take_turn() -> Turn {
         drop(turn);
         wait_until(HOLD, || CALLS.load(Ordering::SeqCst) == 0);
     }
+}
+
+/// Waits until no other thread makes descriptors.
+fn take_turn_of_makers(own: i32) -> Turn {
+    let begin = Instant::now();
+    let take = || {
+        let taken = MAKER.compare_exchange(NOBODY, own, Ordering::SeqCst, Ordering::SeqCst);
+        taken.is_ok()
+    };
+    while !wait_until(LOOK, take) {
+        if is_there_a_maker() && begin.elapsed() >= MAKER_MAX {
+            MAKER.store(own, Ordering::SeqCst);
+            break;
+        }
+    }
+    Turn(own)
 }
 
 /// Makes descriptors while the program is in no call that gives or takes away a low number.
@@ -185,7 +224,7 @@ pub fn duplicate(fd: impl AsFd) -> rustix::io::Result<Registered<OwnedFd>> {
 pub(crate) fn in_child() {
     CALLS.store(0, Ordering::Relaxed);
     LONG.store(0, Ordering::Relaxed);
-    MAKES.store(false, Ordering::Relaxed);
+    MAKER.store(NOBODY, Ordering::Relaxed);
     IS_MAKER.set(false);
 }
 
@@ -200,11 +239,12 @@ mod tests {
 
     #[test]
     fn nobody_makes_a_descriptor_while_the_program_is_in_a_call() {
-        const ROUNDS: u32 = 500;
-        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        const ROUNDS: u32 = 50;
         // A round that takes long is no proof, since neither side waits for ever: its batch isn't
         // judged.
-        const BATCHES: u32 = 40;
+        const BATCHES: u32 = 300;
+        const LIMIT: Duration = Duration::from_secs(240);
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (makers, met, late) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
         let meet = || met.fetch_add(makers.load(Ordering::SeqCst), Ordering::SeqCst);
         let rounds = |work: &dyn Fn()| {
@@ -228,8 +268,8 @@ mod tests {
                 makers.fetch_sub(1, Ordering::SeqCst);
             });
         };
-        let mut judged = 0;
-        for _ in 0..BATCHES {
+        let (mut judged, begin) = (0, Instant::now());
+        while judged < BATCHES && begin.elapsed() < LIMIT {
             std::thread::scope(|scope| {
                 scope.spawn(|| rounds(&call));
                 scope.spawn(|| rounds(&make));
@@ -243,7 +283,44 @@ mod tests {
         }
         assert!(judged > 0, "each batch had a round of {:?}", PATIENCE / 2);
         assert_eq!(CALLS.load(Ordering::SeqCst), 0);
-        assert!(!MAKES.load(Ordering::SeqCst));
+        assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
+    }
+
+    /// It was killed in a child of `vfork`: each call of the program waited for it.
+    #[test]
+    fn nobody_waits_for_a_maker_that_is_gone() {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get());
+        let ended = ended.join().expect("ended");
+        for makes in [false, true] {
+            MAKER.store(ended, Ordering::SeqCst);
+            match makes {
+                false => drop(ProgramCall::begin()),
+                true => alone(|| ()),
+            }
+            assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
+        }
+    }
+
+    /// It lost its core for half a second, with a low number.
+    #[test]
+    fn a_call_waits_for_a_maker_that_takes_long() {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_made = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                alone(|| {
+                    is_made.store(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(500));
+                    is_made.store(2, Ordering::SeqCst);
+                });
+            });
+            while is_made.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let _call = ProgramCall::begin();
+            assert_eq!(is_made.load(Ordering::SeqCst), 2);
+        });
     }
 
     /// A program in `open` of a FIFO: the first descriptor waits for it a little, the next ones

@@ -104,6 +104,20 @@ fn who_forgets_the_directory_has_everything() {
     assert!(files(one.path()).is_empty());
 }
 
+/// On a file system of a disk: the next opening didn't look there.
+#[test]
+fn who_forgets_a_directory_on_a_disk_has_everything() {
+    let place = Place::new();
+    let memory = place.path("memory");
+    std::fs::create_dir(&memory).expect("made");
+    let place = killed(&memory);
+    assert!(is_there(&place), "seen");
+    assert_eq!(look(&place), "");
+    assert_eq!(change(&place, &[]), "");
+    assert!(is_there(&place), "taken over");
+    assert!(files(&memory).is_empty());
+}
+
 #[test]
 fn an_owner_with_another_directory_is_found_through_a_loop_device() {
     let place = Place::with_volume();

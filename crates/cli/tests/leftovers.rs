@@ -8,6 +8,7 @@ mod support;
 
 use adit::{OpenOptions, Volume, VolumeOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -413,7 +414,138 @@ fn root_sees_what_another_user_left() {
     for words in LOOKS {
         look(&place, words, "v.adit");
     }
+    // The service has everything, too.
+    if !reaches(&place) {
+        return adit_skip::skip("another user can't run adit here");
+    }
+    let as_service = |words: &[&str]| {
+        let mut command = place.command(words);
+        command.uid(USER);
+        let output = place.end(command);
+        assert!(output.status.success(), "{words:?}: {}", told(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    as_service(&["mkdir", "v.adit", "/d"]);
+    as_service(&["rmdir", "v.adit", "/d"]);
+    assert_eq!(files(&as_service(&["ls", "v.adit"])), FILES);
     all_is_there(&place);
+}
+
+/// The copy of a service's volume belonged to root, so what the service had left was "left by user
+/// 1000, who is neither root, nor this user, nor the image's owner", and the copy wasn't shown.
+#[test]
+fn root_looks_at_its_copy_of_what_another_user_left() {
+    if !is_root() {
+        return adit_skip::skip("only root can be somebody else");
+    }
+    let place = Place::with_volume();
+    for path in [place.path("."), place.path("v.adit")] {
+        std::os::unix::fs::chown(path, Some(USER), None).expect("given away");
+    }
+    let mut command = owner_command(&place.path("v.adit"));
+    command.uid(USER);
+    kill(start(command));
+    let left = mappings(&place, &place.path("v.adit"))[0].clone();
+    std::fs::copy(place.path("v.adit"), place.path("bak.adit")).expect("copied");
+    let shows_the_copy = |case: &str| {
+        for words in LOOKS {
+            look(&place, words, "bak.adit");
+        }
+        let output = place.run(&["ls", "bak.adit"]);
+        assert!(
+            output.status.success() && output.stdout.is_empty(),
+            "{case}"
+        );
+        let said = told(&output);
+        for word in ["bak.adit: ", "not shown here", left.to_str().expect("text")] {
+            assert!(said.contains(word), "{case}: {word}: {said}");
+        }
+        let errors = place.fails(1, &["mkdir", "bak.adit", "/d"]);
+        for word in ["EOWNERDEAD", "another file", "takeover = leave"] {
+            assert!(errors.contains(word), "{case}: {word}: {errors}");
+        }
+    };
+    shows_the_copy("another user's");
+    // Another version's.
+    let mut bytes = std::fs::read(&left).expect("read");
+    bytes[8] ^= 1;
+    std::fs::write(&left, &bytes).expect("written");
+    shows_the_copy("another version's");
+    bytes[8] ^= 1;
+    std::fs::write(&left, &bytes).expect("written");
+    place.ok(&["mkdir", "bak.adit", "/d", "--takeover", "leave"]);
+    all_is_there(&place);
+}
+
+/// The refusal named one mapping, advised to give up "that data", and `discard` deleted the good one
+/// beside it, too.
+#[test]
+fn a_refusal_names_what_its_way_out_would_delete_too() {
+    let place = killed();
+    let good = mappings(&place, &place.path("v.adit"))[0].clone();
+    // A careful operator saves the mapping first.
+    let mut saved = good.clone().into_os_string();
+    saved.push(".bak");
+    let saved = PathBuf::from(saved);
+    std::fs::copy(&good, &saved).expect("copied");
+    let saved = saved.to_str().expect("text");
+    for words in [&["ls", "v.adit"][..], &["mkdir", "v.adit", "/d"]] {
+        let errors = place.fails(1, words);
+        let good = format!("in {}, which could be taken over", good.display());
+        let way = format!("adit mappings --remove {saved}");
+        for word in ["EOWNERDEAD", "80 KiB of data", &good, &way] {
+            assert!(errors.contains(word), "{word}: {errors}");
+        }
+    }
+    place.ok(&["mappings", "--remove", saved]);
+    all_is_there(&place);
+}
+
+#[test]
+fn who_looks_discards_nothing_and_says_so() {
+    let place = killed();
+    let output = place.run(&["ls", "v.adit", "--takeover", "discard"]);
+    let said = told(&output);
+    assert!(
+        said.contains("left where it is, and not shown: 80 KiB"),
+        "{said}"
+    );
+    assert_eq!(files(&String::from_utf8_lossy(&output.stdout)), 0);
+    all_is_there(&place);
+}
+
+/// Root opened the older image without a word.
+#[test]
+fn an_older_image_beside_what_a_stranger_left_is_told() {
+    if !is_root() {
+        return adit_skip::skip("only root can be somebody else");
+    }
+    let place = Place::with_volume();
+    std::fs::copy(place.path("v.adit"), place.path("older")).expect("copied");
+    let owner = start(owner_command(&place.path("v.adit")));
+    let left = mappings(&place, &place.path("v.adit"))[0].clone();
+    kill(owner);
+    std::os::unix::fs::chown(&left, Some(USER), None).expect("given away");
+    std::fs::copy(place.path("v.adit"), place.path("newer")).expect("copied");
+    std::fs::copy(place.path("older"), place.path("v.adit")).expect("put back");
+    let said = told(&place.run(&["ls", "v.adit"]));
+    for word in [
+        "isn't believed",
+        "newer image",
+        left.to_str().expect("text"),
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    std::fs::copy(place.path("newer"), place.path("v.adit")).expect("put back");
+    std::os::unix::fs::chown(&left, Some(0), None).expect("given back");
+    all_is_there(&place);
+}
+
+/// Can another user run `adit` in that directory?
+fn reaches(place: &Place) -> bool {
+    let mut command = place.command(&["--version"]);
+    command.uid(USER);
+    command.output().is_ok_and(|output| output.status.success())
 }
 
 /// A user who may write the image, but not read what root's process left.
@@ -429,12 +561,7 @@ fn who_may_not_read_what_was_left_is_refused() {
     };
     mode(place.path("."), 0o777);
     mode(place.path("v.adit"), 0o666);
-    let reachable = {
-        let mut command = place.command(&["--version"]);
-        command.uid(USER);
-        command.output().is_ok_and(|output| output.status.success())
-    };
-    if !reachable {
+    if !reaches(&place) {
         return adit_skip::skip("another user can't run adit here");
     }
     for words in [&["ls", "v.adit"][..], &["mkdir", "v.adit", "/d"]] {
@@ -479,6 +606,22 @@ fn names_that_somebody_else_took_are_in_nobodys_way() {
         }
     }
     assert!(squatted.len() > 70);
+    // Whoever opens a file with a lease waits 45 s, or is told to come again.
+    let leased = path.with_file_name(format!("adit-{}-x", &name[5..37]));
+    std::fs::write(&leased, "squatted").expect("written");
+    std::os::unix::fs::chown(&leased, Some(USER), None).expect("given away");
+    let lease = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&leased)
+        .expect("opened");
+    // SAFETY: plain numbers; the descriptor is open. Who asks for the file sends a signal, which is
+    // ignored.
+    let has_lease = unsafe {
+        libc::fcntl(lease.as_raw_fd(), libc::F_SETSIG, libc::SIGURG)
+            | libc::fcntl(lease.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    assert_eq!(has_lease, 0, "{}", std::io::Error::last_os_error());
+    squatted.push(leased);
     // As a living owner would have it.
     let locked: Vec<std::fs::File> = (squatted.iter())
         .map(|path| {
@@ -501,7 +644,26 @@ fn names_that_somebody_else_took_are_in_nobodys_way() {
 
 #[test]
 fn without_descriptors_the_opening_is_refused_and_nothing_is_lost() {
-    let place = killed();
+    without_descriptors(None);
+}
+
+/// The table of mounts couldn't be read, so the directory that the volume names wasn't looked at.
+#[test]
+fn without_descriptors_memory_in_another_directory_is_not_passed_by() {
+    let memory = tempfile::tempdir_in("/dev/shm").expect("made");
+    without_descriptors(Some(memory.path()));
+}
+
+fn without_descriptors(memory: Option<&Path>) {
+    let place = Place::with_volume();
+    let leave = || {
+        let mut command = owner_command(&place.path("v.adit"));
+        if let Some(memory) = memory {
+            command.env("ADIT_TEST_SURVIVE_IN", memory);
+        }
+        kill(start(command));
+    };
+    leave();
     let mut refused = 0;
     for limit in 4..24 {
         for words in ["ls v.adit", "mkdir v.adit /d"] {
@@ -517,6 +679,7 @@ fn without_descriptors_the_opening_is_refused_and_nothing_is_lost() {
                     assert_eq!(files(&shown), FILES, "limit {limit}: {}", told(&output));
                 } else {
                     place.ok(&["rmdir", "v.adit", "/d"]);
+                    leave();
                 }
             } else {
                 refused += 1;

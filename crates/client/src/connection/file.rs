@@ -284,17 +284,11 @@ fn read_pieces(
             offset: offset.saturating_add(done as u64),
             hint: taken.link.cache.is_some() && done == 0,
         };
-        let got = match taken.send(message) {
-            Ok(reply) => {
-                if done == 0 {
-                    taken.note_hints(file, offset, reply.value as usize, reply.hint);
-                }
-                reply.value as usize
-            }
-            // The bytes before the failure were read.
-            Err(Failure::Error(_)) if done > 0 => return Ok(done),
-            Err(failure) => return Err(failure),
-        };
+        let reply = taken.send(message)?;
+        let got = reply.value as usize;
+        if done == 0 {
+            taken.note_hints(file, offset, got, reply.hint);
+        }
         if got > len {
             return Err(super::foreign().into());
         }

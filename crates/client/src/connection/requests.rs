@@ -443,12 +443,7 @@ impl Requests {
                 offset: offset.saturating_add(done as u64),
                 hint: taken.link.cache.is_some() && done == 0,
             };
-            let reply = match self.send(taken, message).await {
-                Ok(reply) => reply,
-                // The bytes before the failure were read.
-                Err(Failure::Error(_)) if done > 0 => return Ok(done as u64),
-                Err(failure) => return Err(failure),
-            };
+            let reply = self.send(taken, message).await?;
             let got = reply.value as usize;
             if got > len {
                 return Err(super::foreign().into());

@@ -591,3 +591,51 @@ fn reads_of_one_call_go_into_buffers_of_the_session() {
         assert!(is_page(memory, page), "page {page}");
     }
 }
+
+/// A read of several messages said that the file ends where a page can't be read: a copy of it was
+/// short, without an error.
+#[test]
+fn a_page_that_cannot_be_read_is_no_end_of_the_file() {
+    const LEN: usize = 3 << 20;
+    const BAD: usize = 2 << 20;
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let path = directory.path().join("v.adit");
+    let image = path.to_str().expect("text");
+    let mut mkfs = adit::MkfsOptions::new();
+    mkfs.size_bytes(64 << 20).data_checksums(true);
+    Volume::mkfs(image, &mkfs).expect("formatted");
+    let volume = Volume::open(image).expect("opened");
+    let mut content = vec![7; LEN];
+    let mark = [0xa5; 4096];
+    content[BAD..BAD + 4096].copy_from_slice(&mark);
+    volume.write("/f", &content).expect("written");
+    volume.close().expect("closed");
+    let mut bytes = std::fs::read(&path).expect("read");
+    let mut pages = bytes.chunks_exact_mut(4096);
+    let page = pages.find(|page| *page == mark).expect("it is at home");
+    page[100] ^= 1;
+    std::fs::write(&path, bytes).expect("damaged");
+
+    let served = Served::new(Volume::open(image).expect("opened"));
+    let session = Volume::open(&served.address()).expect("connected");
+    for volume in [served.volume(), &session] {
+        for direct in [false, true] {
+            let mut options = OpenOptions::new();
+            options.read(true).direct(direct);
+            let file = volume.open_file("/f", &options).expect("opened");
+            let mut buffer = volume.buffer(LEN).expect("memory");
+            let memory = buffer.try_mut().expect("mine");
+            let read = file.read_at(memory, 0).map_err(|error| error.errno());
+            assert_eq!(read, Err(Errno::IO), "direct: {direct}");
+            let read = file.read_at(&mut memory[..BAD], 0).expect("sound");
+            assert_eq!(read, BAD);
+            let pending = file.read_at_async(buffer, 0);
+            let read = pending
+                .wait()
+                .map(|read| read.len())
+                .map_err(|error| error.errno());
+            assert_eq!(read, Err(Errno::IO), "direct: {direct}");
+        }
+    }
+    drop(session);
+}

@@ -151,10 +151,12 @@ impl Leftover {
         purpose: Purpose,
         own: Option<&Path>,
     ) -> Result<Vec<Leftover>> {
+        // A name of another form counts like one of this opening.
+        let waits = |name: Option<ParsedName>| name.is_none_or(|name| name.is_sealed_by(opening));
         let mut found = Vec::new();
         for path in Leftover::paths(directory, &prefix(volume_id))? {
             if own != Some(&*path)
-                && let Some(leftover) = Leftover::open(path, opening, purpose)?
+                && let Some(leftover) = Leftover::open(path, purpose, waits)?
             {
                 found.push(leftover);
             }
@@ -162,9 +164,9 @@ impl Leftover {
         Ok(found)
     }
 
-    /// The file of this name; None: there is none.
+    /// The file of this name; None: there is none. Who wants to take it waits for others who look.
     pub fn at(path: PathBuf, purpose: Purpose) -> Result<Option<Leftover>> {
-        Leftover::open(path, 0, purpose)
+        Leftover::open(path, purpose, |_| purpose == Purpose::TakeOver)
     }
 
     /// The files in a directory whose names begin so, by name.
@@ -193,7 +195,11 @@ impl Leftover {
     }
 
     /// One of them; None: it is gone.
-    fn open(path: PathBuf, opening: u64, purpose: Purpose) -> Result<Option<Leftover>> {
+    fn open(
+        path: PathBuf,
+        purpose: Purpose,
+        waits: impl Fn(Option<ParsedName>) -> bool,
+    ) -> Result<Option<Leftover>> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.and_then(ParsedName::parse);
         let unjudged = |errno| Error::with(errno, format!("judge {}", path.display()));
@@ -229,13 +235,21 @@ impl Leftover {
                     false => leftover(Content::Unreadable(Error::with(errno, what))),
                 };
             }
+            // A symbolic link since, or a lease that somebody has: no program of ours makes either.
+            Err(Errno::LOOP) => {
+                let what = "it became a symbolic link";
+                return leftover(Content::Strange(Error::with(Errno::INVAL, what)));
+            }
+            Err(errno @ Errno::AGAIN) => {
+                let what = "a process has a lease on it";
+                return leftover(Content::Unreadable(Error::with(errno, what)));
+            }
             Err(errno) => return Err(unjudged(errno)),
         };
         let guard = fork::close_in_child(file.as_fd());
         let header = Header::read(&file, &stat);
         let pid = header.as_ref().ok().map(|header| header.pid);
-        let waits = name.is_some_and(|name| name.is_sealed_by(opening));
-        if !lock(&file, purpose, waits, pid).map_err(unjudged)? {
+        if !lock(&file, purpose, waits(name), pid).map_err(unjudged)? {
             return leftover(Content::Live(header.ok().map(Box::new)));
         }
         // Its owner may have closed the volume while we waited.

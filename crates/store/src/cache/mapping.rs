@@ -555,17 +555,15 @@ pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u
     Some(frames)
 }
 
-/// Names the ways out. A takeover doesn't search another directory, so that is none for a volume of
-/// which unsaved data is left.
+/// Names the ways out.
 pub(crate) fn impossible(error: Error, directory: &Path) -> Error {
     if error.errno() == Errno::FBIG {
         // It names its own way out, and room is none.
         return error.context("make writes survive the death of this process");
     }
     error.context(format_args!(
-        "make writes survive the death of this process (make room in {}; or, if no killed process \
-         left data of the volume there, name another directory on a tmpfs; or ask for less: \
-         survive = prefer or off)",
+        "make writes survive the death of this process (make room in {}; or name another directory \
+         on a tmpfs, survive_in; or ask for less: survive = prefer or off)",
         directory.display()
     ))
 }

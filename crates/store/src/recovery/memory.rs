@@ -3,8 +3,8 @@
 //! An opening looks into its own directory, and into those that the superblock's memo names
 //! (`format/memo.rs`): it was perhaps given another one than the last opening. Anybody may have
 //! written the image. So a named directory is looked at only if the table of mounts says that it
-//! lies on a tmpfs, and no symbolic link leads there: nothing that may hang, or act when it is
-//! looked at, is touched. What is found there is judged as what lies in the own directory.
+//! lies on a tmpfs or a local disk, and no symbolic link leads there: nothing that may hang, or act
+//! when it is looked at, is touched. What is found there is judged as what lies in the own directory.
 
 use crate::cache::{Leftover, Purpose, boot_id, image_tag};
 use crate::format::memo::{Memo, Memory};
@@ -241,14 +241,33 @@ enum Place {
     Unseen(String),
 }
 
+/// The table of mounts.
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// File systems on which a lookup ends, and starts nothing: no server is asked, and no program.
+const LOCAL: [&[u8]; 9] = [
+    b"tmpfs",
+    b"ramfs",
+    b"hugetlbfs",
+    b"ext2",
+    b"ext3",
+    b"ext4",
+    b"xfs",
+    b"btrfs",
+    b"overlay",
+];
+
 fn look_at(directory: &Path) -> Result<Place> {
     use std::io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
     let unseen = |why: &str| Ok(Place::Unseen(why.to_owned()));
-    let Ok(mounts) = std::fs::read("/proc/self/mountinfo") else {
-        return unseen("the mounts of this process aren't known");
-    };
-    if file_system_of(&mounts, directory) != Some(b"tmpfs") {
-        return unseen("it does not lie on a tmpfs here");
+    let mounts = std::fs::read(MOUNTS).map_err(|error| Error::from(error).context(MOUNTS))?;
+    match file_system_of(&mounts, directory) {
+        Some(kind) if LOCAL.contains(&kind) => {}
+        Some(kind) => {
+            let kind = String::from_utf8_lossy(kind);
+            return unseen(&format!("a file system of type {kind} isn't searched"));
+        }
+        None => return unseen("it lies on no file system that this process sees"),
     }
     let mut identity = None;
     let mut ancestors: Vec<&Path> = directory.ancestors().collect();
@@ -388,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_directory_is_looked_at_on_a_tmpfs_and_without_links_only() {
+    fn a_named_directory_is_looked_at_on_a_local_file_system_and_without_links_only() {
         let place = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = place.path();
         std::fs::create_dir(path.join("there")).unwrap();
@@ -402,7 +421,7 @@ mod tests {
             (path.join("link"), "no directory"),
             (path.join("link/dev/shm"), "no directory"),
             (path.join("file"), "no directory"),
-            ("/proc".into(), "tmpfs"),
+            ("/proc".into(), "type proc"),
         ] {
             let Place::Unseen(said) = look_at(&name).unwrap() else {
                 panic!("{name:?} was looked at");

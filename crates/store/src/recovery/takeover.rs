@@ -10,7 +10,7 @@
 //! | of the superblock's opening, which wasn't closed; or of one that it was taking over | the same, as new | take over |
 //! | … | another file or device | refuse: moved, or a copy |
 //! | … | older than the mapping | refuse: an older image was put back |
-//! | … cannot be read, or understood, or be trusted | any | refuse |
+//! | … cannot be read, or understood, or be trusted | any | refuse; who looks at another image passes it by |
 //! | … with nothing unsaved in it | any | not needed |
 //! | of an earlier opening that the superblock's one followed | the same | obsolete: delete |
 //! | of a later opening than the image knows, by somebody who may write the image | the same | refuse: an older image was put back |
@@ -334,6 +334,7 @@ pub(crate) fn resolve(
     purpose: Purpose,
 ) -> Result<Resolution> {
     let mut resolution = Resolution::default();
+    let mut refused = Vec::new();
     for leftover in found {
         let path = leftover.path.clone();
         let known = Known::of(leftover, superblock, device)
@@ -350,12 +351,14 @@ pub(crate) fn resolve(
                 Verdict::Elsewhere
             }
             Verdict::TakeOver | Verdict::Refuse(_) if discards => {
-                // What belongs to another image is not this one's to delete.
-                let deletes = takeover == Takeover::Discard && known.facts.same_image;
-                let what = if deletes {
-                    "discarded"
-                } else {
-                    "left where it is"
+                // What belongs to another image is not this one's to delete; who looks deletes nothing.
+                let deletes = takeover == Takeover::Discard
+                    && known.facts.same_image
+                    && purpose == Purpose::TakeOver;
+                let what = match (deletes, purpose) {
+                    (true, _) => "discarded",
+                    (false, Purpose::TakeOver) => "left where it is",
+                    (false, Purpose::Look) => "left where it is, and not shown",
                 };
                 let volume = device.name();
                 tracing::warn!(volume, "unsaved data is {what}: {}", known.described());
@@ -372,7 +375,8 @@ pub(crate) fn resolve(
                 } => Verdict::Refuse(Why::Older),
                 _ => Verdict::TakeOver,
             },
-            Verdict::Refuse(Why::Moved) if purpose == Purpose::Look => {
+            // Whatever is in it, it is another image's.
+            Verdict::Refuse(_) if known.of_another_image && purpose == Purpose::Look => {
                 tracing::warn!(
                     volume = device.name(),
                     "it is a copy, or was moved: data that was not saved is not shown here: {}",
@@ -387,7 +391,7 @@ pub(crate) fn resolve(
                 let what = format!("in use by {} ({})", known.owner(), path.display());
                 return Err(Error::with(Errno::BUSY, what));
             }
-            Verdict::Refuse(why) => return Err(refusal(why, &known)),
+            Verdict::Refuse(why) => refused.push((why, known)),
             Verdict::TakeOver => resolution.take.extend(known.abandoned),
             Verdict::Obsolete => {
                 if let Some(dead) = known.saved(superblock).filter(|_| !discards) {
@@ -395,11 +399,29 @@ pub(crate) fn resolve(
                 }
                 resolution.obsolete.push((path, known.abandoned));
             }
+            Verdict::Elsewhere if known.is_not_believed() => tracing::warn!(
+                volume = device.name(),
+                "user {} left a file that says that the volume was open after this image was written. \
+                 That user is neither root, nor this user, nor the image's owner, so it isn't \
+                 believed: {}. If an older copy was put back, put the newer image back",
+                known.uid,
+                path.display()
+            ),
             Verdict::Elsewhere => {
                 let path = path.display();
                 tracing::debug!(%path, "not of the volume's last opening: left alone");
             }
         }
+    }
+    if let [(why, known), others @ ..] = &refused[..] {
+        let others = others.iter().map(|(_, known)| known.described());
+        let good = resolution.described();
+        let good = good.map(|good| format!("{good}, which could be taken over"));
+        return Err(refusal(
+            *why,
+            known,
+            &others.chain(good).collect::<Vec<_>>(),
+        ));
     }
     resolution.take.sort_by_key(Abandoned::epoch);
     resolution.drop_copies();
@@ -423,6 +445,8 @@ fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identit
 /// A mapping, and what is known of it.
 struct Known {
     facts: Facts,
+    /// Its name says that it belongs to another file or device.
+    of_another_image: bool,
     path: PathBuf,
     uid: u32,
     pid: Option<u32>,
@@ -464,6 +488,7 @@ impl Known {
                 taking_over: superblock.state & STATE_TAKING_OVER != 0,
                 content: Kind::Strange,
             },
+            of_another_image: name.is_some_and(|name| !name.is_of(&image)),
             path,
             uid,
             pid: None,
@@ -554,6 +579,20 @@ impl Known {
         (dead.sequence() <= superblock.sequence + 1).then_some(dead)
     }
 
+    /// Does it say that an older image was put back, but its maker may not write the image?
+    fn is_not_believed(&self) -> bool {
+        let Facts {
+            ours,
+            same_image,
+            trusted,
+            epoch,
+            content,
+            ..
+        } = self.facts;
+        let says_so = same_image && epoch == Ordering::Greater;
+        says_so && !ours && !trusted && !matches!(content, Kind::Live | Kind::Claim)
+    }
+
     /// "process 12 of user 1000".
     fn owner(&self) -> String {
         match self.pid {
@@ -590,12 +629,12 @@ fn is_of(header: &Header, name: Option<&ParsedName>, superblock: &Superblock, ou
     })
 }
 
-/// What is in the way, and the ways out.
-fn refusal(why: Why, known: &Known) -> Error {
+/// What is in the way, and the ways out; `beside`: what else a way out would do without.
+fn refusal(why: Why, known: &Known, beside: &[String]) -> Error {
     let described = known.described();
     let problem = known.problem.as_ref().map_or("", |error| error.what());
     let uid = known.uid;
-    let what = match why {
+    let mut what = match why {
         Why::Moved => format!(
             "unsaved data of this volume belongs to another file or device: {described}. If this is a \
              copy, open the original first, or this one with takeover = leave; if the volume was moved \
@@ -617,6 +656,18 @@ fn refusal(why: Why, known: &Known) -> Error {
              the volume, without that data: takeover = discard"
         ),
     };
+    if known.of_another_image && why != Why::Moved {
+        what +=
+            ". It belongs to another file or device: if this is a copy of that, takeover = leave";
+    }
+    if !beside.is_empty() {
+        what = format!(
+            "{what}. But discard and leave open the volume without this data, too: {}. To be without \
+             the first only: adit mappings --remove {}",
+            beside.join("; "),
+            known.path.display()
+        );
+    }
     Error::with(Errno::OWNERDEAD, what)
 }
 

@@ -307,7 +307,7 @@ fn what_is_no_mapping_is_refused_until_it_is_given_up() {
 }
 
 #[test]
-fn a_mapping_without_permissions_is_used_or_left_alone() {
+fn a_mapping_without_permissions_is_used_or_refuses_the_opening() {
     use std::os::unix::fs::PermissionsExt;
     let device = formatted(VOLUME_BYTES);
     let mappings = Mappings::of(&device);
@@ -316,12 +316,12 @@ fn a_mapping_without_permissions_is_used_or_left_alone() {
     let path = mappings.only();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).unwrap();
     // Root reads it all the same.
-    let readable = std::fs::File::open(&path).is_ok();
-    assert_eq!(
-        version(&device, id, "mode 0000"),
-        if readable { 2 } else { 1 }
-    );
-    assert_eq!(mappings.paths().is_empty(), readable);
+    if std::fs::File::open(&path).is_err() {
+        refused(&device, &mappings, "mode 0000");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_eq!(version(&device, id, "mode 0000"), 2);
+    assert!(mappings.paths().is_empty());
 }
 
 /// A mapping is memory: bytes without checksums of their own, so a flipped one may be believed. But

@@ -241,3 +241,50 @@ fn links_rights_times_and_attributes_do_from_c_what_the_header_says() {
         assert!(output.contains("claims hold"), "{output}");
     }
 }
+
+/// Each way out of a refusal, by a flag and by the environment's variable.
+#[test]
+fn what_a_killed_process_left_is_taken_over_adopted_left_or_discarded() {
+    let folder = scratch();
+    let program = folder.path().join("takeover_test");
+    build_c(
+        &root().join("crates/capi/tests/c/takeover_test.c"),
+        &program,
+    );
+    let (image, copy) = (folder.path().join("v.adit"), folder.path().join("w.adit"));
+    let killed = || {
+        let mut mkfs = adit::MkfsOptions::new();
+        mkfs.size_bytes(64 << 20).force(true);
+        adit::Volume::mkfs(image.to_str().expect("text"), &mkfs).expect("formatted");
+        let output = outcome(Command::new(&program).arg(&image).arg("leave"));
+        assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{output:?}");
+    };
+    let open = |address: &Path, word: &str, takeover: &str| {
+        let mut command = Command::new(&program);
+        command.arg(address).arg(word);
+        run(command.env("ADIT_TAKEOVER", takeover))
+            .trim()
+            .to_owned()
+    };
+    let with = |address: &Path, flags: &str, takeover: &str| match flags {
+        "" => open(address, "environment", takeover),
+        flags => open(address, flags, "no flag asks for it"),
+    };
+    killed();
+    assert_eq!(with(&image, "0", ""), "with the file");
+    for flags in [false, true] {
+        let flags = |number: &'static str| if flags { number } else { "" };
+        killed();
+        std::fs::copy(&image, &copy).expect("copied");
+        let refused = with(&copy, flags("0"), "complete");
+        for word in ["EOWNERDEAD", "v.adit", "leave", "adopt"] {
+            assert!(refused.contains(word), "{word}: {refused}");
+        }
+        assert_eq!(with(&copy, flags("0x80"), "leave"), "without");
+        std::fs::copy(&image, &copy).expect("copied");
+        assert_eq!(with(&copy, flags("0x40"), "adopt"), "with the file");
+        killed();
+        assert_eq!(with(&image, flags("0x100"), "discard"), "without");
+        assert_eq!(with(&image, flags("0"), "complete"), "without");
+    }
+}

@@ -196,6 +196,12 @@ fn a_copy_of_an_open_volume_is_no_loss() {
     let open = Volume::open_with(image.to_str().expect("text"), &options).expect("opened");
     open.write("/f", "not synced").expect("written");
     std::fs::copy(&image, place.path("bak.adit")).expect("copied");
+    let errors = place.fails(1, &["mkdir", "bak.adit", "/d"]);
+    for word in ["EBUSY", "If this is a copy", "takeover = leave"] {
+        assert!(errors.contains(word), "{word}: {errors}");
+    }
+    std::fs::copy(&image, place.path("other.adit")).expect("copied");
+    place.ok(&["mkdir", "other.adit", "/d", "--takeover", "leave"]);
     open.close().expect("closed");
     assert_eq!(told(&place.run(&["ls", "bak.adit"])), "");
     let said = told(&place.run(&["mkdir", "bak.adit", "/d"]));

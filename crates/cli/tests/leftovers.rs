@@ -18,6 +18,8 @@ use support::{LoopDevice, Place, SmallMemory, USER, is_root, kill, owner_command
 
 /// Files that the owner writes and doesn't sync.
 const FILES: usize = 20;
+/// Chooses the signal of a lease (fcntl(2)); missing in `libc`.
+const F_SETSIG: libc::c_int = 10;
 /// Where a mapping says up to where the journal is durable.
 const HORIZON: u64 = 96;
 
@@ -606,6 +608,15 @@ fn names_that_somebody_else_took_are_in_nobodys_way() {
         }
     }
     assert!(squatted.len() > 70);
+    // As a living owner would have it.
+    let locked: Vec<std::fs::File> = (squatted.iter())
+        .map(|path| {
+            let file = std::fs::File::open(path).expect("opened");
+            let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+            rustix::fs::flock(&file, lock).expect("locked");
+            file
+        })
+        .collect();
     // Whoever opens a file with a lease waits 45 s, or is told to come again.
     let leased = path.with_file_name(format!("adit-{}-x", &name[5..37]));
     std::fs::write(&leased, "squatted").expect("written");
@@ -617,24 +628,15 @@ fn names_that_somebody_else_took_are_in_nobodys_way() {
     // SAFETY: plain numbers; the descriptor is open. Who asks for the file sends a signal, which is
     // ignored.
     let has_lease = unsafe {
-        libc::fcntl(lease.as_raw_fd(), libc::F_SETSIG, libc::SIGURG)
+        libc::fcntl(lease.as_raw_fd(), F_SETSIG, libc::SIGURG)
             | libc::fcntl(lease.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
     };
     assert_eq!(has_lease, 0, "{}", std::io::Error::last_os_error());
     squatted.push(leased);
-    // As a living owner would have it.
-    let locked: Vec<std::fs::File> = (squatted.iter())
-        .map(|path| {
-            let file = std::fs::File::open(path).expect("opened");
-            let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-            rustix::fs::flock(&file, lock).expect("locked");
-            file
-        })
-        .collect();
     all_is_there(&place);
     kill(start(owner_command(&place.path("v.adit"))));
     assert_eq!(files(&place.ok(&["ls", "v.adit"])), FILES);
-    drop(locked);
+    drop((locked, lease));
     for path in squatted {
         assert!(path.exists(), "nobody's file is touched");
         std::fs::remove_file(path).expect("deleted");

@@ -151,8 +151,8 @@ impl Leftover {
         purpose: Purpose,
         own: Option<&Path>,
     ) -> Result<Vec<Leftover>> {
-        // A name of another form counts like one of this opening.
-        let waits = |name: Option<ParsedName>| name.is_none_or(|name| name.is_sealed_by(opening));
+        // Anybody may lock a file with another name.
+        let waits = |name: Option<ParsedName>| name.is_some_and(|name| name.is_sealed_by(opening));
         let mut found = Vec::new();
         for path in Leftover::paths(directory, &prefix(volume_id))? {
             if own != Some(&*path)

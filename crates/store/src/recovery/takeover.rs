@@ -388,8 +388,7 @@ pub(crate) fn resolve(
         };
         match verdict {
             Verdict::Busy => {
-                let what = format!("in use by {} ({})", known.owner(), path.display());
-                return Err(Error::with(Errno::BUSY, what));
+                return Err(Error::with(Errno::BUSY, in_use(&known, &device.identity())));
             }
             Verdict::Refuse(why) => refused.push((why, known)),
             Verdict::TakeOver => resolution.take.extend(known.abandoned),
@@ -434,12 +433,23 @@ fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identit
     match purpose {
         Purpose::Look => !known.facts.same_image,
         Purpose::TakeOver => {
-            let other = known
-                .image
-                .is_some_and(|other| image.is_certainly_not(&other));
-            matches!(takeover, Takeover::Leave | Takeover::Discard) && other
+            matches!(takeover, Takeover::Leave | Takeover::Discard) && known.is_certainly_not(image)
         }
     }
+}
+
+/// Who has the volume open, and what to do where this is perhaps a copy of it.
+fn in_use(known: &Known, image: &Identity) -> String {
+    let mut what = format!("in use by {} ({})", known.owner(), known.path.display());
+    if known.of_another_image {
+        what += ", which has it from another file or device. If this is a copy, it can be looked at; \
+                 to open it, ";
+        what += match known.is_certainly_not(image) {
+            true => "choose takeover = leave",
+            false => "close the volume there first",
+        };
+    }
+    what
 }
 
 /// A mapping, and what is known of it.
@@ -577,6 +587,11 @@ impl Known {
         let last = facts.epoch == Ordering::Equal && facts.content == Kind::Empty;
         let dead = self.abandoned.as_ref().filter(|_| counts && last)?;
         (dead.sequence() <= superblock.sequence + 1).then_some(dead)
+    }
+
+    /// Is its image another file for sure, and no other way to this one?
+    fn is_certainly_not(&self, image: &Identity) -> bool {
+        (self.image).is_some_and(|other| image.is_certainly_not(&other))
     }
 
     /// Does it say that an older image was put back, but its maker may not write the image?

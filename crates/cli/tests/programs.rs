@@ -15,16 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Place, kill, noise};
-
-/// Runs a program with the volume `v.adit`, and expects success.
-fn run(place: &Place, program: &[&str]) -> String {
-    place.ok(&[&["run", "v.adit", "--"], program].concat())
-}
-
-fn assert_clean(place: &Place) {
-    place.ok(&["check", "v.adit"]);
-}
+use support::{Place, assert_clean, kill, noise, run};
 
 /// Some numbers, one a line, in no order.
 fn numbers(count: u64) -> String {

@@ -73,6 +73,12 @@ impl Place {
         self.directory.path().join(name)
     }
 
+    /// Opens `v.adit` in this process.
+    pub fn open(&self) -> adit::Volume {
+        let path = self.path(VOLUME);
+        adit::Volume::open(path.to_str().expect("text")).expect("opened")
+    }
+
     /// Compiles a C program of these tests; its path.
     pub fn compiled(&self, name: &str) -> String {
         let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
@@ -192,6 +198,20 @@ impl Place {
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
         std::fs::write(path, content).expect("written");
     }
+}
+
+/// Runs a program with the volume `v.adit`, and expects success.
+pub fn run(place: &Place, program: &[&str]) -> String {
+    place.ok(&[&["run", VOLUME, "--"], program].concat())
+}
+
+pub fn assert_clean(place: &Place) {
+    place.ok(&["check", VOLUME]);
+}
+
+/// What a command with `--json` printed.
+pub fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 /// Bytes that don't compress and differ by seed.

@@ -16,7 +16,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// No command of a test takes this long, however busy the machine is: it hangs.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// The image of most tests.
 const VOLUME: &str = "v.adit";
@@ -247,6 +247,13 @@ pub fn tree(top: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     found
 }
 
+/// Copies a program that a test then starts. A child does it: while this process writes the file, a
+/// child of another test's thread could inherit the descriptor, and the start would be ETXTBSY.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status();
+    assert!(copied.expect("cp runs").success());
+}
+
 /// A user other than root.
 pub const USER: u32 = 4711;
 
@@ -333,11 +340,19 @@ pub fn descriptors_end(pid: u32) -> u64 {
     descriptors(pid).iter().max().expect("some") + 1
 }
 
-/// The number that the next descriptor of a process gets.
+/// The number that the next descriptor of a process gets, once it is idle.
 pub fn free_descriptor(pid: u32) -> u64 {
-    let taken = descriptors(pid);
-    let mut numbers = 0..;
-    numbers.find(|number| !taken.contains(number)).expect("one")
+    let free = || {
+        let taken = descriptors(pid);
+        let mut numbers = 0..;
+        numbers.find(|number| !taken.contains(number)).expect("one")
+    };
+    // At a single look it might just have one more.
+    let looks = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        free()
+    });
+    looks.min().expect("some")
 }
 
 fn descriptors(pid: u32) -> Vec<u64> {

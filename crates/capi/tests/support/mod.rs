@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// No program takes this long, however busy the machine is.
-pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(240);
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(600);
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {

@@ -80,7 +80,7 @@ fn found(lie: Lie) -> Option<Wrong> {
     // It ends with what it finds, mostly long before.
     let time = match lie {
         Lie::Honest => Duration::from_secs(1),
-        _ => Duration::from_secs(60),
+        _ => Duration::from_secs(240),
     };
     let violation = shape.run(seed, time).err()?;
     println!("{}", violation.text);

@@ -266,7 +266,7 @@ fn killed_fills_keep_every_acknowledged_key(mode: &str, survive: &str) {
 }
 
 fn killed_fills_keep_their_keys(mode: &str, survive: &str, image: &Path) {
-    let seed = seed();
+    let seed = seed::seed();
     let mut acknowledged = 0_u64;
     for (kill, moment) in (0..kills()).zip(moments(seed)) {
         let when = format!("{mode}, survive {survive}, kill {kill}, seed {seed}");

@@ -33,53 +33,6 @@ fn soon(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), errors)
 }
 
-/// `get` opened its target with O_TRUNC before it looked what that is: `adit get v.adit /f v.adit`,
-/// or `adit get v.adit / .` with a file of the image's name in the volume, emptied the image it
-/// read from.
-#[test]
-fn get_refuses_to_overwrite_the_image_it_reads_from() {
-    if support::SERVED {
-        return; // a session doesn't know the image
-    }
-    let place = Place::with_volume();
-    place.write("tree/v.adit", "of the image's name");
-    place.write("tree/z", "goes on");
-    place.ok(&["put", "v.adit", "tree/v.adit", "tree/z", "/"]);
-
-    std::os::unix::fs::symlink("v.adit", place.path("link")).expect("made");
-    std::fs::hard_link(place.path("v.adit"), place.path("other name")).expect("made");
-    for name in ["v.adit", "./link", "other name"] {
-        let errors = place.fails(1, &["get", "v.adit", "/z", name]);
-        assert!(
-            errors.contains("it is the image of this volume"),
-            "{errors}"
-        );
-    }
-    let errors = place.fails(1, &["get", "v.adit", "/", "."]);
-    assert!(errors.contains("v.adit: it is the image"), "{errors}");
-    assert_eq!(std::fs::read(place.path("z")).expect("read"), b"goes on");
-
-    place.ok(&["check", "v.adit"]);
-    assert_eq!(place.ok(&["cat", "v.adit", "/z"]), "goes on");
-}
-
-/// `put` of the directory in which the image lies read the image while it wrote to it.
-#[test]
-fn put_leaves_out_the_image_it_writes_to() {
-    if support::SERVED {
-        return; // a session doesn't know the image
-    }
-    let place = Place::with_volume();
-    place.write("a", "1");
-    place.write("z", "2");
-    let errors = place.fails(1, &["put", "v.adit", ".", "/"]);
-    assert!(errors.contains("v.adit: it is the image"), "{errors}");
-    assert_eq!(place.ok(&["ls", "v.adit", "/"]), "a\nz\n");
-    assert_eq!(place.ok(&["cat", "v.adit", "/a", "/z"]), "12");
-    place.fails(1, &["put", "v.adit", "v.adit", "/copy"]);
-    assert_eq!(place.ok(&["ls", "v.adit", "/"]), "a\nz\n");
-}
-
 /// Opening a pipe to write to it waits for its reader, which never came.
 #[test]
 fn get_waits_for_no_pipe_and_writes_only_to_files() {

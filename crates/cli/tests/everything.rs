@@ -365,7 +365,8 @@ fn what_is_there_becomes_what_is_copied() {
 fn public() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("made");
     set_mode(directory.path(), 0o777);
-    fs::copy(env!("CARGO_BIN_EXE_adit"), directory.path().join("adit")).expect("copied");
+    let program = Path::new(env!("CARGO_BIN_EXE_adit"));
+    support::copy_program(program, &directory.path().join("adit"));
     directory
 }
 

@@ -114,7 +114,7 @@ fn in_place(volume: &Volume) {
     // Again, if it came before this thread has looked.
     while !is_written_back() {
         assert!(
-            begin.elapsed() < Duration::from_secs(60),
+            begin.elapsed() < Duration::from_secs(240),
             "write-back comes"
         );
     }

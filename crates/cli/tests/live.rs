@@ -11,11 +11,6 @@ use support::{
     owner_command, start,
 };
 
-/// Opens `v.adit` in this process.
-fn open(place: &Place) -> Volume {
-    Volume::open(&address(place)).expect("opened")
-}
-
 fn address(place: &Place) -> String {
     place.path("v.adit").to_str().expect("text").to_owned()
 }
@@ -44,7 +39,7 @@ const LOOKS: &[&[&str]] = &[
 #[test]
 fn what_is_seen_through_the_owner_is_what_is_there() {
     let place = Place::with_volume();
-    let volume = open(&place);
+    let volume = place.open();
     fill(&volume);
     volume.sync().expect("allocated");
     let live: Vec<String> = LOOKS.iter().map(|command| place.ok(command)).collect();
@@ -70,7 +65,7 @@ fn what_is_seen_through_the_owner_is_what_is_there() {
 #[test]
 fn a_directory_of_many_files_is_seen_whole_while_it_changes() {
     let place = Place::with_volume();
-    let volume = open(&place);
+    let volume = place.open();
     volume.create_dir("/d").expect("made");
     for number in 0..3000 {
         volume
@@ -110,7 +105,7 @@ fn a_directory_of_many_files_is_seen_whole_while_it_changes() {
 #[test]
 fn commands_that_write_are_refused_with_the_owners_name() {
     let place = Place::with_volume();
-    let volume = open(&place);
+    let volume = place.open();
     fill(&volume);
     place.write("local", "x");
     for command in [
@@ -144,7 +139,7 @@ fn lsof_shows_what_is_open_how_and_under_which_name() {
         place.ok(&["lsof", "v.adit"]),
         "nobody has it open for writing\n"
     );
-    let volume = open(&place);
+    let volume = place.open();
     fill(&volume);
     let log = volume
         .open_file("/d/e/g", OpenOptions::new().append(true))

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::{Place, is_root};
 
 /// What a mount takes beside a busy machine, with the 5 seconds of write-back.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 const READ_ONLY: &str = "the volume becomes read-only";
 
 /// The command's device does not write there.

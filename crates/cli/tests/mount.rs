@@ -1,6 +1,8 @@
 //! `adit mount`: a volume as a file system of the kernel. Takes root and FUSE; without them the
 //! tests are skipped.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -49,7 +51,7 @@ fn mounts_with(word: &str) -> Vec<String> {
 /// Unmounts what is mounted there last.
 fn unmount(root: &Path) {
     // A program that looks at all mounts of the machine keeps one busy for a moment.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LIMIT;
     let unmounted = || Command::new("umount").arg(root).status();
     while !unmounted().expect("runs").success() {
         assert!(Instant::now() < deadline, "umount");
@@ -644,9 +646,10 @@ fn what_is_shown_as_available_can_be_written() {
 
 const NOBODY: u32 = 65_534;
 
-/// A volume of another user, and a copy of the binary that this user can run.
+/// A volume of another user, and a copy of the binary that this user can run; or the test skips.
 fn of_nobody() -> Option<Mount> {
     if !is_possible() {
+        adit_skip::skip(NO_MOUNT);
         return None;
     }
     let mount = Mount::unmounted();
@@ -656,7 +659,7 @@ fn of_nobody() -> Option<Mount> {
     for path in [place, &mount.root(), &mount.image()] {
         std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("given away");
     }
-    fs::copy(env!("CARGO_BIN_EXE_adit"), place.join("adit")).expect("copied");
+    support::copy_program(Path::new(env!("CARGO_BIN_EXE_adit")), &place.join("adit"));
     Some(mount)
 }
 

@@ -5,7 +5,7 @@ mod support;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use support::Place;
@@ -238,13 +238,18 @@ fn names_of_255_bytes_work_and_longer_ones_say_so() {
 
 /// What a command prints on a terminal.
 fn on_a_terminal(place: &Place, arguments: &[&str]) -> Vec<u8> {
-    let (mut ours, mut theirs) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: two places for descriptors; nothing else is asked for.
-    let made = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
-    assert_eq!(made, 0, "a terminal");
-    // SAFETY: fresh descriptors that nobody else has.
-    let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+    // No child of another test's thread inherits it (as from openpty): the end would wait for that.
+    let ours = File::options().read(true).write(true).open("/dev/ptmx");
+    let mut ours = ours.expect("a terminal");
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: system calls on a descriptor of ours; the second one makes a descriptor.
+    let theirs = unsafe {
+        assert_eq!(libc::unlockpt(ours.as_raw_fd()), 0);
+        libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags)
+    };
+    assert!(theirs >= 0, "its other side");
+    // SAFETY: a fresh descriptor that nobody else has.
+    let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
     let mut command = place.command(arguments);
     let mut child = command.stdout(theirs).spawn().expect("it runs");
     drop(command);

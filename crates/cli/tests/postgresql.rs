@@ -61,8 +61,7 @@ impl Cluster {
         std::fs::set_permissions(shared.path(), open).expect("set");
         let command = Path::new(env!("CARGO_BIN_EXE_adit"));
         for name in ["adit", "libadit_preload.so"] {
-            let copied = std::fs::copy(command.with_file_name(name), shared.path().join(name));
-            copied.expect("copied");
+            support::copy_program(&command.with_file_name(name), &shared.path().join(name));
         }
         let place = Place::new();
         place.ok(&["mkfs", "v.adit", "--size", "512M"]);

@@ -15,16 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Place, kill, noise};
-
-/// Runs a program with the volume `v.adit`, and expects success.
-fn run(place: &Place, program: &[&str]) -> String {
-    place.ok(&[&["run", "v.adit", "--"], program].concat())
-}
-
-fn assert_clean(place: &Place) {
-    place.ok(&["check", "v.adit"]);
-}
+use support::{Place, assert_clean, kill, noise, run};
 
 /// Some numbers, one a line, in no order.
 fn numbers(count: u64) -> String {
@@ -347,7 +338,7 @@ impl Redis {
             .is_none_or(|answers| answers != ["+PONG"])
         {
             assert!(
-                begin.elapsed() < Duration::from_secs(120),
+                begin.elapsed() < Duration::from_secs(240),
                 "the server doesn't answer"
             );
             std::thread::sleep(Duration::from_millis(20));
@@ -359,7 +350,7 @@ impl Redis {
     fn ask(&self, commands: &[String]) -> Option<Vec<String>> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
+            .set_read_timeout(Some(Duration::from_secs(240)))
             .ok()?;
         let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
         let mut answers = Vec::new();
@@ -415,7 +406,8 @@ fn redis_keeps_every_acknowledged_set_when_it_is_killed() {
             }
             let wanted = (round + 1) * 400;
             let begin = Instant::now();
-            while next.load(Ordering::Relaxed) < wanted && begin.elapsed() < Duration::from_secs(60)
+            while next.load(Ordering::Relaxed) < wanted
+                && begin.elapsed() < Duration::from_secs(240)
             {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -8,7 +8,7 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use support::Place;
+use support::{Place, assert_clean, run};
 
 /// The C program, with a directory of the host's beside it.
 fn compiled(place: &Place) -> String {
@@ -18,14 +18,6 @@ fn compiled(place: &Place) -> String {
 
 fn host(place: &Place) -> String {
     place.path("host").to_str().expect("text").to_owned()
-}
-
-fn run(place: &Place, program: &[&str]) -> String {
-    place.ok(&[&["run", "v.adit", "--"], program].concat())
-}
-
-fn assert_clean(place: &Place) {
-    place.ok(&["check", "v.adit"]);
 }
 
 #[test]

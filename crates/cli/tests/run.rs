@@ -6,16 +6,7 @@ mod support;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use support::{Place, kill, noise, owner_command, start};
-
-/// Runs a program with the volume `v.adit`, and expects success.
-fn run(place: &Place, program: &[&str]) -> String {
-    place.ok(&[&["run", "v.adit", "--"], program].concat())
-}
-
-fn assert_clean(place: &Place) {
-    place.ok(&["check", "v.adit"]);
-}
+use support::{Place, assert_clean, noise, run};
 
 #[test]
 fn calls_of_a_c_program_act_as_on_linux() {
@@ -227,69 +218,6 @@ fn writes_can_be_whole_or_not_at_all() {
         "{refused}"
     );
     assert_clean(&place);
-}
-
-/// Overwrites pages, syncs and dies. Argument: open flags, the size of a write.
-const OVERWRITE: &str = r#"
-import mmap, os, signal, sys
-fd = os.open("/adit/pages", os.O_RDWR | int(sys.argv[1]))
-new = open("new", "rb").read()
-size = int(sys.argv[2])
-buffer = mmap.mmap(-1, size)
-for at in range(0, len(new), size):
-    buffer[:] = new[at:at + size]
-    assert os.pwrite(fd, buffer, at) == size
-os.fsync(fd)
-os.kill(os.getpid(), signal.SIGKILL)
-"#;
-
-/// Pages of a file are at home with their old content until the transactions are that the journal
-/// has: so no cut tears them (adit-fs has these cuts, in `pages`). Plain writes go home at once.
-#[test]
-fn aligned_writes_of_pages_become_transactions() {
-    if support::SERVED {
-        return; // the server closes the volume, and all is at home
-    }
-    need!("python3");
-    let page_bytes = 4096;
-    let (old, new) = (noise(1, 64 * page_bytes), noise(2, 64 * page_bytes));
-    let direct = libc::O_DIRECT.to_string();
-    for (flags, write_bytes, limit, is_atomic) in [
-        (&direct[..], 16 << 10, Some("16K"), true),
-        ("0", 16 << 10, Some("16K"), true),
-        (&direct, 4 << 10, Some("16K"), true),
-        ("0", 64 << 10, Some("64K"), true),
-        (&direct, 64 << 10, Some("64K"), true),
-        (&direct, 16 << 10, None, false),
-        (&direct, 32 << 10, Some("16K"), false),
-    ] {
-        let place = Place::with_volume();
-        place.write("pages", &old);
-        place.write("new", &new);
-        place.ok(&["put", "v.adit", "pages", "/pages"]);
-        let size = write_bytes.to_string();
-        let program = ["python3", "-c", OVERWRITE, flags, &size];
-        let limit = limit.map_or(vec![], |limit| vec!["--atomic-writes", limit]);
-        let run = [&["run", "v.adit"], &limit[..], &["--"], &program].concat();
-        assert_eq!(place.run(&run).status.code(), None, "killed");
-        let image = std::fs::read(place.path("v.adit")).expect("read");
-        let count = |content: &[u8]| {
-            let pages: std::collections::HashSet<&[u8]> = content.chunks(page_bytes).collect();
-            let found = image.chunks(page_bytes).filter(|page| pages.contains(page));
-            found.count()
-        };
-        let expected = if is_atomic { (64, 0) } else { (0, 64) };
-        assert_eq!((count(&old), count(&new)), expected, "{run:?}");
-        // The journal has them.
-        assert_pages(&place, &new);
-        assert_clean(&place);
-    }
-}
-
-/// The file `/pages` has this content.
-fn assert_pages(place: &Place, expected: &[u8]) {
-    place.ok(&["get", "v.adit", "/pages", "got"]);
-    assert!(std::fs::read(place.path("got")).expect("copied") == expected);
 }
 
 /// A shell looks at the volume, and starts programs that use it: `fork`, `vfork`, `posix_spawn`.
@@ -529,48 +457,4 @@ fn who_shares_the_volume_keeps_its_low_numbers() {
     assert!(count.parse::<u64>().expect("a number") > 0, "{rounds}");
     drop(stays);
     assert_clean(&place);
-}
-
-#[test]
-fn one_process_at_a_time_has_the_volume() {
-    if support::SERVED {
-        return; // a server lets any number in
-    }
-    need!();
-    let place = Place::with_volume();
-    let owner = start(owner_command(&place.path("v.adit")));
-    let refused = place.fails(1, &["run", "v.adit", "--", "cat", "/adit/a"]);
-    assert!(
-        refused.contains("in use") || refused.contains("EBUSY"),
-        "{refused}"
-    );
-    kill(owner);
-    run(&place, &["ls", "/adit"]);
-    // A child of a program that has it is another process.
-    let script = "cd /adit && cat /adit/nothing";
-    let refused = place.fails(1, &["run", "v.adit", "--", "sh", "-c", script]);
-    assert!(
-        refused.contains("EBUSY") || refused.contains("usy"),
-        "{refused}"
-    );
-    // One after the other is no problem.
-    run(
-        &place,
-        &[
-            "sh",
-            "-c",
-            "cp v.adit/../calls.none /adit/x 2>/dev/null; echo a | tee /adit/a; cat /adit/a",
-        ],
-    );
-    assert_eq!(place.ok(&["cat", "v.adit", "/a"]), "a\n");
-}
-
-#[test]
-#[ignore = "a process of other tests"]
-fn the_owner_process() {
-    let volume = std::env::var("ADIT_TEST_VOLUME").expect("set");
-    let volume = adit::Volume::open(&volume).expect("opened");
-    println!("ready");
-    std::thread::sleep(std::time::Duration::from_secs(600));
-    drop(volume);
 }

@@ -3,25 +3,12 @@
 
 mod support;
 
-use adit::{OpenOptions, Volume};
+use adit::OpenOptions;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Output;
-use support::{Place, noise};
-
-const PAGE: usize = 4096;
-
-fn open(place: &Place) -> Volume {
-    let address = place.path("v.adit");
-    Volume::open(address.to_str().expect("text")).expect("opened")
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
+use std::path::Path;
+use support::{Place, json, noise};
 
 /// `adit rm -r v.adit /` removed everything below the root, and then complained that a root can't
 /// be removed.
@@ -131,7 +118,7 @@ fn json_has_all_bytes_of_names_that_are_not_utf_8() {
     let place = Place::with_volume();
     let odd = Path::new(OsStr::from_bytes(b"/\xffodd"));
     let file = odd.join(OsStr::from_bytes(b"\xfe"));
-    let volume = open(&place);
+    let volume = place.open();
     volume.create_dir(odd).expect("made");
     volume.write(&file, "content").expect("written");
     volume.symlink(&file, "/link").expect("made");
@@ -163,58 +150,6 @@ fn json_has_all_bytes_of_names_that_are_not_utf_8() {
     assert_eq!(du[0]["path_bytes"], "2fff6f6464");
     assert_eq!(du[1]["path"], "/");
     assert!(du[1].get("path_bytes").is_none());
-}
-
-/// Changes the first page of the volume that `is_it` chooses.
-fn rot(place: &Place, is_it: impl Fn(&[u8]) -> bool) {
-    let image = std::fs::read(place.path("v.adit")).expect("read");
-    let page = image.chunks(PAGE).skip(1026).position(is_it);
-    let page = 1026 + page.expect("such a page is on the device");
-    let image = std::fs::File::options()
-        .write(true)
-        .open(place.path("v.adit"))
-        .expect("opened");
-    let written = image.write_all_at(b"rot", (page * PAGE + 1000) as u64);
-    written.expect("written");
-}
-
-#[test]
-fn json_of_scrub_and_check_has_all_bytes_of_paths_that_are_not_utf_8() {
-    if support::SERVED {
-        return; // sentences, without paths apart
-    }
-    let place = Place::new();
-    place.ok(&["mkfs", "v.adit", "--size", "64M", "--data-checksums"]);
-    let odd = PathBuf::from(OsStr::from_bytes(b"/\xffodd"));
-    let (file, content) = (odd.join("f"), noise(1, PAGE));
-    let volume = open(&place);
-    volume.create_dir(&odd).expect("made");
-    volume.write(&file, &content).expect("written");
-    for number in 0..200 {
-        let path = odd.join(format!("{number}{}", "n".repeat(200)));
-        volume.write(path, "").expect("made");
-    }
-    volume.close().expect("closed");
-
-    rot(&place, |page| page == content);
-    let output = place.run(&["scrub", "--json", "--read-only", "v.adit"]);
-    assert_eq!(output.status.code(), Some(3));
-    let damage = &json(&output)["damages"][0];
-    assert_eq!(damage["path"], "/\u{fffd}odd/f");
-    assert_eq!(damage["path_bytes"], "2fff6f64642f66");
-
-    // A leaf of the directory: checksum algorithm, kind, level, flags.
-    rot(&place, |page| {
-        let is_full = page.windows(200).any(|bytes| bytes == [b'n'; 200]);
-        page[4..8] == [1, 5, 0, 0] && is_full
-    });
-    let output = place.run(&["check", "--json", "v.adit"]);
-    assert_eq!(output.status.code(), Some(3));
-    let found = json(&output);
-    let mut problems = found["problems"].as_array().expect("a list").iter();
-    let problem = problems.find(|problem| problem["path"] == "/\u{fffd}odd");
-    let problem = problem.unwrap_or_else(|| panic!("{found}"));
-    assert_eq!(problem["path_bytes"], "2fff6f6464");
 }
 
 /// `--cache-size 0` and `--cache-size 15E` were taken, and were 8 MiB and 4 TiB in silence.

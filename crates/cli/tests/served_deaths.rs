@@ -822,10 +822,12 @@ fn an_operator_reads_who_was_refused_and_is_not_flooded() {
     let served = Served::start(&place, &more);
     let volume = connect(&place);
     let address = volume.address().to_owned();
+    let begin = Instant::now();
     for _ in 0..300 {
         let refused = Volume::open(&address).expect_err("one too many");
         assert_eq!(refused.errno(), Errno::AGAIN);
     }
+    let took = begin.elapsed();
     let other = Volume::open(&format!("{address},w")).expect_err("there is none");
     assert_eq!(other.errno(), Errno::NODEV);
     until("there are words in the log", || {
@@ -837,7 +839,9 @@ fn an_operator_reads_who_was_refused_and_is_not_flooded() {
     let said = std::fs::read_to_string(&log).expect("read");
     let lines = said.lines().filter(|line| line.contains("refused"));
     let count = lines.clone().count();
-    assert!((10..100).contains(&count), "{count} lines: {said}");
+    // A few at once, then one a second.
+    let most = 30 + took.as_secs() as usize;
+    assert!((10..most).contains(&count), "{count} lines: {said}");
     let pid = format!("pid={}", std::process::id());
     for line in lines {
         let says = ["uid=", "begin another session"];

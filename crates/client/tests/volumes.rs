@@ -60,33 +60,6 @@ fn what_was_written_is_there_after_closing_and_opening() {
     volume.close().expect("closed");
 }
 
-#[test]
-fn closing_waits_for_nobody_and_says_that_it_is_in_use() {
-    if SERVED {
-        return; // a server lets any number of sessions in
-    }
-    let image = image();
-    let volume = Volume::open(&image.address).expect("opened");
-    let file = volume
-        .open_file("/f", OpenOptions::new().read(true).write(true).create(true))
-        .expect("opened");
-    assert_eq!(volume.handles(), 2);
-    assert_eq!(
-        volume.clone().close().expect_err("in use").errno(),
-        Errno::BUSY
-    );
-    drop(volume);
-    // The file keeps it open, and closes it at last.
-    file.write_at(b"x", 0).expect("written");
-    assert_eq!(
-        Volume::open(&image.address).expect_err("in use").errno(),
-        Errno::BUSY
-    );
-    drop(file);
-    let volume = Volume::open(&image.address).expect("free again");
-    assert_eq!(volume.read("/f").expect("read"), b"x");
-}
-
 /// "close a volume that is still in use": which one, and by how many handles, was for the program's
 /// author to find out.
 #[test]
@@ -131,69 +104,6 @@ fn an_absurd_page_cache_is_refused_with_what_is_allowed() {
     }
     let volume = Volume::open_with(&image.address, &with(8 << 20)).expect("the smallest");
     volume.close().expect("closed");
-}
-
-/// Below the smallest size the refusal gave no number, or was "the volume is full", after the image
-/// had been overwritten.
-#[test]
-fn mkfs_names_the_smallest_size_and_that_works() {
-    if SERVED {
-        return; // no mkfs through a server
-    }
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("made");
-    let path = folder.path().join("v.adit");
-    let address = path.to_str().expect("text");
-    let with = |size_bytes, journal_bytes, data_checksums| {
-        MkfsOptions::new()
-            .size_bytes(size_bytes)
-            .journal_bytes(journal_bytes)
-            .data_checksums(data_checksums)
-            .clone()
-    };
-    for (journal, checksums) in [(None, false), (None, true), (Some(64 << 20), true)] {
-        for small in [
-            4096,
-            64 << 10,
-            (4 << 20) + (16 << 10),
-            (4 << 20) + (300 << 10),
-        ] {
-            let refused = Volume::mkfs(address, &with(small, journal, checksums));
-            let words = refused.expect_err("too small").to_string();
-            let (_, smallest) = words
-                .split_once("the smallest has ")
-                .unwrap_or_else(|| panic!("{words}"));
-            let number: String = smallest.chars().take_while(char::is_ascii_digit).collect();
-            let smallest: u64 = number.parse().expect("a number");
-            assert_eq!(smallest, journal.unwrap_or(4 << 20) + (512 << 10));
-            assert!(!path.exists(), "a failed mkfs leaves nothing behind");
-
-            Volume::mkfs(address, &with(smallest - 4096, journal, checksums))
-                .expect_err("one page less");
-            Volume::mkfs(address, &with(smallest, journal, checksums)).expect("made");
-            let volume = Volume::open(address).expect("opened");
-            volume.write("/f", [7; 10_000]).expect("it has room");
-            volume.close().expect("closed");
-            std::fs::remove_file(&path).expect("removed");
-        }
-    }
-}
-
-#[test]
-fn many_readers_may_share_a_volume_that_nobody_writes() {
-    if SERVED {
-        return; // a server writes
-    }
-    let image = image();
-    let mut options = VolumeOptions::new();
-    options.read_only(true);
-    let one = Volume::open_with(&image.address, &options).expect("opened");
-    let other = Volume::open_with(&image.address, &options).expect("opened");
-    assert_eq!(
-        Volume::open(&image.address).expect_err("in use").errno(),
-        Errno::BUSY
-    );
-    one.close().expect("closed");
-    other.close().expect("closed");
 }
 
 #[test]

@@ -807,7 +807,7 @@ mod tests {
             Some(&Timespec::default()),
         ) != Ok(0)
         {
-            assert!(begin.elapsed() < Duration::from_secs(60), "it still rings");
+            assert!(begin.elapsed() < Duration::from_secs(240), "it still rings");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

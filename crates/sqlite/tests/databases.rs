@@ -483,34 +483,6 @@ fn a_lent_volume_is_given_back_when_its_databases_are_closed() {
 }
 
 #[test]
-fn connections_of_a_process_share_a_volume_that_is_open_as_long_as_they_are() {
-    if SERVED {
-        return; // a server has it open all the time
-    }
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
-    let image = folder.path().join("v.adit");
-    let image = image.to_str().expect("a plain name");
-    adit::Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20))
-        .expect("a fresh image");
-    let one = connect(image, "/one.db", Mode::Wal).expect("it opens");
-    let two = connect(
-        &format!("{}/./v.adit", folder.path().display()),
-        "two.db",
-        Mode::Wal,
-    );
-    let two = two.expect("it opens");
-    one.execute_batch("CREATE TABLE t (a)").expect("a table");
-    drop(one);
-    two.execute_batch("CREATE TABLE t (a)").expect("a table");
-    let busy = adit::Volume::open(image).expect_err("it is open");
-    assert_eq!(busy.errno(), adit::Errno::BUSY);
-    drop(two);
-    let volume = adit::Volume::open(image).expect("it is closed");
-    assert!(volume.metadata("/one.db").expect("there").len() > 0);
-    assert!(volume.metadata("/two.db").expect("there").len() > 0);
-}
-
-#[test]
 fn controls_say_where_a_database_lies_and_how_it_is_kept() {
     let stage = Stage::new("controls", "64M");
     let connection = stage.connect(Mode::Wal);

@@ -10,7 +10,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
+use support::seed::seed;
 use support::{Mode, ask, check, connect, variable};
 
 /// Kills in each mode. `ADIT_KILLS` makes it more.
@@ -63,8 +64,8 @@ fn killed_again_and_again(mode: Mode) {
     let image = image.to_str().expect("the target folder has a plain name");
     adit::Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(512 << 20))
         .expect("a fresh image");
-    let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
-    let mut random = adit_base::random::Prng::new(now.as_nanos() as u64);
+    let seed = seed();
+    let mut random = adit_base::random::Prng::new(seed);
     let mut acknowledged = 0;
     for kill in 0..variable("ADIT_KILLS", KILLS) {
         let mut writer = Command::new(std::env::current_exe().expect("we run"))
@@ -95,7 +96,7 @@ fn killed_again_and_again(mode: Mode) {
         writer.kill().expect("it is our child");
         let status = writer.wait().expect("it is our child");
         let told = reader.join().expect("the reader doesn't panic");
-        let when = format!("{mode:?}, kill {kill} after {moment:?}");
+        let when = format!("{mode:?}, seed {seed}, kill {kill} after {moment:?}");
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&status),
             Some(9),

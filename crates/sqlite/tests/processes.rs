@@ -10,6 +10,7 @@ mod served;
 mod support;
 
 use adit::{Credentials, ServeOptions, Server, Volume, VolumeOptions};
+use adit_base::random::Prng;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use support::seed::seed;
 use support::{Mode, connect, register, uri, variable};
 
 /// Nothing takes so long, however busy the machine is.
@@ -253,12 +255,19 @@ impl Drop for Process {
     }
 }
 
-/// A random moment, for kills.
-fn wait_for_a_moment(most_ms: u64) {
-    let now = std::time::SystemTime::UNIX_EPOCH.elapsed();
-    let seed = now.expect("after 1970").as_nanos() as u64;
-    let moment = adit_base::random::Prng::new(seed).below(most_ms * 1000);
-    std::thread::sleep(Duration::from_micros(moment));
+/// Random moments, for kills. A failure prints their seed.
+struct Moments(Prng);
+
+impl Moments {
+    fn new() -> Moments {
+        let seed = seed();
+        println!("seed {seed}");
+        Moments(Prng::new(seed))
+    }
+
+    fn wait(&mut self, most_ms: u64) {
+        std::thread::sleep(Duration::from_micros(self.0.below(most_ms * 1000)));
+    }
 }
 
 fn until(what: &str, mut happened: impl FnMut() -> bool) {
@@ -385,11 +394,12 @@ fn kill_processes(start: impl Fn(usize) -> Process) {
     let mut checker = start(1);
     survivor.tell("insert a 0 1000000");
     let mut next = 0;
+    let mut moments = Moments::new();
     for kill in 0..variable("ADIT_KILLS", 8) {
         let mut victim = start(kill as usize);
         victim.tell(&format!("insert b {next} 1000000"));
         assert_eq!(victim.answer(), next.to_string());
-        wait_for_a_moment(40);
+        moments.wait(40);
         let acknowledged = next + 1 + victim.kill().len() as u64;
         next = check_rows(&mut checker, "b", acknowledged);
         survivor.goes_on();
@@ -495,13 +505,14 @@ fn processes_go_on_with_the_next_server() {
     assert_eq!(reader.ask(TABLE), "");
     a.tell("insert a 0 1000000");
     b.tell("insert b 0 1000000");
+    let mut moments = Moments::new();
     for _ in 0..variable("ADIT_KILLS", 5) {
         a.answer();
         b.answer();
         assert_eq!(reader.ask("BEGIN"), "");
         let snapshot = "SELECT count(*), count(DISTINCT who || n), sum(length(filler)) FROM t";
         let first = reader.ask(snapshot);
-        wait_for_a_moment(60);
+        moments.wait(60);
         stage.serve(LIMIT);
         assert_eq!(reader.ask(snapshot), first, "a snapshot stays");
         assert_eq!(reader.ask("COMMIT"), "");

@@ -2,7 +2,8 @@
 //!
 //! For libtest a test that cannot run here has passed: it returned. `adit_skip::skip` lists it in a
 //! file, and it counts as skipped. A test program that dies (a signal, an abort) prints no result
-//! line; it counts as one failure.
+//! line; it counts as one failure. So does one that hangs, or leaves a process with its output; what
+//! it had said until then counts all the same.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +11,7 @@ use std::ops::AddAssign;
 use std::process::Command;
 
 use crate::process::{self, Outcome, Scratch};
+use crate::watching::{Limits, run_watching};
 
 /// Names the file that lists skipped tests; `adit_skip::LIST`.
 const LIST: &str = "ADIT_SKIPPED";
@@ -30,12 +32,14 @@ pub(crate) struct Tested {
     pub(crate) counts: Counts,
     /// Each skipped test, and its reason.
     pub(crate) skipped: BTreeMap<String, String>,
+    /// Programs that failed otherwise than by a failed test.
+    pub(crate) complaints: Vec<String>,
 }
 
 /// Runs a test command; its lines also go to the terminal and to `each_line`.
 pub(crate) fn run_tests(command: &mut Command, mut each_line: impl FnMut(&str)) -> Outcome<Tested> {
     println!("$ {}", process::describe(command));
-    run_tests_silently(command, |line| {
+    run_tests_silently(command, Limits::USUAL, |line| {
         println!("{line}");
         each_line(line);
     })
@@ -44,21 +48,28 @@ pub(crate) fn run_tests(command: &mut Command, mut each_line: impl FnMut(&str)) 
 /// The same; its lines go to `each_line` alone.
 pub(crate) fn run_tests_silently(
     command: &mut Command,
+    limits: Limits,
     mut each_line: impl FnMut(&str),
 ) -> Outcome<Tested> {
     let scratch = Scratch::new("skipped")?;
     let list = scratch.path().join("list");
     let mut counts = Counts::default();
-    let succeeded = process::run_watching(command.env(LIST, &list), |line| {
+    let ended = run_watching(command.env(LIST, &list), limits, |line| {
         counts += Counts::in_line(line);
         each_line(line);
-    })?;
-    if !succeeded && counts.failed == 0 {
-        // It did not compile, or a test program died without a result.
-        counts.failed = 1;
-    }
+    });
     let listed = std::fs::read_to_string(&list).unwrap_or_default();
-    Ok(Tested::with_skipped(counts, &listed))
+    let mut tested = Tested::with_skipped(counts, &listed);
+    match ended {
+        // It did not compile, or a test program died without a result.
+        Ok(false) if counts.failed == 0 => tested.counts.failed = 1,
+        Ok(_) => (),
+        Err(complaint) => {
+            each_line(&complaint);
+            tested += Tested::failed(complaint);
+        }
+    }
+    Ok(tested)
 }
 
 impl Tested {
@@ -71,13 +82,30 @@ impl Tested {
         counts.skipped = skipped.len() as u64;
         // A program that died printed no result, so its skipped tests were not counted.
         counts.passed -= counts.skipped.min(counts.passed);
-        Tested { counts, skipped }
+        Tested {
+            counts,
+            skipped,
+            complaints: Vec::new(),
+        }
     }
 
-    /// Prints each skipped test with its reason, and the sum; an error if a test failed.
+    /// A program that failed without a result.
+    pub(crate) fn failed(complaint: String) -> Tested {
+        Tested {
+            counts: Counts::one(false),
+            complaints: vec![complaint],
+            ..Tested::default()
+        }
+    }
+
+    /// Prints each skipped test with its reason, each complaint, and the sum; an error if a test
+    /// failed.
     pub(crate) fn conclude(&self) -> Outcome {
         for (test, reason) in &self.skipped {
             println!("skipped: {test}: {reason}");
+        }
+        for complaint in &self.complaints {
+            println!("{complaint}");
         }
         println!("{}", self.counts);
         match self.counts.failed {
@@ -109,6 +137,7 @@ impl AddAssign for Tested {
     fn add_assign(&mut self, other: Tested) {
         self.counts += other.counts;
         self.skipped.extend(other.skipped);
+        self.complaints.extend(other.complaints);
     }
 }
 

@@ -1,4 +1,5 @@
-//! A program that hangs: shows where it and its children wait, and kills them.
+//! A program that hangs, or that was left by one: shows where it and its children wait, and kills
+//! them.
 
 use std::fs;
 use std::path::Path;
@@ -39,9 +40,7 @@ fn children(process: u32) -> Vec<u32> {
 
 fn describe(process: u32) {
     let folder = format!("/proc/{process}");
-    let command = fs::read(format!("{folder}/cmdline")).unwrap_or_default();
-    let command = String::from_utf8_lossy(&command).replace('\0', " ");
-    println!("process {process}: {command}");
+    println!("process {process}: {}", command_line(process));
     for thread in entries(Path::new(&format!("{folder}/task"))) {
         let read = |name: &str| {
             let text = fs::read_to_string(format!("{folder}/task/{thread}/{name}"));
@@ -54,6 +53,33 @@ fn describe(process: u32) {
             println!("    {line}");
         }
     }
+}
+
+/// The program of a process and its arguments.
+pub(crate) fn command_line(process: u32) -> String {
+    let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let command = String::from_utf8_lossy(&command).replace('\0', " ");
+    command.trim_end().to_owned()
+}
+
+/// The other processes that can write to a pipe (`pipe:[1234]`), as far as this user may see.
+pub(crate) fn writers(pipe: &str) -> Vec<u32> {
+    let mut processes = entries(Path::new("/proc"));
+    processes.retain(|process| *process != std::process::id() && writes_to(*process, pipe));
+    processes
+}
+
+fn writes_to(process: u32, pipe: &str) -> bool {
+    let folder = format!("/proc/{process}");
+    let mut descriptors = entries(Path::new(&format!("{folder}/fd"))).into_iter();
+    descriptors.any(|number| {
+        let target = fs::read_link(format!("{folder}/fd/{number}"));
+        let info = fs::read_to_string(format!("{folder}/fdinfo/{number}")).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+        let writes = flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
+        writes && target.is_ok_and(|target| target.as_os_str() == pipe)
+    })
 }
 
 fn entries(folder: &Path) -> Vec<u32> {

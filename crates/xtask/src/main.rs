@@ -30,6 +30,7 @@ mod sim;
 mod suite;
 mod threads;
 mod unit;
+mod watching;
 mod workloads;
 mod zram;
 

@@ -1,13 +1,9 @@
-//! Starting other programs: echoed, without standard input, failures as sentences.
+//! Starting other programs: echoed, without standard input, failures as sentences. (`watching.rs`
+//! reads the output of one while it runs.)
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
-
-use crate::hanging;
 
 /// The result of a task: nothing, or a sentence for the developer.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
@@ -114,51 +110,6 @@ fn last_lines(text: &str, count: usize) -> String {
     let mut lines: Vec<&str> = text.trim_end().rsplit(['\n', '\r']).take(count).collect();
     lines.reverse();
     lines.join("\n")
-}
-
-/// A program that prints nothing for so long hangs. (Compiling this workspace beside a busy
-/// machine takes a third of that.)
-const SILENCE_MAX: Duration = Duration::from_secs(20 * 60);
-
-/// Runs to the end; `each_line` takes standard output, line by line. Returns whether the program
-/// succeeded. One that hangs is killed with all that it started, after what its threads wait for was
-/// printed.
-pub(crate) fn run_watching(
-    command: &mut Command,
-    mut each_line: impl FnMut(&str),
-) -> Outcome<bool> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(command, error))?;
-    let output = child.stdout.take().expect("asked for above");
-    let (send, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).split(b'\n') {
-            if send.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    loop {
-        match lines.recv_timeout(SILENCE_MAX) {
-            Ok(line) => {
-                let line = line.map_err(|error| failed(command, error))?;
-                each_line(&String::from_utf8_lossy(&line));
-            }
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                let minutes = SILENCE_MAX.as_secs() / 60;
-                println!("nothing was printed for {minutes} minutes; this hangs:");
-                hanging::kill(child.id());
-                let _ = child.wait();
-                return Err(failed(command, "it hung and was killed"));
-            }
-        }
-    }
-    let status = child.wait().map_err(|error| failed(command, error))?;
-    Ok(status.success())
 }
 
 /// Whether the program can be found.

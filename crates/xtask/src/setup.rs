@@ -92,6 +92,8 @@ fn is_package_installed(package: &str) -> bool {
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive");
+    // Another one may be at it.
+    command.args(["-o", "DPkg::Lock::Timeout=600"]);
     command
 }
 

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use crate::counts::{Tested, run_tests_silently};
 use crate::process::{self, Outcome, failed};
+use crate::watching::{Limits, run_watching};
 
 const AT_A_TIME: usize = 2;
 
@@ -24,34 +25,40 @@ pub(crate) fn run() -> Outcome<Tested> {
     let mut examples = process::cargo();
     examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
     programs.push_back(examples);
+    Ok(run_all(programs, Limits::USUAL))
+}
+
+/// The sum of all of them: one that can't be run, or doesn't end, is a failure among the others.
+fn run_all(programs: VecDeque<Command>, limits: Limits) -> Tested {
     let programs = Mutex::new(programs);
     let next = || {
         let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
         programs.pop_front()
     };
-    let lane = || -> Outcome<Tested> {
-        let mut sum = Tested::default();
+    let sum = Mutex::new(Tested::default());
+    let add = |tested| *sum.lock().unwrap_or_else(PoisonError::into_inner) += tested;
+    let lane = || {
         while let Some(mut program) = next() {
-            sum += run_one(&mut program)?;
+            add(run_one(&mut program, limits).unwrap_or_else(Tested::failed));
         }
-        Ok(sum)
     };
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(lane)).collect();
-        let mut sum = Tested::default();
         for lane in lanes {
-            sum += lane.join().map_err(|_| "a thread of xtask panicked")??;
+            if lane.join().is_err() {
+                add(Tested::failed("a thread of xtask panicked".to_owned()));
+            }
         }
-        Ok(sum)
-    })
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_one(program: &mut Command) -> Outcome<Tested> {
+fn run_one(program: &mut Command, limits: Limits) -> Outcome<Tested> {
     // Of whoever runs them. With it commands say more than the tests expect.
     program.env_remove("RUST_LOG");
     let started = Instant::now();
     let mut output = String::new();
-    let tested = run_tests_silently(program, |line| {
+    let tested = run_tests_silently(program, limits, |line| {
         output.push_str(line);
         output.push('\n');
     });
@@ -69,7 +76,7 @@ fn compiled() -> Outcome<VecDeque<Command>> {
     command.arg("--message-format=json-render-diagnostics");
     println!("$ {}", process::describe(&command));
     let mut programs = VecDeque::new();
-    let succeeded = process::run_watching(&mut command, |line| {
+    let succeeded = run_watching(&mut command, Limits::USUAL, |line| {
         let artifact: Value = serde_json::from_str(line).unwrap_or_default();
         programs.extend(test_program(&artifact));
     })?;
@@ -98,8 +105,49 @@ fn test_program(message: &Value) -> Option<Command> {
 
 #[cfg(test)]
 mod tests {
-    use super::test_program;
+    use super::{run_all, test_program};
+    use crate::watching::Limits;
     use serde_json::json;
+    use std::process::Command;
+
+    /// A hang ended its lane, and the summary of the step was "1 failed": the counts, failures and
+    /// skipped tests of all other programs were gone.
+    #[test]
+    fn a_program_that_hangs_is_a_failure_beside_the_counts_of_all_others() {
+        let result = |counts: &str| format!("echo 'test result: {counts}; 0 ignored'");
+        let scripts = [
+            result("ok. 3 passed; 0 failed"),
+            format!(
+                "echo 'a b: no root' >>$ADIT_SKIPPED; {}; sleep 1000",
+                result("ok. 2 passed; 0 failed")
+            ),
+            format!("{}; exit 101", result("FAILED. 4 passed; 2 failed")),
+            format!("{}; sleep 1000 & exit", result("ok. 6 passed; 0 failed")),
+            "kill -9 $$".to_owned(),
+            format!(
+                "echo 'c d: no disk' >>$ADIT_SKIPPED; {}",
+                result("ok. 5 passed; 0 failed")
+            ),
+        ];
+        let shell = |script: &String| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let mut programs: std::collections::VecDeque<_> = scripts.iter().map(shell).collect();
+        programs.push_front(Command::new("/nowhere/a-test-program"));
+        let sum = run_all(programs, Limits::SHORT);
+        // 2 failed tests; one that hangs, one that leaves a process, one that dies, one not there.
+        let counts = "18 passed, 6 failed, 2 skipped";
+        assert_eq!(sum.counts.to_string(), counts);
+        let skipped: Vec<_> = sum.skipped.keys().collect();
+        assert_eq!(skipped, ["a b", "c d"]);
+        for part in ["a-test-program", "it hung", "still held its output"] {
+            let of = sum.complaints.iter().filter(|said| said.contains(part));
+            assert_eq!(of.count(), 1, "{part}: {:?}", sum.complaints);
+        }
+        assert!(sum.conclude().is_err());
+    }
 
     #[test]
     fn of_cargos_messages_those_about_test_programs_count() {

@@ -585,7 +585,7 @@ void ThreadsAndTheClockAreThere(Env* env) {
   const uint64_t begin = env->NowMicros();
   env->Schedule(Turn::Run, &scheduled);
   env->StartThread(Turn::Run, &started);
-  for (int i = 0; i < 20000 && !(scheduled && started); ++i) env->SleepForMicroseconds(1000);
+  for (int i = 0; i < 240000 && !(scheduled && started); ++i) env->SleepForMicroseconds(1000);
   HOLDS(scheduled && started);
   env->SleepForMicroseconds(1000);
   HOLDS(env->NowMicros() >= begin + 1000);

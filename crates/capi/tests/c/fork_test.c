@@ -74,7 +74,7 @@ static void misuse_everything(void)
     adit_op *op = NULL;
     adit_dir *dir = NULL;
     adit_blob_id id;
-    alarm(240); /* no machine is so busy: it hangs */
+    alarm(580); /* no machine is so busy: it hangs */
     IS(adit_pread(file, bytes, 6, 0), -EBADF);
     IS(adit_pwrite(file, "child!", 6, 0), -EBADF);
     IS(adit_append(file, "child!", 6, NULL), -EBADF);

@@ -481,7 +481,7 @@ static void a_child_can_only_let_go(void)
     child = fork();
     HOLDS(child >= 0);
     if (child == 0) {
-        alarm(240);
+        alarm(580);
         IS(adit_queue_submit(queue, &request, 1), -EBADF);
         IS(adit_queue_wait(queue, &completion, 1, 1, -1), -EBADF);
         IS(adit_queue_run(queue, 1, 1, -1), -EBADF);
@@ -518,7 +518,7 @@ static void all_of_it(unsigned flags)
 int main(int argc, char **argv)
 {
     const char *address = argc > 1 ? argv[1] : "mem:64M";
-    alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 500); /* no machine is so busy: it hangs */
+    alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 580); /* no machine is so busy: it hangs */
     if (strncmp(address, "mem:", 4) != 0 && !is_served(address)) {
         adit_mkfs_options format = ADIT_MKFS_OPTIONS_INIT;
         format.size_bytes = 128u << 20;

@@ -2,7 +2,8 @@
 //! both.
 
 use crate::instances::{place, serve};
-use crate::support::{HANGS_AFTER, check, kills, mkfs, moments, run, scratch, seed, text};
+use crate::support::seed::seed;
+use crate::support::{HANGS_AFTER, check, kills, mkfs, moments, run, scratch, text};
 use crate::{built, support, with_plugin};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test program uses its part
 
+#[path = "../../../client/tests/support/seed.rs"]
+pub(crate) mod seed;
 #[path = "../../../client/tests/support/served.rs"]
 mod served;
 
@@ -10,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// No program takes this long, however busy the machine is.
-pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(240);
+pub(crate) const HANGS_AFTER: Duration = Duration::from_secs(600);
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -216,13 +218,7 @@ pub(crate) fn kills() -> u64 {
     std::env::var("ADIT_KILLS").map_or(3, |n| n.parse().expect("a number"))
 }
 
-/// Decides the [`moments`]; it belongs into the message of a failure.
-pub(crate) fn seed() -> u64 {
-    let now = SystemTime::UNIX_EPOCH.elapsed();
-    now.map_or(1, |now| now.as_nanos() as u64)
-}
-
-/// A few random milliseconds.
+/// A few random milliseconds, as the [`seed`](seed::seed) decides, which belongs into the message of a failure.
 pub(crate) fn moments(seed: u64) -> impl Iterator<Item = Duration> {
     let mut state = seed | 1;
     std::iter::repeat_with(move || {

@@ -459,7 +459,7 @@ int main(int count, char **arguments) {
         return program(count, arguments);
     if (count != 2 || chdir(arguments[1]) != 0)
         return 2;
-    alarm(230); /* before the test that runs it takes it for one that hangs */
+    alarm(580); /* before the test that runs it takes it for one that hangs */
     positions();
     lives();
     locks();

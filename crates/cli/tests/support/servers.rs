@@ -46,7 +46,7 @@ pub struct Watchdog(mpsc::Sender<()>);
 impl Watchdog {
     pub fn new() -> Watchdog {
         let (ended, watched) = mpsc::channel();
-        let limit = 2 * LIMIT + Duration::from_secs(3) * deaths(0) as u32;
+        let limit = 4 * LIMIT + Duration::from_secs(3) * deaths(0) as u32;
         std::thread::spawn(move || {
             if watched.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
                 eprintln!("a test of deaths hangs");

@@ -17,7 +17,7 @@ mod files;
 mod full;
 #[path = "../names.rs"]
 mod names;
-#[path = "../threads/main.rs"]
+#[path = "../threads/mod.rs"]
 mod threads;
 #[path = "../volumes.rs"]
 mod volumes;

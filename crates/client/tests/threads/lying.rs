@@ -20,6 +20,7 @@ const LONG_ONE_IN: u64 = 8;
 const DAWDLING_LONG: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(dead_code, reason = "in the program `served` devices only dawdle")]
 pub(crate) enum Lie {
     /// None: then nothing may be found.
     Honest,

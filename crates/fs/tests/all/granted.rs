@@ -8,6 +8,10 @@ use adit_fs::*;
 use adit_store::MkfsOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// For what may not happen at once beside busy processes.
+const LIMIT: Duration = Duration::from_secs(240);
 
 const PAGE: usize = 4096;
 const PAGES: usize = 32;
@@ -186,6 +190,7 @@ fn threads_overwrite_and_read_pages_of_one_file_while_it_is_synced() {
     (volume.run(|fs| fs.write(&file, 0, &zero))).unwrap();
     let written: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
     let (past, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let begin = Instant::now();
     let page_of = |number: u64| number.to_le_bytes().repeat(PAGE / 8);
     std::thread::scope(|scope| {
         let (volume, file, written) = (&volume, &file, &written);
@@ -195,7 +200,12 @@ fn threads_overwrite_and_read_pages_of_one_file_while_it_is_synced() {
                 scope.spawn(move || {
                     let mut random = Prng::new(writer as u64);
                     let mut back = vec![0; PAGE];
-                    for number in 1..3000u64 {
+                    for number in 1u64.. {
+                        // Beside busy processes the sync may have the file whenever a writer comes.
+                        let is_met = past.load(Ordering::Relaxed) > 0 || begin.elapsed() > LIMIT;
+                        if number >= 3000 && is_met {
+                            break;
+                        }
                         let own = random.below((PAGES / WRITERS) as u64) as usize;
                         let page = own * WRITERS + writer;
                         let offset = (page * PAGE) as u64;
@@ -266,7 +276,8 @@ fn what_is_overwritten_all_the_time_is_written_back_all_the_same() {
         }
         let _over = SetAtEnd(&over);
         // As the background does it.
-        for _ in 0..1000 {
+        let begin = Instant::now();
+        while begin.elapsed() < LIMIT {
             let pages = volume
                 .run(|fs| async {
                     let blob = fs.store().blob(file.blob_id()).await?;

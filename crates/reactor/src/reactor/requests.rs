@@ -136,7 +136,7 @@ impl Reactor {
     }
 
     /// Whether the queue has requests, or threads execute some.
-    pub(crate) fn has_requests_under_way(&self) -> bool {
+    pub fn has_requests_under_way(&self) -> bool {
         self.in_flight.get() > 0 || !self.executing.borrow().is_empty()
     }
 

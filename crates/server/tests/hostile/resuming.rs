@@ -91,8 +91,8 @@ fn start(image: &Path, fresh: bool) -> Arc<Engine<Fs>> {
 fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
     let volumes = vec![("v".to_owned(), engine.clone())];
     let mut options = ServeOptions::default();
-    // A busy machine may hold up this thread for seconds; one test waits for the end of the grace.
-    options.grace = Duration::from_secs(6);
+    // A busy machine may hold up this thread for long; one test waits for the end of the grace.
+    options.grace = Duration::from_secs(30);
     Server::start(volumes, socket, &options).expect("served")
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
+#[path = "../../../client/tests/support/seed.rs"]
+pub mod seed;
+
 use rusqlite::Connection;
 use std::sync::Once;
 use std::time::Duration;

@@ -8,6 +8,7 @@ use adit_reactor::sync::join_all;
 use adit_store::{BlobId, BlobShared, MkfsOptions, Store, StoreOptions, Survive, SyncKind, mkfs};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -70,15 +71,24 @@ fn barriers(counts: &IoCounts) -> u64 {
 
 /// Waits for what a checkpoint leaves to do in the background.
 fn settled(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
-    let idle = || {
-        cost(device, engine, |store| async move {
-            for _ in 0..20 {
-                store.reactor().yield_now().await;
+    let is_idle = || {
+        let is_busy = AtomicBool::new(false);
+        let counts = cost(device, engine, |store| {
+            let is_busy = &is_busy;
+            async move {
+                let reactor = store.reactor();
+                for _ in 0..20 {
+                    reactor.yield_now().await;
+                }
+                // A thread may have lost its core before it executes what it took.
+                let busy = reactor.has_inline_requests() || reactor.has_requests_under_way();
+                is_busy.store(busy, Ordering::Relaxed);
+                Ok(())
             }
-            Ok(())
-        })
+        });
+        counts == IoCounts::default() && !is_busy.into_inner()
     };
-    while idle() != IoCounts::default() {}
+    while !is_idle() {}
 }
 
 fn new_blob(engine: &Arc<Engine<Store>>, len: usize) -> BlobId {

@@ -496,7 +496,7 @@ fn others_get_their_turn_while_a_long_write_goes_on() {
                 write.unwrap();
             }
         });
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(240);
         let mut seen = 0;
         while !(1..BYTES as u64).contains(&seen) && Instant::now() < deadline {
             let size = engine.run(async |store| Ok(store.blob(blob).await?.size()));

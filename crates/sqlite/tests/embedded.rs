@@ -1,4 +1,5 @@
-//! What a commit costs at the device.
+//! Databases in volumes that SQLite's own process has: what a commit costs at the device, and for
+//! how long a volume is open.
 
 mod support;
 
@@ -42,4 +43,29 @@ fn a_small_commit_is_one_device_write_in_wal_mode_and_as_a_batch() {
     for mode in [Mode::Wal, Mode::Batch] {
         assert_eq!(cost(mode), [(1, 0); 20], "{mode:?}");
     }
+}
+
+#[test]
+fn connections_of_a_process_share_a_volume_that_is_open_as_long_as_they_are() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo made this folder");
+    let image = folder.path().join("v.adit");
+    let image = image.to_str().expect("a plain name");
+    adit::Volume::mkfs(image, adit::MkfsOptions::new().size_bytes(64 << 20))
+        .expect("a fresh image");
+    let one = connect(image, "/one.db", Mode::Wal).expect("it opens");
+    let two = connect(
+        &format!("{}/./v.adit", folder.path().display()),
+        "two.db",
+        Mode::Wal,
+    );
+    let two = two.expect("it opens");
+    one.execute_batch("CREATE TABLE t (a)").expect("a table");
+    drop(one);
+    two.execute_batch("CREATE TABLE t (a)").expect("a table");
+    let busy = adit::Volume::open(image).expect_err("it is open");
+    assert_eq!(busy.errno(), adit::Errno::BUSY);
+    drop(two);
+    let volume = adit::Volume::open(image).expect("it is closed");
+    assert!(volume.metadata("/one.db").expect("there").len() > 0);
+    assert!(volume.metadata("/two.db").expect("there").len() > 0);
 }

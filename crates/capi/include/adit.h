@@ -263,7 +263,7 @@ typedef struct adit_info {
     uint64_t blobs;              /* files, directories and blobs */
     uint64_t epoch;              /* number of this opening */
     int64_t created_seconds;     /* since 1970 */
-    uint64_t cache_bytes;        /* bound of the page cache */
+    uint64_t cache_bytes;        /* bound of the page cache, as it was given */
     uint64_t cache_huge_bytes;   /* of its memory, on huge pages that Adit asked for */
     uint64_t dirty_bytes;        /* in the cache, not yet written to their place */
 } adit_info;

@@ -7,13 +7,13 @@
 //! Invariants: the descriptor stays as it is (with `O_NONBLOCK`, all processes that share it would
 //! meet `EAGAIN`). No lock is held, so a forked child can write, too.
 
+use adit_base::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::borrow::Cow;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A pipe that can be written takes so many bytes (`PIPE_BUF`), and all of them or none.
 const LINE_BYTES_MAX: usize = 4096;

@@ -218,9 +218,11 @@ typedef struct adit_statfs {
     uint32_t struct_bytes;    /* set by the caller */
     uint32_t page_bytes;      /* 4096 */
     uint64_t total_bytes;     /* for data and its metadata */
-    uint64_t free_bytes;      /* free space for a new file */
-    uint64_t available_bytes; /* the part of it that a program may still use */
-    uint64_t volume_id[2];    /* the volume's random id, low half first */
+    uint64_t free_bytes;      /* in no use */
+    uint64_t available_bytes; /* the part of it that a new file can take; 0: read-only */
+    uint64_t volume_id[2];    /* the volume's random id, low half first. `adit info` and the name of
+                               * its memory in /dev/shm have the high half before the low one, as 32
+                               * hexadecimal digits: "%016" PRIx64 "%016" PRIx64 */
     uint32_t name_max_bytes;  /* 255 */
     uint32_t reserved;
 } adit_statfs;
@@ -251,7 +253,7 @@ int adit_syncfs(adit_volume *volume);
 typedef struct adit_info {
     uint32_t struct_bytes; /* set by the caller */
     uint32_t flags;        /* ADIT_INFO_... */
-    uint64_t volume_id[2]; /* the volume's random id, low half first */
+    uint64_t volume_id[2]; /* as in adit_statfs */
     uint64_t volume_bytes;
     uint64_t free_bytes;         /* after what is reserved for cached writes */
     uint64_t usable_bytes;       /* that a new file can take */
@@ -261,7 +263,7 @@ typedef struct adit_info {
     uint64_t blobs;              /* files, directories and blobs */
     uint64_t epoch;              /* number of this opening */
     int64_t created_seconds;     /* since 1970 */
-    uint64_t cache_bytes;        /* bound of the page cache */
+    uint64_t cache_bytes;        /* bound of the page cache, as it was given */
     uint64_t cache_huge_bytes;   /* of its memory, on huge pages that Adit asked for */
     uint64_t dirty_bytes;        /* in the cache, not yet written to their place */
 } adit_info;

@@ -349,11 +349,7 @@ pub unsafe extern "C" fn adit_volume_statfs(
             struct_bytes: size_of::<AditStatFs>() as u32,
             total_bytes: statfs.total_bytes,
             free_bytes: statfs.free_bytes,
-            available_bytes: if statfs.read_only {
-                0
-            } else {
-                statfs.free_bytes
-            },
+            available_bytes: statfs.writable_bytes(),
             page_bytes: statfs.block_bytes,
             name_max_bytes: statfs.name_bytes_max,
             volume_id: [id as u64, (id >> 64) as u64],

@@ -5,7 +5,7 @@ mod volume;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-pub(crate) use volume::{SurviveArgument, VolumeArguments};
+pub(crate) use volume::{EngineArgument, SurviveArgument, TakeoverArgument, VolumeArguments};
 
 /// Adit: a user-space file system for database storage engines.
 ///

@@ -6,11 +6,12 @@
 //! mount --log FILE          the end of that file, with the time
 //! ```
 //! Errors and warnings, more with `-v`, `-vv` and `RUST_LOG`. Nothing here waits for a reader of
-//! the log: a mount whose messages wait for a log on that mount would hang.
+//! the log: a mount whose messages wait for a log on that mount would hang. Lines that stderr or
+//! syslog doesn't take at once are counted and lost.
 
 use crate::output::{plain, tell, time};
 use crate::progress::beside_the_bar;
-use adit::log::{Filter, Level, send_to};
+use adit::log::{Filter, Level, send_to, write_to_stderr};
 use adit::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -34,8 +35,7 @@ pub(crate) fn filter(verbose: u8) -> Filter {
 pub(crate) fn to_stderr(filter: Filter) -> Result<()> {
     send_to(filter, |level, line| {
         let line = format!("adit: {level}: {line}\n");
-        // There is nowhere to tell that stderr is closed.
-        beside_the_bar(|| _ = std::io::stderr().write_all(line.as_bytes()));
+        beside_the_bar(|| write_to_stderr(&line));
     })
 }
 

@@ -8,7 +8,10 @@ use std::io::Write;
 
 #[derive(Serialize)]
 struct MappingLine {
+    /// Bytes that are not UTF-8 appear as U+FFFD; then `path_bytes` has all bytes.
     path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_bytes: Option<String>,
     volume_id: Option<String>,
     epoch: Option<u64>,
     address: String,
@@ -24,10 +27,9 @@ struct MappingLine {
 impl From<&Mapping> for MappingLine {
     fn from(mapping: &Mapping) -> MappingLine {
         MappingLine {
-            path: mapping.path.display().to_string(),
-            volume_id: mapping
-                .volume_id
-                .map(|id| format!("{:032x}", id.swap_bytes())),
+            path: mapping.path.to_string_lossy().into_owned(),
+            path_bytes: output::bytes_unless_text(&mapping.path),
+            volume_id: mapping.volume_id.map(output::volume_id),
             epoch: mapping.epoch,
             address: mapping.address.clone(),
             uid: mapping.uid,
@@ -54,7 +56,9 @@ pub(crate) fn list(arguments: &Mappings, options: &VolumeArguments) -> adit::Res
                 Ok(removed) => writeln!(out, "removed {}", described(&removed))?,
                 // Another process has removed it, or looks at it.
                 Err(error) if error.errno() == Errno::NOENT => {}
-                Err(error) if error.errno() == Errno::BUSY => writeln!(out, "left: {error}")?,
+                Err(error) if error.errno() == Errno::BUSY => {
+                    writeln!(out, "left: {}", output::plain(&error.to_string()))?;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -101,7 +105,7 @@ fn described(mapping: &Mapping) -> String {
     };
     format!(
         "{}\n  {address}, process {pid} of user {}: {state}{gone}",
-        mapping.path.display(),
+        output::plain(&mapping.path.to_string_lossy()),
         mapping.uid
     )
 }

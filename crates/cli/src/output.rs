@@ -92,6 +92,11 @@ impl std::fmt::Display for OwnerLine {
     }
 }
 
+/// A volume's id as in the names of its files in shared memory.
+pub(crate) fn volume_id(id: u128) -> String {
+    format!("{id:032x}")
+}
+
 /// The bytes of a name that is not UTF-8, in hexadecimal: JSON has only text.
 pub(crate) fn bytes_unless_text(name: &Path) -> Option<String> {
     let bytes = name.as_os_str().as_bytes();

@@ -197,7 +197,7 @@ pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result
             continue;
         }
         let stat = metadata.stat();
-        writeln!(out, "{}", path.display())?;
+        writeln!(out, "{}", output::plain(&path.to_string_lossy()))?;
         writeln!(out, "  kind       {}", kind_name(stat.kind))?;
         if let Some(target) = target {
             let target = target.to_string_lossy();

@@ -4,7 +4,7 @@
 //! environment variables say the rest. So the program must be linked dynamically against glibc;
 //! what is not is refused here, by name, and not half served.
 
-use crate::arguments::{Run, SurviveArgument, VolumeArguments};
+use crate::arguments::{EngineArgument, Run, SurviveArgument, TakeoverArgument, VolumeArguments};
 use adit::{Errno, Error, Result};
 use object::elf::PT_INTERP;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -53,6 +53,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
         preload.push(":");
         preload.push(others);
     }
+    take_over(arguments, options)?;
     let mut command = Command::new(&program);
     command
         .arg0(name)
@@ -70,6 +71,14 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             },
         )
         .env("ADIT_RUN_SURVIVE_IN", &options.survive_in)
+        .env(
+            "ADIT_RUN_ENGINE",
+            match options.engine {
+                EngineArgument::Probe => "probe",
+                EngineArgument::IoUring => "io_uring",
+                EngineArgument::Sync => "sync",
+            },
+        )
         .env("ADIT_RUN_RECONNECT", arguments.reconnect.to_string())
         .env(
             "ADIT_RUN_ATOMIC_WRITES",
@@ -80,6 +89,23 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     }
     let error = Error::from(command.exec());
     Err(error.context(format_args!("start {}", program.display())))
+}
+
+/// Opens and closes the volume as `--takeover` says, before the program starts. The option is about
+/// what was left until now: in the environment it would also be about what the program's own
+/// processes leave, and with `discard` each of them would delete the data of a killed one. A volume
+/// in a server is the server's to open.
+fn take_over(arguments: &Run, options: &VolumeArguments) -> Result<()> {
+    let address = &arguments.volume;
+    if matches!(options.takeover, TakeoverArgument::Complete) || address.starts_with("unix:") {
+        return Ok(());
+    }
+    match options.open(address) {
+        Ok(volume) => volume.close(),
+        // Another process shares the volume: it has taken over what was left.
+        Err(error) if error.errno() == Errno::BUSY && arguments.share.is_some() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The address of the volume for a program in whichever directory.

@@ -8,9 +8,10 @@
 
 use crate::arguments::{Serve, VolumeArguments};
 use crate::log;
-use adit::log::Filter;
+use adit::log::{Filter, write_to_stderr};
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
 use adit_fuse::{MountOptions, ServedMount};
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -170,9 +171,18 @@ fn may_have_all_descriptors() {
 
 /// From here on a panic of any thread is the end of the process.
 fn end_with_any_panic() {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
+    // The usual hook could wait for the reader of stderr before it comes to the end.
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let thread = thread.name().unwrap_or("without a name");
+        write_to_stderr(&format!("thread {thread} {panic}\n"));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            let trace = trace.to_string();
+            trace
+                .lines()
+                .for_each(|line| write_to_stderr(&format!("{line}\n")));
+        }
         tracing::error!("{panic}: the server ends");
         std::process::abort();
     }));

@@ -71,11 +71,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
     let created = Duration::from_secs(info.created_seconds.max(0).unsigned_abs());
     let line = InfoLine {
         address: volume.address().to_owned(),
-        id: info
-            .volume_id
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
+        id: output::volume_id(u128::from_le_bytes(info.volume_id)),
         label: info.label,
         created: output::time(UNIX_EPOCH + created),
         volume_bytes: info.volume_bytes,
@@ -165,6 +161,8 @@ struct SpaceLine<'a> {
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
+    /// What a new file can take: nothing once the volume has failed.
+    available_bytes: u64,
     inodes: u64,
     free_inodes: u64,
 }
@@ -177,6 +175,7 @@ pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()
         total_bytes: space.total_bytes,
         used_bytes: space.total_bytes.saturating_sub(space.free_bytes),
         free_bytes: space.free_bytes,
+        available_bytes: space.available_bytes,
         inodes: space.inodes,
         free_inodes: space.free_inodes,
     };
@@ -184,18 +183,19 @@ pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()
     if arguments.json {
         output::json(&mut out, &line)?;
     } else {
-        // Rounded up, as df does: nothing less than full is shown as such at the other end.
-        let used = line.used_bytes as f64 * 100.0 / line.total_bytes.max(1) as f64;
+        // Of what is used or available, rounded up, as df does.
+        let all_bytes = (line.used_bytes + line.available_bytes).max(1);
+        let used = line.used_bytes as f64 * 100.0 / all_bytes as f64;
         writeln!(
             out,
-            "      size       used       free   use      inodes  volume"
+            "      size       used  available   use      inodes  volume"
         )?;
         writeln!(
             out,
             "{:>10} {:>10} {:>10} {:>4}% {:>11}  {}",
             format_size(line.total_bytes),
             format_size(line.used_bytes),
-            format_size(line.free_bytes),
+            format_size(line.available_bytes),
             used.ceil(),
             line.inodes,
             output::plain(line.address)

@@ -3,14 +3,18 @@
 
 #[path = "../../client/tests/support/failing.rs"]
 mod failing;
+#[macro_use]
 mod support;
 
+use adit::{Volume, VolumeOptions};
 use failing::{Failing, Filter, GROUPS, JOURNAL};
+use std::io::{PipeReader, PipeWriter, Read};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use support::servers::{Served, Watchdog};
 use support::{Place, is_root};
 
 /// What a mount takes beside a busy machine, with the 5 seconds of write-back.
@@ -146,7 +150,17 @@ $ADIT mount v.adit mnt $LOG
 if dd if=/dev/zero of=mnt/f bs=4k count=1 conv=fsync 2>dd; then exit 7; fi
 if touch mnt/g 2>touch; then exit 8; fi
 $ADIT info v.adit
+$ADIT df --json v.adit >df
+stat -f -c '%a available, %f free' mnt >statfs
 umount mnt";
+
+/// What `df --json` of a volume that has failed prints: space that nobody uses, and nobody can have.
+fn nothing_is_available(df: &str) {
+    let df: serde_json::Value = serde_json::from_str(df).expect("JSON");
+    let bytes = |what: &str| df[what].as_u64().expect("a number");
+    assert_eq!(bytes("available_bytes"), 0, "{df}");
+    assert!(bytes("free_bytes") > 0, "{df}");
+}
 
 /// A mount in the background told nobody: its stderr is /dev/null.
 #[test]
@@ -164,6 +178,12 @@ fn a_mount_in_the_background_tells_syslog_that_its_volume_becomes_read_only() {
     assert_eq!(errors(&output), "");
     let info = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(info.contains("READ-ONLY since: "), "{info}");
+    // df showed all of that as available, of which nothing could be used.
+    let df = std::fs::read_to_string(machine.place.path("df")).expect("written");
+    nothing_is_available(&df);
+    let statfs = std::fs::read_to_string(machine.place.path("statfs")).expect("written");
+    let free = statfs.strip_prefix("0 available, ").expect(&statfs);
+    assert!(!free.starts_with('0'), "{statfs}");
     let touched = std::fs::read_to_string(machine.place.path("touch")).expect("written");
     assert!(touched.contains("Read-only file system"), "{touched}");
     let mut packet = [0; 4096];
@@ -234,4 +254,119 @@ umount mnt";
     let told = "warning: v.adit: data can't be written back";
     assert_eq!(log.matches(told).count(), 1, "{log}");
     assert!(log.contains("EIO"), "{log}");
+}
+
+/// A program that writes and syncs to a device that fails, and then asks how much is left.
+const ASKS: &str = "
+import errno, os, subprocess, sys
+space = os.statvfs('/adit')
+assert 0 < space.f_bavail <= space.f_bfree < space.f_blocks and space.f_ffree < space.f_files
+file = os.open('/adit/f', os.O_CREAT | os.O_WRONLY)
+os.write(file, b'content')
+try:
+    os.fsync(file)
+    sys.exit('synced')
+except OSError as error:
+    assert error.errno == errno.EIO, error
+for space in (os.statvfs('/adit'), os.fstatvfs(file)):
+    assert space.f_bavail == 0 and space.f_bfree > 0 and space.f_flag & os.ST_RDONLY, space
+print(subprocess.run([sys.argv[1], 'df', '--json', 'v.adit'], capture_output=True, text=True).stdout)
+";
+
+/// Of what was shown as available no create could use anything.
+#[test]
+fn a_volume_that_failed_has_nothing_available_to_a_program_nor_to_df() {
+    need!("python3");
+    if !Filter::works() {
+        return adit_skip::skip("seccomp filters can't be installed here");
+    }
+    let place = Place::with_volume();
+    let adit = env!("CARGO_BIN_EXE_adit");
+    let command = place.command(&["run", "v.adit", "--", "python3", "-c", ASKS, adit]);
+    let broken = Failing::Writes(JOURNAL.start, JOURNAL.end);
+    let output = place.end(failing(command, broken));
+    let said = errors(&output);
+    assert!(
+        output.status.success() && said.contains(READ_ONLY),
+        "{said}"
+    );
+    nothing_is_available(&String::from_utf8_lossy(&output.stdout));
+}
+
+/// `adit run` took the option, and its program tried both.
+#[test]
+fn a_program_reaches_its_volume_by_the_engine_that_was_asked_for() {
+    need!();
+    if !Filter::works() {
+        return adit_skip::skip("seccomp filters can't be installed here");
+    }
+    let place = Place::with_volume();
+    let run = |more: &[&str]| {
+        let words = [&["run", "v.adit"], more, &["--", "ls", "/adit"]].concat();
+        // Without io_uring.
+        let nothing = Failing::Reads(u32::MAX, u32::MAX);
+        place.end(failing(place.command(&words), nothing))
+    };
+    for more in [&[][..], &["--engine", "probe"], &["--engine", "sync"]] {
+        let output = run(more);
+        assert!(output.status.success(), "{more:?}: {}", errors(&output));
+    }
+    let output = run(&["--engine", "io_uring"]);
+    let said = errors(&output);
+    assert!(
+        !output.status.success() && said.contains("io_uring"),
+        "{said}"
+    );
+}
+
+/// A pipe whose reader has stalled.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let blocking = rustix::fs::fcntl_getfl(&writer).expect("known");
+    rustix::fs::fcntl_setfl(&writer, blocking | rustix::fs::OFlags::NONBLOCK).expect("set");
+    while rustix::io::write(&writer, &[b'-'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&writer, blocking).expect("set back");
+    (reader, writer)
+}
+
+/// `adit serve 2>&1 | reader`: once a reader that had stalled had its pipe full, the thread that
+/// had something to say waited, and all sessions with it.
+#[test]
+fn a_server_goes_on_while_nobody_reads_its_messages() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let (mut reader, writer) = full_pipe();
+    let mut command = place.command(&["serve", "-vv", "v.adit", "--socket", "s"]);
+    let unread = writer.try_clone().expect("duplicated");
+    let mut served = Served::start_command_with(&mut command, writer.into());
+    let address = format!("unix:{}", place.path("s").display());
+    let session = |number: u64| {
+        let volume = Volume::open_with(&address, &VolumeOptions::new()).expect("connected");
+        volume
+            .write(format!("/{number}"), "content")
+            .expect("written");
+        volume.sync().expect("synced");
+        volume.close().expect("closed");
+    };
+    (0..20).for_each(session);
+    let blocking = rustix::fs::fcntl_getfl(&unread).expect("known");
+    assert!(
+        !blocking.contains(rustix::fs::OFlags::NONBLOCK),
+        "it is shared"
+    );
+    // The reader goes on, and hears how much it has missed.
+    drop((unread, command));
+    let reads = std::thread::spawn(move || {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("read");
+        text
+    });
+    (20..40).for_each(session);
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.child.wait().expect("ended").success());
+    let text = reads.join().expect("no panic");
+    let heard = text.trim_start_matches('-');
+    assert!(heard.starts_with("adit: warning: "), "{heard}");
+    assert!(heard.contains(" messages are lost"), "{heard}");
+    place.ok(&["check", "v.adit"]);
 }

@@ -106,6 +106,7 @@ mod repair;
 mod scrub;
 mod serve;
 mod shared_mapping;
+mod stderr;
 mod volume;
 
 pub use adit_base::clock::Timestamp;

@@ -9,7 +9,9 @@
 //! # fn main() -> adit::Result<()> {
 //! use adit::log::{self, Level};
 //!
-//! log::send_to(Level::Warning, |level, line| eprintln!("adit: {level}: {line}"))?;
+//! log::send_to(Level::Warning, |level, line| {
+//!     log::write_to_stderr(&format!("adit: {level}: {line}\n")); // waits for no reader
+//! })?;
 //! # Ok(())
 //! # }
 //! ```
@@ -22,11 +24,11 @@
 //! | [`Level::Debug`] | `DEBUG` | details for those who work on Adit |
 //!
 //! Targets are the paths of modules: `adit` (this crate) and `adit_store`, `adit_fs`,
-//! `adit_reactor`, `adit_block`, `adit_fuse`. The field `volume` of an event is the address of its
-//! volume, `error` what failed.
+//! `adit_reactor`, `adit_block`, `adit_server`, `adit_fuse`. The field `volume` of an event is the
+//! address of its volume, `error` what failed.
 //!
 //! Invariants: the sink is called by whichever thread emits, perhaps while that thread works for a
-//! volume: it is quick, and calls nothing of Adit's. An event that it causes nevertheless is
+//! volume: it is quick, waits for nobody, and calls nothing else of Adit's than [`write_to_stderr`]. An event that it causes nevertheless is
 //! dropped. Once [`send_to`] or [`stop`] has returned, the sink before it is not running, and is
 //! never called again. A line has no control characters.
 
@@ -40,6 +42,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
+
+pub use crate::stderr::write_to_stderr;
 
 /// How much an event matters; the greater, the less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -328,7 +328,11 @@ fn a_file_whose_content_has_no_room_is_empty() {
 fn what_is_said_to_be_free_can_be_written_in_one_new_file() {
     const PAGE: u64 = 4096;
     let volume = served::open("mem:48M").expect("a volume in memory");
-    let free = || volume.statfs().expect("known").free_bytes;
+    let free = || {
+        let space = volume.statfs().expect("known");
+        assert!(space.available_bytes <= space.free_bytes);
+        space.available_bytes
+    };
     // Holes of a page between pages that stay: what is free last lies in pieces.
     let pieces = create(&volume, "/pieces").expect("created");
     for page in 0..1500 {

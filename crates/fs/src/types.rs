@@ -338,8 +338,11 @@ pub struct StatFs {
     pub block_bytes: u32,
     /// Bytes that files can use in all.
     pub total_bytes: u64,
-    /// Bytes that a new file can take.
+    /// Bytes that nothing uses, nor is promised to cached writes.
     pub free_bytes: u64,
+    /// Bytes that a new file can take: those, less what its metadata needs. Zero once the volume
+    /// has failed.
+    pub available_bytes: u64,
     /// Inodes in use (the number of inodes is not limited).
     pub inodes: u64,
     /// Inodes that would still fit.
@@ -350,6 +353,16 @@ pub struct StatFs {
     pub volume_id: [u8; 16],
     /// Opened read-only, or fell back to that after an error.
     pub read_only: bool,
+}
+
+impl StatFs {
+    /// Bytes that whoever asked can still write into a new file: zero if all is read-only there.
+    pub fn writable_bytes(&self) -> u64 {
+        match self.read_only {
+            true => 0,
+            false => self.available_bytes,
+        }
+    }
 }
 
 /// An entry of a directory.

@@ -12,7 +12,7 @@ static ARE_THERE_ANY: AtomicBool = AtomicBool::new(false);
 /// More are not kept.
 const DEFERRED_MAX: usize = 100;
 
-/// One line on stderr, in one write.
+/// One line on stderr, in one write. A line that would wait for a reader is lost, and counted.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     let line = format!("adit: {what}\n");
     if crate::descriptors::get(2).is_some() {
@@ -24,7 +24,7 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
         return;
     }
     // A program without a stderr hears nothing.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    adit::log::write_to_stderr(&line);
 }
 
 /// Says what was deferred. The caller is in no call.

@@ -10,7 +10,7 @@ use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
 use crate::{aio, calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
-use adit::{Credentials, Errno, Fork, Survive, Volume, VolumeOptions};
+use adit::{Credentials, Errno, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
 use adit_base::numbers::{FIRST_FREE, FIRST_HIGH, ProgramCall};
 use arc_swap::{ArcSwapOption, Guard};
@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     /// Where the program sees it: an absolute path without a slash at its end.
     pub(crate) prefix: Box<[u8]>,
     cache_bytes: u64,
+    engine: IoEngine,
     survive: Survive,
     survive_in: Option<PathBuf>,
     /// Where other processes can use it.
@@ -56,6 +57,7 @@ mod variable {
     pub(super) const VOLUME: &str = "ADIT_RUN_VOLUME";
     pub(super) const PREFIX: &str = "ADIT_RUN_PREFIX";
     pub(super) const CACHE: &str = "ADIT_RUN_CACHE";
+    pub(super) const ENGINE: &str = "ADIT_RUN_ENGINE";
     pub(super) const SURVIVE: &str = "ADIT_RUN_SURVIVE";
     pub(super) const SURVIVE_IN: &str = "ADIT_RUN_SURVIVE_IN";
     pub(super) const SHARE: &str = "ADIT_RUN_SHARE";
@@ -105,6 +107,11 @@ impl Settings {
             address,
             prefix: prefix.into(),
             cache_bytes: size(variable::CACHE, 256 << 20),
+            engine: match text(variable::ENGINE).as_deref() {
+                Some("io_uring") => IoEngine::IoUring,
+                Some("sync") => IoEngine::Sync,
+                _ => IoEngine::Probe,
+            },
             survive: match text(variable::SURVIVE).as_deref() {
                 Some("prefer") => Survive::Prefer,
                 Some("off") => Survive::Off,
@@ -123,6 +130,7 @@ impl Settings {
         let mut options = VolumeOptions::new();
         options
             .cache_bytes(self.cache_bytes)
+            .engine(self.engine)
             .survive(self.survive)
             .reconnect(self.reconnect);
         if let Some(directory) = &self.survive_in {

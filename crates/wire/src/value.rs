@@ -139,7 +139,8 @@ growing_structs! {
         accessed, modified, changed, created,
     }
     StatFs {
-        block_bytes, total_bytes, free_bytes, inodes, free_inodes, name_bytes_max, volume_id, read_only,
+        block_bytes, total_bytes, free_bytes, available_bytes, inodes, free_inodes, name_bytes_max,
+        volume_id, read_only,
     }
     VolumeInfo {
         volume_id, label, volume_bytes, free_bytes, usable_bytes, journal_bytes, journal_live_bytes, cluster_bytes, blobs, epoch,

@@ -38,11 +38,14 @@ static void hear(void *user_data, int level, const char *message)
 static void becomes_read_only(const char *address, struct heard *heard)
 {
     adit_open_options options = ADIT_OPEN_OPTIONS_INIT;
+    adit_statfs space = ADIT_STATFS_INIT;
     adit_volume *volume = NULL;
     adit_file *file = NULL;
     int i;
     options.flags = ADIT_VOLUME_SYNC;
     IS(adit_open_volume(address, &options, &volume), 0);
+    IS(adit_volume_statfs(volume, &space), 0);
+    HOLDS(space.available_bytes > 0 && space.available_bytes <= space.free_bytes);
     heard->address = address;
     heard->volume = volume;
     IS(adit_open(volume, "/log", ADIT_O_RDWR | ADIT_O_CREAT, 0644, &file), 0);
@@ -52,6 +55,8 @@ static void becomes_read_only(const char *address, struct heard *heard)
         IS(adit_append(file, "entry", 5, NULL), -EROFS);
         HOLDS(adit_fsync(file) < 0);
     }
+    IS(adit_volume_statfs(volume, &space), 0);
+    HOLDS(space.available_bytes == 0 && space.free_bytes > 0);
     IS(adit_close(file), 0);
     HOLDS(adit_close_volume(volume) < 0);
 }

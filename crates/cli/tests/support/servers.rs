@@ -84,9 +84,14 @@ impl Served {
     }
 
     pub fn start_command(mut command: Command) -> Served {
+        Served::start_command_with(&mut command, Stdio::piped())
+    }
+
+    /// With this standard error.
+    pub fn start_command_with(command: &mut Command, errors: Stdio) -> Served {
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .expect("it runs");
         let mut line = String::new();
@@ -94,8 +99,9 @@ impl Served {
         output.read_line(&mut line).expect("read");
         if !line.starts_with("serving ") {
             let mut errors = String::new();
-            let mut output = child.stderr.take().expect("piped");
-            output.read_to_string(&mut errors).expect("read");
+            if let Some(mut output) = child.stderr.take() {
+                output.read_to_string(&mut errors).expect("read");
+            }
             panic!("{line}{errors}");
         }
         Served { child }

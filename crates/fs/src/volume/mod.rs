@@ -135,10 +135,15 @@ impl Fs {
     /// Space and identity.
     pub async fn statfs(&self) -> Result<StatFs> {
         let info = self.store.info().await?;
+        debug_assert!(info.usable_bytes <= info.free_bytes);
         Ok(StatFs {
             block_bytes: PAGE_BYTES as u32,
             total_bytes: info.volume_bytes - info.journal_bytes,
-            free_bytes: info.usable_bytes,
+            free_bytes: info.free_bytes,
+            available_bytes: match info.failure {
+                Some(_) => 0,
+                None => info.usable_bytes,
+            },
             inodes: info.blobs,
             // Each needs a slot of 512 bytes and nothing else.
             free_inodes: info.usable_bytes / 512,

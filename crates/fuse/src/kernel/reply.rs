@@ -99,7 +99,7 @@ impl Body {
         let block = space.block_bytes;
         let blocks = |bytes: u64| bytes / u64::from(block);
         self.u64s(&[blocks(space.total_bytes)]);
-        self.u64s(&[blocks(space.free_bytes); 2]);
+        self.u64s(&[blocks(space.free_bytes), blocks(space.writable_bytes())]);
         self.u64s(&[space.inodes + space.free_inodes, space.free_inodes]);
         self.u32s(&[block, space.name_bytes_max, block]);
         self.u32s(&[0; 7]);

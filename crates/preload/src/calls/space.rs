@@ -34,8 +34,8 @@ fn fill(space: &StatFs, buffer: *mut StatFsC) {
     c.f_frsize = space.block_bytes as _;
     c.f_blocks = space.total_bytes / block;
     c.f_bfree = space.free_bytes / block;
-    c.f_bavail = space.free_bytes / block;
-    c.f_files = space.inodes;
+    c.f_bavail = space.writable_bytes() / block;
+    c.f_files = space.inodes + space.free_inodes;
     c.f_ffree = space.free_inodes;
     c.f_namelen = space.name_bytes_max as _;
     // SAFETY: the program's buffer.
@@ -50,10 +50,14 @@ fn fill_posix(space: &StatFs, buffer: *mut StatVfsC) {
     c.f_frsize = block;
     c.f_blocks = space.total_bytes / block;
     c.f_bfree = space.free_bytes / block;
-    c.f_bavail = space.free_bytes / block;
-    c.f_files = space.inodes;
+    c.f_bavail = space.writable_bytes() / block;
+    c.f_files = space.inodes + space.free_inodes;
     c.f_ffree = space.free_inodes;
-    c.f_favail = space.free_inodes;
+    c.f_favail = if space.read_only {
+        0
+    } else {
+        space.free_inodes
+    };
     c.f_namemax = u64::from(space.name_bytes_max);
     c.f_flag = if space.read_only { libc::ST_RDONLY } else { 0 };
     // SAFETY: the program's buffer.

@@ -153,6 +153,12 @@ impl Frames {
         self.mapping.is_nameless()
     }
 
+    /// Bytes of all frames: what the cache may use. It is less than was asked for where there was
+    /// no room for that.
+    pub(crate) fn bound_bytes(&self) -> u64 {
+        self.memory().1 as u64
+    }
+
     /// Bytes of memory that the cache put on huge pages.
     pub fn huge_bytes(&self) -> u64 {
         self.mapping.huge_bytes()

@@ -80,7 +80,7 @@ impl Store {
     }
 
     pub(crate) fn cache_too_small(&self) -> Error {
-        let bytes = self.options.cache_bytes;
+        let bytes = self.frames.bound_bytes();
         let what = format!("the page cache of {bytes} bytes is too small: all of it is in use");
         Error::with(Errno::NOMEM, what)
     }

@@ -8,7 +8,8 @@ use crate::state::{RESERVE_PAGES, Store};
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct VolumeInfo {
-    /// Random identity.
+    /// Random identity. People see it as the number `u128::from_le_bytes` in 32 hexadecimal digits,
+    /// as in the name of its mapping.
     pub volume_id: [u8; 16],
     /// Label given at mkfs.
     pub label: String,
@@ -30,7 +31,8 @@ pub struct VolumeInfo {
     pub epoch: u64,
     /// Creation, seconds since 1970.
     pub created_seconds: i64,
-    /// Bytes the page cache may use.
+    /// Bytes the page cache may use: what it was given, which is less than was asked for where
+    /// there was no room for that.
     pub cache_bytes: u64,
     /// Bytes of its memory that the cache put on huge pages. Those that the kernel gives to
     /// anonymous memory on its own are not known, nor counted.
@@ -78,7 +80,7 @@ impl Store {
             blobs: state.blobs,
             epoch: superblock.epoch,
             created_seconds: superblock.created_seconds,
-            cache_bytes: self.options.cache_bytes,
+            cache_bytes: self.frames.bound_bytes(),
             cache_huge_bytes: self.frames.huge_bytes(),
             dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
             data_checksums: self.checksums.is_some(),

@@ -1,12 +1,17 @@
 //! More work than the device or the cache keeps up with: who waits, and that everybody gets a turn.
 
 use crate::rig::{
-    PAGE, assert_clean, close, create, cut, drop_dead, format_as, formatted, open, pattern,
+    PAGE, assert_clean, close, create, cut, drop_dead, engine_options, format_as, formatted, open,
+    pattern,
 };
 use adit_base::{Errno, PAGE_BYTES, Result};
-use adit_block::{FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
+use adit_block::{Device, FaultConfig, FaultDevice, FaultEffect, FaultOn, FaultRule};
+use adit_reactor::Engine;
 use adit_reactor::sync::join_all;
-use adit_store::{AllocateMode, Blob, MkfsOptions, Store, SyncKind, XattrMode};
+use adit_store::{
+    AllocateMode, Blob, CACHE_BYTES_MIN, MkfsOptions, Store, StoreOptions, Survive, SyncKind,
+    XattrMode,
+};
 use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -507,4 +512,29 @@ fn others_get_their_turn_while_a_long_write_goes_on() {
         assert!((1..BYTES as u64).contains(&seen), "no turn within a write");
     });
     close(engine);
+}
+
+/// Where there was no room for a cache of the size that was asked for, that size was shown.
+#[test]
+fn the_size_of_the_cache_that_is_shown_is_the_one_it_has() {
+    let device = formatted(32 << 20);
+    for (asked_bytes, has_bytes) in [
+        (1, CACHE_BYTES_MIN),
+        (CACHE_BYTES_MIN + PAGE - 1, CACHE_BYTES_MIN),
+        (2 * CACHE_BYTES_MIN, 2 * CACHE_BYTES_MIN),
+    ] {
+        let device: Arc<dyn Device> = device.clone();
+        let engine = Engine::start(device, engine_options(), move |reactor| async move {
+            let options = StoreOptions {
+                cache_bytes: asked_bytes,
+                survive: Survive::Off,
+                ..StoreOptions::default()
+            };
+            Store::open(reactor, &options).await
+        });
+        let engine = engine.unwrap();
+        let info = engine.run(|store| store.info()).unwrap();
+        assert_eq!(info.cache_bytes, has_bytes, "{asked_bytes} bytes");
+        close(engine);
+    }
 }

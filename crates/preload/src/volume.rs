@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the end of the process waits for calls that other threads are in.
 const PATIENCE_AT_EXIT: Duration = Duration::from_millis(200);
+/// The same where unsynced writes perhaps don't survive the process: beside busy processes a thread
+/// may be without a core for a while.
+const PATIENCE_OF_THE_UNSAFE: Duration = Duration::from_secs(5);
 
 /// How long a next server is waited for, if nothing else is said.
 const RECONNECT: Duration = Duration::from_secs(10);
@@ -463,7 +466,8 @@ pub(crate) fn credentials() -> &'static Credentials {
 
 /// Runs after the program's own `atexit` functions and the libraries' destructors: writes what C's
 /// streams hold, closes all files and the volume. If a thread is in the middle of a call, the
-/// volume stays as after a kill, which loses nothing: the next open recovers it. So it does if this
+/// volume stays as after a kill, which loses nothing that survives one: the next open recovers it. So
+/// it does if this
 /// thread is, because a signal handler ends the process.
 extern "C" fn at_exit(_: *mut c_void) {
     let is_another_ones = |volume: Opened| volume.is_inherited() && !volume.has_inherited();
@@ -488,6 +492,10 @@ extern "C" fn at_exit(_: *mut c_void) {
         std::mem::forget(volume);
         return;
     }
+    let patience = match settings().map(|settings| settings.survive) {
+        Some(Survive::Require) | None => PATIENCE_AT_EXIT,
+        Some(_) => PATIENCE_OF_THE_UNSAFE,
+    };
     let begin = Instant::now();
     loop {
         volume = match Arc::try_unwrap(volume) {
@@ -498,7 +506,7 @@ extern "C" fn at_exit(_: *mut c_void) {
                 }
                 return;
             }
-            Err(shared) if begin.elapsed() < PATIENCE_AT_EXIT => shared,
+            Err(shared) if begin.elapsed() < patience => shared,
             Err(shared) => {
                 std::mem::forget(shared);
                 return;

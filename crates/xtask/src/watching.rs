@@ -32,7 +32,7 @@ impl Limits {
     /// Compiling this workspace beside a busy machine takes a third of that silence.
     pub(crate) const USUAL: Limits = Limits {
         silence: Duration::from_secs(20 * 60),
-        left: Duration::from_secs(10),
+        left: Duration::from_secs(60),
     };
 
     /// For tests of hangs: a shell prints a line sooner, however busy the machine is.

@@ -10,16 +10,15 @@
 //! other processes no calls are announced, and the threads that make descriptors wait only for each
 //! other.
 //!
-//! Invariant: a thread of Adit waits for a call at most [`PATIENCE`]: a program may be in `open` of a
-//! FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other calls go on. A call
-//! waits for a thread of Adit that makes descriptors as long as that is there, at most
-//! [`MAKER_MAX`].
+//! Invariant: a thread of Adit waits for a call at most [`PATIENCE`]: a program may be in `open` of
+//! a FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other calls go on. A call
+//! waits for a thread of Adit that makes descriptors at most [`MAKER_MAX`].
 
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Numbers from this one on are high: programs have plans for lower ones.
@@ -34,8 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// low number until it is moved, which a call that went on could replace. An allocator that opens a
 /// file under its lock keeps such a thread from ending.
 const MAKER_MAX: Duration = Duration::from_secs(5);
-/// After this time a call looks whether the thread that it waits for still is there.
-const LOOK: Duration = Duration::from_millis(20);
 /// While a thread of Adit waits for a call, it lets the program's other calls begin this often.
 const HOLD: Duration = Duration::from_millis(2);
 
@@ -43,9 +40,11 @@ const HOLD: Duration = Duration::from_millis(2);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// How many of these calls took longer than [`PATIENCE`]: threads of Adit wait for them no more.
 static LONG: AtomicU32 = AtomicU32::new(0);
-/// The thread that makes descriptors; [`NOBODY`].
-static MAKER: AtomicI32 = AtomicI32::new(NOBODY);
-const NOBODY: i32 = 0;
+/// The turn of the thread that makes descriptors; [`NOBODY`].
+static MAKER: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = 0;
+/// Numbers of turns.
+static TURNS: AtomicU32 = AtomicU32::new(NOBODY);
 
 thread_local! {
     /// This thread makes descriptors; it may close some meanwhile.
@@ -74,28 +73,12 @@ impl ProgramCall {
             return;
         }
         let begin = Instant::now();
-        while is_there_a_maker() && begin.elapsed() < MAKER_MAX {
+        while MAKER.load(Ordering::SeqCst) != NOBODY && begin.elapsed() < MAKER_MAX {
             end_call();
-            wait_until(LOOK, || MAKER.load(Ordering::SeqCst) == NOBODY);
+            wait_until(MAKER_MAX, || MAKER.load(Ordering::SeqCst) == NOBODY);
             CALLS.fetch_add(1, Ordering::SeqCst);
         }
     }
-}
-
-/// Does a thread make descriptors? One that was killed in a child of `vfork`, whose memory is its
-/// parent's, does no more.
-fn is_there_a_maker() -> bool {
-    let maker = MAKER.load(Ordering::SeqCst);
-    if maker == NOBODY {
-        return false;
-    }
-    // SAFETY: signal 0 is none; the call only looks whether there is such a thread.
-    let is_gone = unsafe { libc::syscall(libc::SYS_tkill, maker, 0) } != 0
-        && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-    if is_gone {
-        let _ = MAKER.compare_exchange(maker, NOBODY, Ordering::SeqCst, Ordering::SeqCst);
-    }
-    !is_gone
 }
 
 impl Drop for ProgramCall {
@@ -142,8 +125,8 @@ fn wait_until(max: Duration, is_so: impl Fn() -> bool) -> bool {
     }
 }
 
-/// This thread, of that number, makes descriptors until the value is dropped, by a panic, too.
-struct Turn(i32);
+/// This thread makes descriptors until the value is dropped, by a panic, too. With its number.
+struct Turn(u32);
 
 impl Drop for Turn {
     fn drop(&mut self) {
@@ -154,12 +137,11 @@ impl Drop for Turn {
 
 /// Waits until no other thread makes descriptors, and the program is in no call but long ones.
 fn take_turn() -> Turn {
-    let own = rustix::thread::gettid().as_raw_nonzero().get();
     let mut begin = None;
     loop {
         // First: a signal handler may close a descriptor.
         IS_MAKER.set(true);
-        let turn = take_turn_of_makers(own);
+        let turn = take_turn_of_makers();
         let are_none = || CALLS.load(Ordering::SeqCst) <= LONG.load(Ordering::SeqCst);
         if wait_until(HOLD, are_none) {
             return turn;
@@ -174,25 +156,28 @@ fn take_turn() -> Turn {
     }
 }
 
-/// Waits until no other thread makes descriptors.
-fn take_turn_of_makers(own: i32) -> Turn {
-    let begin = Instant::now();
-    let take = || {
-        let taken = MAKER.compare_exchange(NOBODY, own, Ordering::SeqCst, Ordering::SeqCst);
+/// Waits until no other thread makes descriptors, or one does for too long.
+fn take_turn_of_makers() -> Turn {
+    let mut own = NOBODY;
+    while own == NOBODY {
+        own = TURNS.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+    }
+    let take = |from| {
+        let taken = MAKER.compare_exchange(from, own, Ordering::SeqCst, Ordering::SeqCst);
         taken.is_ok()
     };
-    while !wait_until(LOOK, take) {
-        if is_there_a_maker() && begin.elapsed() >= MAKER_MAX {
-            MAKER.store(own, Ordering::SeqCst);
-            break;
+    loop {
+        let other = MAKER.load(Ordering::SeqCst);
+        if wait_until(MAKER_MAX, || take(NOBODY)) || other != NOBODY && take(other) {
+            return Turn(own);
         }
     }
-    Turn(own)
 }
 
-/// Makes descriptors while the program is in no call that gives or takes away a low number.
+/// Makes descriptors while the program is in no call that gives or takes away a low number. A child
+/// of `vfork` has numbers of its own, and may be killed at any time.
 pub fn alone<T>(make: impl FnOnce() -> T) -> T {
-    let _turn = (!IS_MAKER.get()).then(take_turn);
+    let _turn = (!IS_MAKER.get() && !fork::is_in_vfork()).then(take_turn);
     make()
 }
 
@@ -286,20 +271,24 @@ mod tests {
         assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
     }
 
-    /// It was killed in a child of `vfork`: each call of the program waited for it.
+    /// It never ends its turn. Of those that wait for it, one at a time goes on.
     #[test]
-    fn nobody_waits_for_a_maker_that_is_gone() {
+    fn a_maker_that_stays_is_waited_for_once() {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get());
-        let ended = ended.join().expect("ended");
-        for makes in [false, true] {
-            MAKER.store(ended, Ordering::SeqCst);
-            match makes {
-                false => drop(ProgramCall::begin()),
-                true => alone(|| ()),
+        let makers = AtomicU32::new(0);
+        std::mem::forget(take_turn_of_makers());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    alone(|| {
+                        assert_eq!(makers.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::sleep(Duration::from_millis(20));
+                        makers.fetch_sub(1, Ordering::SeqCst);
+                    });
+                });
             }
-            assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
-        }
+        });
+        assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
     }
 
     /// It lost its core for half a second, with a low number.

@@ -49,6 +49,8 @@ struct InfoLine {
     created: String,
     volume_bytes: u64,
     free_bytes: u64,
+    /// What a new file can take: nothing once the volume has failed.
+    available_bytes: u64,
     journal_bytes: u64,
     journal_live_bytes: u64,
     cluster_bytes: u64,
@@ -75,7 +77,11 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         label: info.label,
         created: output::time(UNIX_EPOCH + created),
         volume_bytes: info.volume_bytes,
-        free_bytes: info.usable_bytes,
+        free_bytes: info.free_bytes,
+        available_bytes: match info.failure {
+            Some(_) => 0,
+            None => info.usable_bytes,
+        },
         journal_bytes: info.journal_bytes,
         journal_live_bytes: info.journal_live_bytes,
         cluster_bytes: info.cluster_bytes,
@@ -102,7 +108,12 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
     }
     writeln!(out, "  created   {}", line.created)?;
     writeln!(out, "  size      {}", format_size(line.volume_bytes))?;
-    writeln!(out, "  free      {}", format_size(line.free_bytes))?;
+    writeln!(
+        out,
+        "  free      {}, {} available to files",
+        format_size(line.free_bytes),
+        format_size(line.available_bytes)
+    )?;
     writeln!(
         out,
         "  journal   {}, {} to be replayed after a crash",

@@ -479,8 +479,8 @@ fn root_looks_at_its_copy_of_what_another_user_left() {
     all_is_there(&place);
 }
 
-/// The refusal named one mapping, advised to give up "that data", and `discard` deleted the good one
-/// beside it, too.
+/// The refusal named one mapping, advised to give up "that data", and `discard` deleted the good
+/// one beside it, too.
 #[test]
 fn a_refusal_names_what_its_way_out_would_delete_too() {
     let place = killed();
@@ -499,6 +499,14 @@ fn a_refusal_names_what_its_way_out_would_delete_too() {
             assert!(errors.contains(word), "{word}: {errors}");
         }
     }
+    // Whoever opens a copy isn't told to remove what the original needs.
+    std::fs::copy(place.path("v.adit"), place.path("bak.adit")).expect("copied");
+    let errors = place.fails(1, &["mkdir", "bak.adit", "/d"]);
+    assert!(
+        errors.contains("leave") && errors.contains(saved),
+        "{errors}"
+    );
+    assert!(!errors.contains("--remove"), "{errors}");
     place.ok(&["mappings", "--remove", saved]);
     all_is_there(&place);
 }

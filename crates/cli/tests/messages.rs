@@ -154,7 +154,7 @@ $ADIT df --json v.adit >df
 stat -f -c '%a available, %f free' mnt >statfs
 umount mnt";
 
-/// What `df --json` of a volume that has failed prints: space that nobody uses, and nobody can have.
+/// What `df --json` of a volume that has failed prints: space that nobody uses nor can have.
 fn nothing_is_available(df: &str) {
     let df: serde_json::Value = serde_json::from_str(df).expect("JSON");
     let bytes = |what: &str| df[what].as_u64().expect("a number");

@@ -257,7 +257,7 @@ fn what_was_appended_in_memory_survives_all_deaths() {
     }
     assert!(
         2 * (in_memory[0] + in_memory[1]) > rounds,
-        "{in_memory:?} of {rounds} rounds had tails"
+        "{in_memory:?} rounds had tails, in {LIMIT:?}"
     );
     assert!(in_memory[0] > 0, "a client of another user has tails");
     drop(served);

@@ -29,8 +29,9 @@
 //!
 //! Invariants: the sink is called by whichever thread emits, perhaps while that thread works for a
 //! volume: it is quick, waits for nobody, and calls nothing else of Adit's than
-//! [`write_to_stderr`]. An event that it causes nevertheless is dropped. Once [`send_to`] or [`stop`] has returned, the sink before it is not running, and is
-//! never called again. A line has no control characters.
+//! [`write_to_stderr`]. An event that it causes nevertheless is dropped. Once [`send_to`] or
+//! [`stop`] has returned, the sink before it is not running, and is never called again. A line has
+//! no control characters.
 
 use adit_base::{Errno, Error, Result};
 use std::cell::Cell;

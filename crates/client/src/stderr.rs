@@ -7,13 +7,15 @@
 //! Invariants: the descriptor stays as it is (with `O_NONBLOCK`, all processes that share it would
 //! meet `EAGAIN`). No lock is held, so a forked child can write, too.
 
+use adit_base::fork::Registered;
+use adit_base::numbers;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::borrow::Cow;
-use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
+use std::io::{IoSlice, IsTerminal};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// A pipe that can be written takes so many bytes (`PIPE_BUF`), and all of them or none.
 const LINE_BYTES_MAX: usize = 4096;
@@ -58,14 +60,21 @@ fn shortened(line: &str) -> Cow<'_, str> {
 
 /// False: not now. True also if that is impossible for ever: there is nowhere to tell.
 fn write(to: BorrowedFd<'_>, line: &[u8]) -> bool {
-    // Only these two keep a writer waiting between a poll and its write, when another writer is
-    // faster. For files, `NOWAIT` has another meaning.
-    let is_shared = rustix::fs::fstat(to).is_ok_and(|stat| {
-        matches!(
-            FileType::from_raw_mode(stat.st_mode),
-            FileType::Fifo | FileType::Socket
-        )
-    });
+    let kind = rustix::fs::fstat(to).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    // A terminal says that there is room for a line where there is some for a character.
+    if kind == Ok(FileType::CharacterDevice)
+        && to.is_terminal()
+        && let Ok(terminal) = without_waiting(to)
+    {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&terminal, line));
+        return match written {
+            Ok(written) => written == line.len(),
+            Err(errno) => errno != Errno::AGAIN,
+        };
+    }
+    // These two keep a writer waiting between a poll and its write, when another writer is faster.
+    // For files, `NOWAIT` has another meaning.
+    let is_shared = matches!(kind, Ok(FileType::Fifo | FileType::Socket));
     let mut left = line;
     while !left.is_empty() {
         let now = Timespec::default();
@@ -88,13 +97,20 @@ fn write(to: BorrowedFd<'_>, line: &[u8]) -> bool {
     true
 }
 
+/// The same terminal, opened once more: nobody else's descriptor has this one's flags.
+fn without_waiting(terminal: BorrowedFd<'_>) -> rustix::io::Result<Registered<OwnedFd>> {
+    let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    numbers::high(|| rustix::fs::open(&path, flags, Mode::empty()))
+}
+
 /// Writes where poll has found room, and waits for none. Kernels before 6.4 can't say that of a
 /// pipe.
 fn write_now(to: BorrowedFd<'_>, data: &[u8]) -> rustix::io::Result<usize> {
     const WHERE_IT_IS: u64 = u64::MAX;
     let pieces = [IoSlice::new(data)];
     match rustix::io::pwritev2(to, &pieces, WHERE_IT_IS, ReadWriteFlags::NOWAIT) {
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::SPIPE | Errno::PERM) => {
             rustix::io::write(to, data)
         }
         written => written,
@@ -106,7 +122,7 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, Write};
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::{AsFd, FromRawFd};
     use std::os::unix::net::UnixStream;
 
     fn stalled(mut reader: impl Read, writer: OwnedFd) {
@@ -138,6 +154,37 @@ mod tests {
         stalled(reader, writer.into());
         let (reader, writer) = UnixStream::pair().expect("sockets");
         stalled(reader, writer.into());
+    }
+
+    /// `poll` says that it can be written, and a line is longer than its room.
+    #[test]
+    fn a_terminal_that_nobody_reads_keeps_nobody_waiting() {
+        let ours = File::options().read(true).write(true).open("/dev/ptmx");
+        let mut ours = ours.expect("a terminal");
+        let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        // SAFETY: system calls on a descriptor of ours; the second one makes a descriptor.
+        let theirs = unsafe {
+            assert_eq!(libc::unlockpt(ours.as_raw_fd()), 0);
+            libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags)
+        };
+        assert!(theirs >= 0, "its other side");
+        // SAFETY: a fresh descriptor that nobody else has.
+        let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
+        let lost = AtomicU64::new(0);
+        while lost.load(Ordering::Relaxed) < 10 {
+            write_counting(theirs.as_fd(), &lost, &format!("{:0>99}\n", 7));
+        }
+        let mut read = vec![0; 1 << 16];
+        let got = ours.read(&mut read).expect("read");
+        assert!(got > 100, "{got}");
+        // Its reader is there again.
+        let mut told = String::new();
+        while !told.contains("heard again") {
+            write_counting(theirs.as_fd(), &lost, "heard again\n");
+            let got = ours.read(&mut read).expect("read");
+            told += &String::from_utf8_lossy(&read[..got]);
+        }
+        assert!(told.contains(" messages are lost: nobody read"), "{told}");
     }
 
     #[test]

@@ -32,9 +32,16 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
 pub(crate) fn say_deferred() {
     if ARE_THERE_ANY.load(Ordering::Relaxed) && ARE_THERE_ANY.swap(false, Ordering::AcqRel) {
         let mut deferred = DEFERRED.lock();
-        let lines = std::mem::take(&mut *deferred).concat();
+        let lines = std::mem::take(&mut *deferred);
         drop(deferred);
-        let _ = std::io::stderr().write_all(lines.as_bytes());
+        if crate::descriptors::get(2).is_some() {
+            let _ = std::io::stderr().write_all(lines.concat().as_bytes());
+            return;
+        }
+        // The program has put something else there since.
+        for line in lines {
+            adit::log::write_to_stderr(&line);
+        }
     }
 }
 

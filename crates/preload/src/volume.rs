@@ -466,9 +466,8 @@ pub(crate) fn credentials() -> &'static Credentials {
 
 /// Runs after the program's own `atexit` functions and the libraries' destructors: writes what C's
 /// streams hold, closes all files and the volume. If a thread is in the middle of a call, the
-/// volume stays as after a kill, which loses nothing that survives one: the next open recovers it. So
-/// it does if this
-/// thread is, because a signal handler ends the process.
+/// volume stays as after a kill, which loses nothing that survives one: the next open recovers it.
+/// So it does if this thread is, because a signal handler ends the process.
 extern "C" fn at_exit(_: *mut c_void) {
     let is_another_ones = |volume: Opened| volume.is_inherited() && !volume.has_inherited();
     if inside::is_inside() || opened().is_none_or(is_another_ones) {
@@ -493,8 +492,8 @@ extern "C" fn at_exit(_: *mut c_void) {
         return;
     }
     let patience = match settings().map(|settings| settings.survive) {
-        Some(Survive::Require) | None => PATIENCE_AT_EXIT,
-        Some(_) => PATIENCE_OF_THE_UNSAFE,
+        Some(Survive::Prefer | Survive::Off) if !volume.is_connected() => PATIENCE_OF_THE_UNSAFE,
+        _ => PATIENCE_AT_EXIT,
     };
     let begin = Instant::now();
     loop {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the program ends, and so does its output | the answer is whether it succeeded |
 //! | it prints nothing for [`Limits::silence`] | it hangs: it is killed with all that it started |
-//! | it ends, and a process that it left still holds its output after [`Limits::left`] | that one is named and killed; the program has failed |
+//! | it leaves a process that holds its output for [`Limits::left`] | it has failed; that is killed |
 //!
 //! Only processes that have the other end of the program's output are killed as left ones: they got
 //! it from the program.
@@ -38,8 +38,8 @@ impl Limits {
     /// For tests of hangs: a shell prints a line sooner, however busy the machine is.
     #[cfg(test)]
     pub(crate) const SHORT: Limits = Limits {
-        silence: Duration::from_secs(5),
-        left: Duration::from_secs(1),
+        silence: Duration::from_secs(15),
+        left: Duration::from_secs(3),
     };
 }
 
@@ -161,9 +161,13 @@ mod tests {
     use super::*;
 
     fn watched(script: &str) -> (Outcome<bool>, Vec<String>) {
+        watched_within(Limits::SHORT, script)
+    }
+
+    fn watched_within(limits: Limits, script: &str) -> (Outcome<bool>, Vec<String>) {
         let mut lines = Vec::new();
         let mut command = Command::new("sh");
-        let outcome = run_watching(command.args(["-c", script]), Limits::SHORT, |line| {
+        let outcome = run_watching(command.args(["-c", script]), limits, |line| {
             lines.push(line.to_owned());
         });
         (outcome, lines)
@@ -183,11 +187,10 @@ mod tests {
 
     #[test]
     fn all_lines_come_and_the_end_is_known() {
-        assert_eq!(
-            watched("echo a; echo b"),
-            (Ok(true), vec!["a".into(), "b".into()])
-        );
-        assert_eq!(watched("echo a; exit 3"), (Ok(false), vec!["a".into()]));
+        let usually = |script| watched_within(Limits::USUAL, script);
+        let both = vec!["a".into(), "b".into()];
+        assert_eq!(usually("echo a; echo b"), (Ok(true), both));
+        assert_eq!(usually("echo a; exit 3"), (Ok(false), vec!["a".into()]));
     }
 
     /// The task waited for 20 minutes, said that a program hangs which had ended, and killed
@@ -220,7 +223,8 @@ mod tests {
     /// A process without the program's output is none of our business.
     #[test]
     fn what_is_left_elsewhere_stays() {
-        let (outcome, lines) = watched("sleep 1000 >/dev/null & echo $!");
+        let script = "sleep 1000 >/dev/null & echo $!";
+        let (outcome, lines) = watched_within(Limits::USUAL, script);
         assert_eq!(outcome, Ok(true));
         let process = &lines[0];
         assert!(!is_gone(process));

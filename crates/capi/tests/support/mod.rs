@@ -218,7 +218,8 @@ pub(crate) fn kills() -> u64 {
     std::env::var("ADIT_KILLS").map_or(3, |n| n.parse().expect("a number"))
 }
 
-/// A few random milliseconds, as the [`seed`](seed::seed) decides, which belongs into the message of a failure.
+/// A few random milliseconds, as the [`seed`](seed::seed) decides, which belongs into the message
+/// of a failure.
 pub(crate) fn moments(seed: u64) -> impl Iterator<Item = Duration> {
     let mut state = seed | 1;
     std::iter::repeat_with(move || {

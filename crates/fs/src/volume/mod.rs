@@ -136,17 +136,18 @@ impl Fs {
     pub async fn statfs(&self) -> Result<StatFs> {
         let info = self.store.info().await?;
         debug_assert!(info.usable_bytes <= info.free_bytes);
+        let available_bytes = match info.failure {
+            Some(_) => 0,
+            None => info.usable_bytes,
+        };
         Ok(StatFs {
             block_bytes: PAGE_BYTES as u32,
             total_bytes: info.volume_bytes - info.journal_bytes,
             free_bytes: info.free_bytes,
-            available_bytes: match info.failure {
-                Some(_) => 0,
-                None => info.usable_bytes,
-            },
+            available_bytes,
             inodes: info.blobs,
             // Each needs a slot of 512 bytes and nothing else.
-            free_inodes: info.usable_bytes / 512,
+            free_inodes: available_bytes / 512,
             name_bytes_max: NAME_BYTES_MAX as u32,
             volume_id: info.volume_id,
             read_only: self.store.is_read_only() || info.failure.is_some(),

@@ -3,8 +3,9 @@
 //! An opening looks into its own directory, and into those that the superblock's memo names
 //! (`format/memo.rs`): it was perhaps given another one than the last opening. Anybody may have
 //! written the image. So a named directory is looked at only if the table of mounts says that it
-//! lies on a tmpfs or a local disk, and no symbolic link leads there: nothing that may hang, or act
-//! when it is looked at, is touched. What is found there is judged as what lies in the own directory.
+//! lies in memory, on a disk or an overlay ([`LOCAL`]), and no symbolic link leads there: nothing
+//! that may hang, or act when it is looked at, is touched. What is found there is judged as what
+//! lies in the own directory.
 
 use crate::cache::{Leftover, Purpose, boot_id, image_tag};
 use crate::format::memo::{Memo, Memory};
@@ -244,7 +245,8 @@ enum Place {
 /// The table of mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// File systems on which a lookup ends, and starts nothing: no server is asked, and no program.
+/// File systems on which a lookup ends, and starts nothing: no server is asked, and no program. An
+/// overlay may have a server's directories below; but the root of most containers is one.
 const LOCAL: [&[u8]; 9] = [
     b"tmpfs",
     b"ramfs",

@@ -10,11 +10,13 @@
 //! | of the superblock's opening, which wasn't closed; or of one that it was taking over | the same, as new | take over |
 //! | … | another file or device | refuse: moved, or a copy |
 //! | … | older than the mapping | refuse: an older image was put back |
-//! | … cannot be read, or understood, or be trusted | any | refuse; who looks at another image passes it by |
+//! | … cannot be read, or understood, or be trusted | any | refuse |
 //! | … with nothing unsaved in it | any | not needed |
 //! | of an earlier opening that the superblock's one followed | the same | obsolete: delete |
 //! | of a later opening than the image knows, by somebody who may write the image | the same | refuse: an older image was put back |
 //! | any other | | somebody else's: leave alone |
+//!
+//! Who only looks passes by what another file or device has left: a copy is shown.
 //!
 //! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
@@ -351,7 +353,8 @@ pub(crate) fn resolve(
                 Verdict::Elsewhere
             }
             Verdict::TakeOver | Verdict::Refuse(_) if discards => {
-                // What belongs to another image is not this one's to delete; who looks deletes nothing.
+                // What belongs to another image is not this one's to delete. Who looks deletes
+                // nothing.
                 let deletes = takeover == Takeover::Discard
                     && known.facts.same_image
                     && purpose == Purpose::TakeOver;
@@ -676,12 +679,17 @@ fn refusal(why: Why, known: &Known, beside: &[String]) -> Error {
             ". It belongs to another file or device: if this is a copy of that, takeover = leave";
     }
     if !beside.is_empty() {
-        what = format!(
-            "{what}. But discard and leave open the volume without this data, too: {}. To be without \
-             the first only: adit mappings --remove {}",
-            beside.join("; "),
-            known.path.display()
-        );
+        // What another image needs, or a newer one, isn't to be removed.
+        let is_removable = !known.of_another_image && why != Why::Older;
+        let beside = beside.join("; ");
+        what = match is_removable {
+            true => format!(
+                "{what}. But discard and leave open the volume without this data, too: {beside}. To be \
+                 without the first only: adit mappings --remove {}",
+                known.path.display()
+            ),
+            false => format!("{what}. Beside it: {beside}"),
+        };
     }
     Error::with(Errno::OWNERDEAD, what)
 }

@@ -11,8 +11,8 @@
 //! other.
 //!
 //! Invariant: a thread of Adit waits for a call at most [`PATIENCE`]: a program may be in `open` of
-//! a FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other calls go on. A call
-//! waits for a thread of Adit that makes descriptors at most [`MAKER_MAX`].
+//! a FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other calls go on. A
+//! call waits for a thread of Adit that makes descriptors at most [`MAKER_MAX`].
 
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -40,7 +40,7 @@ const HOLD: Duration = Duration::from_millis(2);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// How many of these calls took longer than [`PATIENCE`]: threads of Adit wait for them no more.
 static LONG: AtomicU32 = AtomicU32::new(0);
-/// The turn of the thread that makes descriptors; [`NOBODY`].
+/// The turn of the thread that makes descriptors, or [`NOBODY`].
 static MAKER: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = 0;
 /// Numbers of turns.

@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
 }
 
 /// Opens and closes the volume as `--takeover` says, before the program starts. The option is about
-/// what was left until now: in the environment it would also be about what the program's own
+/// data that is left now. In the environment it would also be about data that the program's own
 /// processes leave, and with `discard` each of them would delete the data of a killed one. A volume
 /// in a server is the server's to open.
 fn take_over(arguments: &Run, options: &VolumeArguments) -> Result<()> {

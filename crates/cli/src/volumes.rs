@@ -49,7 +49,7 @@ struct InfoLine {
     created: String,
     volume_bytes: u64,
     free_bytes: u64,
-    /// What a new file can take: nothing once the volume has failed.
+    /// Bytes that a new file can take: none once the volume has failed.
     available_bytes: u64,
     journal_bytes: u64,
     journal_live_bytes: u64,
@@ -172,7 +172,7 @@ struct SpaceLine<'a> {
     total_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
-    /// What a new file can take: nothing once the volume has failed.
+    /// Bytes that a new file can take: none once the volume has failed.
     available_bytes: u64,
     inodes: u64,
     free_inodes: u64,

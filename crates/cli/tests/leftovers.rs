@@ -128,6 +128,18 @@ fn killed() -> Place {
     place
 }
 
+/// The same, where volume and process are another user's.
+fn killed_service() -> Place {
+    let place = Place::with_volume();
+    for path in [place.path("."), place.path("v.adit")] {
+        std::os::unix::fs::chown(path, Some(USER), None).expect("given away");
+    }
+    let mut command = owner_command(&place.path("v.adit"));
+    command.uid(USER);
+    kill(start(command));
+    place
+}
+
 fn files(text: &str) -> usize {
     text.lines()
         .filter(|line| line.contains("file0000"))
@@ -406,13 +418,7 @@ fn root_sees_what_another_user_left() {
     if !is_root() {
         return adit_skip::skip("only root can be somebody else");
     }
-    let place = Place::with_volume();
-    for path in [place.path("."), place.path("v.adit")] {
-        std::os::unix::fs::chown(path, Some(USER), None).expect("given away");
-    }
-    let mut command = owner_command(&place.path("v.adit"));
-    command.uid(USER);
-    kill(start(command));
+    let place = killed_service();
     for words in LOOKS {
         look(&place, words, "v.adit");
     }
@@ -440,13 +446,7 @@ fn root_looks_at_its_copy_of_what_another_user_left() {
     if !is_root() {
         return adit_skip::skip("only root can be somebody else");
     }
-    let place = Place::with_volume();
-    for path in [place.path("."), place.path("v.adit")] {
-        std::os::unix::fs::chown(path, Some(USER), None).expect("given away");
-    }
-    let mut command = owner_command(&place.path("v.adit"));
-    command.uid(USER);
-    kill(start(command));
+    let place = killed_service();
     let left = mappings(&place, &place.path("v.adit"))[0].clone();
     std::fs::copy(place.path("v.adit"), place.path("bak.adit")).expect("copied");
     let shows_the_copy = |case: &str| {
@@ -499,7 +499,7 @@ fn a_refusal_names_what_its_way_out_would_delete_too() {
             assert!(errors.contains(word), "{word}: {errors}");
         }
     }
-    // Whoever opens a copy isn't told to remove what the original needs.
+    // The refusal of a copy advises to remove nothing that the original needs.
     std::fs::copy(place.path("v.adit"), place.path("bak.adit")).expect("copied");
     let errors = place.fails(1, &["mkdir", "bak.adit", "/d"]);
     assert!(
@@ -625,7 +625,7 @@ fn names_that_somebody_else_took_are_in_nobodys_way() {
             file
         })
         .collect();
-    // Whoever opens a file with a lease waits 45 s, or is told to come again.
+    // An open of a file with a lease waits 45 s, or is EAGAIN.
     let leased = path.with_file_name(format!("adit-{}-x", &name[5..37]));
     std::fs::write(&leased, "squatted").expect("written");
     std::os::unix::fs::chown(&leased, Some(USER), None).expect("given away");
@@ -633,8 +633,8 @@ fn names_that_somebody_else_took_are_in_nobodys_way() {
         .write(true)
         .open(&leased)
         .expect("opened");
-    // SAFETY: plain numbers; the descriptor is open. Who asks for the file sends a signal, which is
-    // ignored.
+    // SAFETY: plain numbers; the descriptor is open. The signal that an open of the file sends
+    // is ignored.
     let has_lease = unsafe {
         libc::fcntl(lease.as_raw_fd(), F_SETSIG, libc::SIGURG)
             | libc::fcntl(lease.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)

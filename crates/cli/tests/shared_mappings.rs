@@ -91,7 +91,10 @@ fn end(place: &Place, served: Served) {
 fn left(place: &Place) -> Vec<PathBuf> {
     let info = place.ok(&["info", "v.adit", "--json"]);
     let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
-    let id = info["id"].as_str().expect("an id").to_owned();
+    let id = info["id"].as_str().expect("an id");
+    let id = u128::from_str_radix(id, 16).expect("a number");
+    // A server's files have its bytes in the opposite order.
+    let id = format!("{:032x}", id.swap_bytes());
     let entries = std::fs::read_dir("/dev/shm").expect("there");
     let paths = entries.map(|entry| entry.expect("read").path());
     let of_volume = |path: &PathBuf| {

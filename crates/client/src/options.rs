@@ -176,7 +176,7 @@ impl VolumeOptions {
     }
 
     /// The directory of that memory, on a tmpfs. The default is `/dev/shm`. The superblock names
-    /// it: the next opening looks there, too, if it lies on a tmpfs, ext4, XFS, btrfs or an overlay.
+    /// it, so the next opening looks there, too, on a tmpfs, ext4, XFS, btrfs or an overlay.
     pub fn survive_in(&mut self, directory: impl Into<PathBuf>) -> &mut Self {
         self.survive_in = directory.into();
         self

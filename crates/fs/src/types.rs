@@ -356,7 +356,7 @@ pub struct StatFs {
 }
 
 impl StatFs {
-    /// Bytes that whoever asked can still write into a new file: zero if all is read-only there.
+    /// Bytes that can still be written into a new file: zero if the volume is read-only.
     pub fn writable_bytes(&self) -> u64 {
         match self.read_only {
             true => 0,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the program ends, and so does its output | the answer is whether it succeeded |
 //! | it prints nothing for [`Limits::silence`] | it hangs: it is killed with all that it started |
-//! | it leaves a process that holds its output for [`Limits::left`] | it has failed; that is killed |
+//! | a process that it left holds its output for [`Limits::left`] | failure; that is killed |
 //!
 //! Only processes that have the other end of the program's output are killed as left ones: they got
 //! it from the program.

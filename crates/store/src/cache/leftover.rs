@@ -164,7 +164,8 @@ impl Leftover {
         Ok(found)
     }
 
-    /// The file of this name; None: there is none. Who wants to take it waits for others who look.
+    /// The file of this name; None: there is none. A process that wants to take it waits for those
+    /// that look.
     pub fn at(path: PathBuf, purpose: Purpose) -> Result<Option<Leftover>> {
         Leftover::open(path, purpose, |_| purpose == Purpose::TakeOver)
     }

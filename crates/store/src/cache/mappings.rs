@@ -48,8 +48,8 @@ pub fn mappings(directory: &Path) -> Result<Vec<Mapping>> {
 
 /// Deletes a mapping of a dead process: what exists only there is gone. Says how much it was.
 ///
-/// Errors: `EBUSY` while its process lives or another process looks at it, `EINVAL` for another kind
-/// of file.
+/// Errors: `EBUSY` while its process lives or another process looks at it, `EINVAL` for another
+/// kind of file.
 pub fn remove_mapping(path: &Path) -> Result<Mapping> {
     let fail = |errno, what: &str| {
         let what = format!("remove {}: {what}", path.display());

@@ -16,7 +16,7 @@
 //! | of a later opening than the image knows, by somebody who may write the image | the same | refuse: an older image was put back |
 //! | any other | | somebody else's: leave alone |
 //!
-//! Who only looks passes by what another file or device has left: a copy is shown.
+//! A look passes by a mapping of another file or device, and shows the copy.
 //!
 //! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
@@ -353,8 +353,7 @@ pub(crate) fn resolve(
                 Verdict::Elsewhere
             }
             Verdict::TakeOver | Verdict::Refuse(_) if discards => {
-                // What belongs to another image is not this one's to delete. Who looks deletes
-                // nothing.
+                // A mapping of another image isn't this one's to delete, and a look deletes nothing.
                 let deletes = takeover == Takeover::Discard
                     && known.facts.same_image
                     && purpose == Purpose::TakeOver;
@@ -378,7 +377,7 @@ pub(crate) fn resolve(
                 } => Verdict::Refuse(Why::Older),
                 _ => Verdict::TakeOver,
             },
-            // Whatever is in it, it is another image's.
+            // It is another image's, with whatever content.
             Verdict::Refuse(_) if known.of_another_image && purpose == Purpose::Look => {
                 tracing::warn!(
                     volume = device.name(),
@@ -441,7 +440,7 @@ fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identit
     }
 }
 
-/// Who has the volume open, and what to do where this is perhaps a copy of it.
+/// The process that has the volume open, and the ways out where this is perhaps a copy of it.
 fn in_use(known: &Known, image: &Identity) -> String {
     let mut what = format!("in use by {} ({})", known.owner(), known.path.display());
     if known.of_another_image {
@@ -679,7 +678,7 @@ fn refusal(why: Why, known: &Known, beside: &[String]) -> Error {
             ". It belongs to another file or device: if this is a copy of that, takeover = leave";
     }
     if !beside.is_empty() {
-        // What another image needs, or a newer one, isn't to be removed.
+        // Another image, or a newer one, needs it.
         let is_removable = !known.of_another_image && why != Why::Older;
         let beside = beside.join("; ");
         what = match is_removable {

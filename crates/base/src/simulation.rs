@@ -51,6 +51,15 @@ labels! {
         ClosedBelieved = "a superblock that says closed is believed though a later one is lost",
         ForgedName = "a name that anybody can give keeps the owner out",
         LookTakesOver = "a look deletes the mapping that it saw",
+        UnlistedMappings = "mappings that can't be listed are taken for none",
+        UnkeptSurvival = "an opening goes on without a mapping though survival was required",
+        UntrustedMaker =
+            "what somebody left who may not write the image is taken over",
+        ForgottenDirectory =
+            "an opening doesn't look where the superblock says that the memory lies",
+        PartialTakeover =
+            "what a killed opening had taken over of memory that is out of sight counts as all of it",
+        UnclaimedOpening = "an opening whose memory survives nothing keeps nobody away",
         UnboundedJournalData = "data goes through the journal however much it is",
         UncountedAhead = "other threads don't hear that a blob is ahead of its slot",
         UnaskedGranule = "a transaction changes a granule that it didn't ask for",

@@ -2,13 +2,15 @@
 //! mappings are not what they were.
 //!
 //! Before a crash state is recovered and judged as usual, something else is tried on it: an older
-//! image under the mappings, a copy, a mapping that can't be read, or that another version made, an
-//! owner that lives, no descriptors, no room, names that somebody took, a look. The rule: what was
-//! acknowledged is there, or the opening was refused, and everything is there later. So each of
-//! these ends in a refusal, or in a volume that the judge accepts; and what it left is what the
-//! usual recovery goes on with.
+//! image under the mappings, a copy, a mapping that can't be read, or that another version or
+//! another user made, an owner that lives, no descriptors, no room, names that somebody took, a
+//! look, memory in another directory. The rule: what was acknowledged is there, or the opening was
+//! refused, and everything is there later. So each of these ends in a refusal, or in a volume that
+//! the judge accepts; and the usual recovery goes on with what it left, or where it only tried
+//! something, with what was there before.
 
-use crate::machine::{Config, Remains, engine_options, mappings};
+use crate::machine::{Clock, Config, Machine, Mappings, Remains, Watch, engine_options, mappings};
+use crate::oracle::Crash;
 use adit_base::random::Prng;
 use adit_base::simulation::{Host, World};
 use adit_base::{Errno, Result};
@@ -17,6 +19,7 @@ use adit_fs::Fs;
 use adit_reactor::Engine;
 use adit_store::cache::{Abandoned, Leftover};
 use adit_store::format::{JOURNAL_FIRST_PAGE, SUPERBLOCK_PAGES, Superblock};
+use adit_store::fuzzing::move_memory;
 use adit_store::{Store, StoreOptions, Survive, Takeover};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,10 +49,19 @@ pub enum Scene {
     Squatted,
     /// Somebody only looks.
     Look,
+    /// A user who may not write the image left the mapping.
+    Untrusted,
+    /// The mapping lies in another directory than that of the opening.
+    Elsewhere,
+    /// The same, and the opening is killed while it takes over; then another one goes on, which may
+    /// not see that directory.
+    Interrupted,
+    /// The volume is open without a mapping, and is opened once more.
+    Twice,
 }
 
 /// All of them.
-pub const SCENES: [Scene; 10] = [
+pub const SCENES: [Scene; 14] = [
     Scene::OlderImage,
     Scene::Copy,
     Scene::CopyInDeed,
@@ -60,6 +72,10 @@ pub const SCENES: [Scene; 10] = [
     Scene::NoRoom,
     Scene::Squatted,
     Scene::Look,
+    Scene::Untrusted,
+    Scene::Elsewhere,
+    Scene::Interrupted,
+    Scene::Twice,
 ];
 
 /// How a scene ended.
@@ -74,8 +90,12 @@ pub struct Ended {
 pub struct Opened {
     /// The volume.
     pub engine: Arc<Engine<Fs>>,
-    /// Its mappings.
-    _directory: tempfile::TempDir,
+    /// What it has to show.
+    pub as_after: Crash,
+    /// The directories of its mappings.
+    _directories: Vec<tempfile::TempDir>,
+    /// The process, if it is one of its own.
+    _machine: Option<Machine>,
 }
 
 /// The machine's memory and what is on its device.
@@ -99,25 +119,29 @@ impl Stage<'_> {
         FaultDevice::with_image(config, image)
     }
 
-    fn open(
-        &self,
-        device: Arc<dyn Device>,
-        takeover: Takeover,
-        looks: bool,
-    ) -> Result<Arc<Engine<Fs>>> {
+    fn open(&self, device: Arc<dyn Device>, how: &Opening<'_>) -> Result<Arc<Engine<Fs>>> {
         let options = StoreOptions {
             cache_bytes: 8 << 20,
-            read_only: looks,
-            in_memory: looks,
-            survive: Survive::Require,
-            takeover,
-            shared_directory: self.path().into(),
+            read_only: how.looks,
+            in_memory: how.looks,
+            survive: how.survive,
+            takeover: how.takeover,
+            shared_directory: how.directory.unwrap_or(self.path()).into(),
             ..StoreOptions::default()
         };
         Engine::start(device, engine_options(), |reactor| async move {
             Fs::open_volume(Store::open(reactor, &options).await?).await
         })
     }
+}
+
+/// How a volume is opened in a scene.
+struct Opening<'a> {
+    takeover: Takeover,
+    looks: bool,
+    survive: Survive,
+    /// Its directory; None: that of the stage.
+    directory: Option<&'a Path>,
 }
 
 /// Plays a scene on what a process's death left. `older`: an image of the same life, from before.
@@ -130,14 +154,8 @@ pub fn play(
     world: &World,
     random: &mut Prng,
 ) -> std::result::Result<Option<Ended>, String> {
-    let fail = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-    let directory = tempfile::tempdir_in("/dev/shm").map_err(fail("a directory"))?;
-    for mapping in &remains.mappings {
-        let written = mapping.write(directory.path());
-        written.map_err(fail("a mapping"))?;
-    }
     let mut stage = Stage {
-        directory,
+        directory: directory_with(&remains.mappings)?,
         config,
         random: random.split(),
     };
@@ -148,19 +166,43 @@ pub fn play(
     let tells = older.is_none_or(|older| !has_all_of_the_journal(older, &remains.image, last));
     drop(left);
     let home = config.device.identity;
-    let image = remains.image.clone();
-    let device = match (scene, older) {
+    let mut image = remains.image.clone();
+    if matches!(scene, Scene::Elsewhere | Scene::Interrupted) {
+        if !is_moved(&mut image, stage.path()).map_err(|error| format!("{scene:?}: {error}"))? {
+            return Ok(None);
+        }
+        if scene == Scene::Interrupted {
+            return interrupt(stage, image, remains);
+        }
+    }
+    let mut device = match (scene, older) {
         (Scene::OlderImage, None) => return Ok(None),
         (Scene::OlderImage, Some(older)) => stage.device(older.clone(), home),
         (Scene::Copy | Scene::CopyInDeed, _) => stage.device(image, home + 1),
         _ => stage.device(image, home),
     };
     let before = mappings(stage.path());
-    let (mut takeover, mut looks) = (Takeover::Complete, false);
-    let mut locks = Vec::new();
+    let elsewhere = directory_with(&Mappings::new())?;
+    let mut how = Opening {
+        takeover: Takeover::Complete,
+        looks: false,
+        survive: Survive::Require,
+        directory: None,
+    };
+    let (mut locks, mut first) = (Vec::new(), None);
     match scene {
-        Scene::CopyInDeed => takeover = Takeover::Leave,
-        Scene::Look => looks = true,
+        Scene::CopyInDeed => how.takeover = Takeover::Leave,
+        Scene::Look => how.looks = true,
+        Scene::Elsewhere => how.directory = Some(elsewhere.path()),
+        Scene::Twice => {
+            how.survive = Survive::Off;
+            let opened = stage.open(device.clone(), &how);
+            first = Some(opened.map_err(|error| format!("{scene:?}, the first time: {error}"))?);
+            device = stage.device(device.image(), home);
+        }
+        // Only root can make somebody else's files.
+        Scene::Untrusted if give_away(stage.path()).is_err() => return Ok(None),
+        Scene::Untrusted => {}
         Scene::Unreadable => world.host_fails(Some((Host::ReadMapping, Errno::ACCESS))),
         Scene::NoDescriptors => world.host_fails(Some((Host::ListMappings, Errno::MFILE))),
         Scene::NoRoom => world.host_fails(Some((Host::MakeMapping, Errno::NOSPC))),
@@ -186,22 +228,27 @@ pub fn play(
         // Only root can make somebody else's files.
         Scene::Squatted if squat(stage.path()).is_err() => return Ok(None),
         Scene::Squatted => {}
-        Scene::OlderImage | Scene::Copy => {}
+        Scene::OlderImage | Scene::Copy | Scene::Interrupted => {}
     }
-    let over: Arc<dyn Device> = match looks {
+    let found = mappings(stage.path());
+    let over: Arc<dyn Device> = match how.looks {
         true => OverlayDevice::new(device.clone()),
         false => device.clone(),
     };
-    let opened = stage.open(over, takeover, looks);
+    let opened = stage.open(over, &how);
     world.host_fails(None);
-    drop(locks);
+    drop((locks, first));
     let expected: &[Errno] = match scene {
         Scene::OlderImage => &[Errno::OWNERDEAD, Errno::UCLEAN],
-        Scene::Copy | Scene::Unreadable | Scene::Strange => &[Errno::OWNERDEAD],
-        Scene::Living => &[Errno::BUSY],
+        Scene::Copy | Scene::Unreadable | Scene::Strange | Scene::Untrusted => &[Errno::OWNERDEAD],
+        Scene::Living | Scene::Twice => &[Errno::BUSY],
         Scene::NoDescriptors => &[Errno::MFILE],
         Scene::NoRoom => &[Errno::NOSPC],
-        Scene::CopyInDeed | Scene::Squatted | Scene::Look => &[],
+        Scene::CopyInDeed
+        | Scene::Squatted
+        | Scene::Look
+        | Scene::Elsewhere
+        | Scene::Interrupted => &[],
     };
     let must_open = expected.is_empty();
     match &opened {
@@ -216,14 +263,14 @@ pub fn play(
         _ => {}
     }
     // What a refusal leaves, and a copy, and a look, is what was there.
-    let untouched = !matches!(scene, Scene::NoRoom | Scene::Strange | Scene::Squatted)
-        && (opened.is_err() || scene == Scene::CopyInDeed || looks);
+    let untouched = !matches!(scene, Scene::NoRoom | Scene::Twice)
+        && (opened.is_err() || scene == Scene::CopyInDeed || how.looks);
     let after = mappings(stage.path());
-    if untouched && !before.iter().all(|mapping| after.contains(mapping)) {
+    if untouched && !found.iter().all(|mapping| after.contains(mapping)) {
         return Err(format!("{scene:?}: the mapping isn't as it was"));
     }
     let written = device.counts().writes;
-    if (looks || opened.is_err() && scene != Scene::NoRoom && scene != Scene::OlderImage)
+    if (how.looks || opened.is_err() && scene != Scene::NoRoom && scene != Scene::OlderImage)
         && written > 0
     {
         return Err(format!("{scene:?}: {written} writes to the image"));
@@ -244,12 +291,120 @@ pub fn play(
             _ => before,
         },
     };
-    let judged = matches!(scene, Scene::OlderImage | Scene::Squatted | Scene::Look);
+    let judged = matches!(
+        scene,
+        Scene::OlderImage | Scene::Squatted | Scene::Look | Scene::Elsewhere
+    );
     let opened = opened.ok().filter(|_| judged).map(|engine| Opened {
         engine,
-        _directory: stage.directory,
+        as_after: Crash::ProcessDeath,
+        _directories: vec![stage.directory, elsewhere],
+        _machine: None,
     });
     Ok(Some(Ended { remains, opened }))
+}
+
+/// Plays [`Scene::Interrupted`] on an image that says that its memory lies in the stage's
+/// directory.
+fn interrupt(
+    mut stage: Stage<'_>,
+    image: Image,
+    remains: &Remains,
+) -> std::result::Result<Option<Ended>, String> {
+    let clock = Clock::default();
+    let (config, random) = (stage.config, &mut stage.random);
+    let begun = Remains {
+        crash: Crash::ProcessDeath,
+        image,
+        mappings: Mappings::new(),
+    };
+    // A rehearsal shows when the opening takes over: late.
+    let whole = Machine::open(&begun, config, Watch::none(), &clock, random);
+    let whole = whole.map_err(|unopened| format!("Interrupted, whole: {}", unopened.error))?;
+    let requests = whole.requests();
+    drop(whole);
+    write_all(&remains.mappings, stage.directory.path())?;
+    let end = requests - random.below(requests.div_ceil(2));
+    let killed = Watch {
+        end_at: Some(end),
+        deaths_one_in: 1,
+        ..Watch::none()
+    };
+    let left = match Machine::open(&begun, config, killed, &clock, random) {
+        Ok(mut machine) => machine.leavings().pop(),
+        Err(unopened) => match unopened.ended {
+            Some(ended) => Some(*ended),
+            None => return Err(format!("Interrupted: {}", unopened.error)),
+        },
+    };
+    let Some(left) = left else {
+        return Ok(None); // it had taken over before
+    };
+    let left = left.outcome(random);
+    let own = directory_with(&left.mappings)?;
+    let copies = unsaved(own.path(), &left.image);
+    let has_some = !copies.is_empty();
+    let has_part = copies.iter().any(|copy| copy.copy_of() != 0);
+    drop((copies, own));
+    let hides = random.chance(1, 2);
+    let directories = match hides {
+        true => {
+            drop(stage.directory);
+            Vec::new()
+        }
+        false => vec![stage.directory],
+    };
+    let opened = Machine::open(&left, config, Watch::none(), &clock, random);
+    let opened = match opened {
+        Err(unopened) if hides && unopened.error.errno() == Errno::OWNERDEAD => None,
+        Err(unopened) => return Err(format!("Interrupted, the next one: {}", unopened.error)),
+        Ok(_) if hides && has_part => {
+            return Err("Interrupted: a part passes for the whole".into());
+        }
+        Ok(machine) => Some(Opened {
+            engine: machine.engine().clone(),
+            // Memory that nobody sees any more is lost, and the log says so.
+            as_after: match hides && !has_some {
+                true => Crash::PowerCut,
+                false => Crash::ProcessDeath,
+            },
+            _directories: directories,
+            _machine: Some(machine),
+        }),
+    };
+    let remains = remains.clone();
+    Ok(Some(Ended { remains, opened }))
+}
+
+/// A new directory in memory with these files.
+fn directory_with(mappings: &Mappings) -> std::result::Result<tempfile::TempDir, String> {
+    let directory = tempfile::tempdir_in("/dev/shm").map_err(fail("a directory"))?;
+    write_all(mappings, directory.path())?;
+    Ok(directory)
+}
+
+fn write_all(mappings: &Mappings, directory: &Path) -> std::result::Result<(), String> {
+    let mut written = mappings.iter().map(|mapping| mapping.write(directory));
+    written.try_for_each(|written| written.map_err(fail("a mapping")))
+}
+
+fn fail(what: &'static str) -> impl Fn(std::io::Error) -> String + Copy {
+    move |error| format!("{what}: {error}")
+}
+
+/// Makes an image say that the memory of its last opening lies in this directory; false: it says
+/// nothing of memory.
+fn is_moved(image: &mut Image, directory: &Path) -> Result<bool> {
+    let mut pages = [[0; 4096]; 2];
+    for (place, page) in SUPERBLOCK_PAGES.into_iter().zip(&mut pages) {
+        image.read(place * 4096, page);
+    }
+    let [a, b] = &mut pages;
+    let moved = move_memory([a, b], image.size_bytes(), directory)?;
+    for (place, page) in SUPERBLOCK_PAGES.into_iter().zip(&pages) {
+        image.write(place * 4096, page);
+    }
+    Ok(moved)
 }
 
 /// Puts back the superblocks that a volume had when it was closed, before this life.
@@ -303,6 +458,12 @@ fn has_all_of_the_journal(older: &Image, newer: &Image, dead: &Abandoned) -> boo
 
 /// A user who isn't the simulator's.
 const SOMEBODY: u32 = 4711;
+
+/// Gives all mappings to somebody who may not write the image.
+fn give_away(directory: &Path) -> std::io::Result<()> {
+    let give = |path: std::path::PathBuf| std::os::unix::fs::chown(path, Some(SOMEBODY), None);
+    files(directory).into_iter().try_for_each(give)
+}
 
 /// Takes the names that other openings of the volume could have, as somebody who sees one of them
 /// would.

@@ -581,7 +581,7 @@ impl Runner<'_> {
             let observed = opened.engine.run(|fs| async move { observe(fs).await });
             let observed =
                 observed.map_err(|error| format!("{scene:?}, looking around: {error}"))?;
-            judge(tasks, leavings.tick, Crash::ProcessDeath, &observed)
+            judge(tasks, leavings.tick, opened.as_after, &observed)
                 .map_err(|what| format!("{scene:?}: {what}"))?;
         }
         Ok(ended.remains)

@@ -1,18 +1,51 @@
-//! Decoders of what is on the device, for `crates/fuzz`.
+//! Decoders of what is on the device, for `crates/fuzz` and `crates/sim`; and what changes the memo
+//! of a superblock.
 
 use crate::data::xattr;
+use crate::format::memo::Memory;
 use crate::format::record::{self, Change};
 use crate::format::superblock;
 use crate::format::{JournalHeader, Page, Slot, Superblock, VolumeId};
 use crate::metadata::pages::Stop;
 use crate::metadata::slot_page;
-use adit_base::Result;
+use adit_base::{PAGE_BYTES, Result};
+use std::path::Path;
+use zerocopy::FromBytes;
 
 /// What the first two pages of a device of that size are.
 pub fn superblocks(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
     let chosen = superblock::choose(pages, device_bytes)?;
     let _ = superblock::check(pages, &chosen);
     Ok(chosen)
+}
+
+/// Makes the first two pages of a device say that the memory of the last opening lies in this
+/// directory. False: the newer one knows of none, and nothing is changed.
+pub fn move_memory(
+    pages: [&mut [u8; PAGE_BYTES]; 2],
+    device_bytes: u64,
+    directory: &Path,
+) -> Result<bool> {
+    let [a, b] = &pages;
+    let chosen = superblock::choose([&a[..], &b[..]], device_bytes)?;
+    let lies_in_memory = |superblock: &Superblock| {
+        let memo = superblock.memo();
+        memo.filter(|memo| matches!(memo.memory, Memory::In(_)))
+    };
+    if lies_in_memory(&chosen).is_none() {
+        return Ok(false);
+    }
+    for page in pages {
+        let mut superblock = Superblock::read_from_bytes(&page[..size_of::<Superblock>()]);
+        if let Ok(superblock) = &mut superblock
+            && let Some(mut memo) = lies_in_memory(superblock)
+        {
+            memo.memory = Memory::In(vec![directory.into()]);
+            superblock.set_memo(&memo);
+            *page = superblock::encode(superblock).0;
+        }
+    }
+    Ok(true)
 }
 
 /// The header and the records of a page of the journal.

@@ -153,7 +153,8 @@ pub fn send_message_with(
     let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     assert!(fits, "there is space for the descriptors");
     let pieces = [IoSlice::new(&bytes)];
-    sendmsg(&socket, &pieces, &mut ancillary, SendFlags::NOSIGNAL).map_err(from_rustix)?;
+    retry_on_intr(|| sendmsg(&socket, &pieces, &mut ancillary, SendFlags::NOSIGNAL))
+        .map_err(from_rustix)?;
     Ok(())
 }
 

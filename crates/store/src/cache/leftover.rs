@@ -177,6 +177,9 @@ impl Leftover {
             Error::from(error).context(what)
         };
         if let Some(errno) = host_error(Host::ListMappings) {
+            if planted(Bug::UnlistedMappings) {
+                return Ok(Vec::new());
+            }
             return Err(fail(std::io::Error::from(errno)));
         }
         let entries = match std::fs::read_dir(directory) {

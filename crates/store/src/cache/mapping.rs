@@ -24,7 +24,7 @@ use super::name::SharedName;
 use super::published::{AheadOf, PublishedFrames, VersionWord, VersionWords, for_reading};
 use adit_base::fork::{self, ChildGuard};
 use adit_base::memory::prefetch;
-use adit_base::simulation::{Host, host_error};
+use adit_base::simulation::{Bug, Host, host_error, planted};
 use adit_base::sync::RaceCheck;
 use adit_base::sync::atomic::AtomicU32;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits};
@@ -163,7 +163,9 @@ impl Mapping {
             });
             match (shared, options.survive) {
                 (Ok(mapping), _) => return Ok(mapping),
-                (Err(error), Survive::Require) => return Err(impossible(error, &name.directory)),
+                (Err(error), Survive::Require) if !planted(Bug::UnkeptSurvival) => {
+                    return Err(impossible(error, &name.directory));
+                }
                 (Err(error), _) => fallback = Some(error),
             }
         }

@@ -210,7 +210,7 @@ impl Abandoned {
 
     /// Not 0: its owner was taking over the mappings with this sum of seals, which have all that
     /// this one holds, and had promised nothing to anybody.
-    pub(crate) fn copy_of(&self) -> u64 {
+    pub fn copy_of(&self) -> u64 {
         self.header.copy_of
     }
 

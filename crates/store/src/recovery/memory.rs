@@ -11,6 +11,7 @@ use crate::cache::{Leftover, Purpose, boot_id, image_tag};
 use crate::format::memo::{Memo, Memory};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use crate::recovery::{Resolution, Takeover};
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_block::{Device, Identity, IdentityKind};
 use std::ffi::OsStr;
@@ -52,7 +53,7 @@ impl Search<'_> {
             taking_over: superblock.state & STATE_TAKING_OVER != 0,
             unseen: Vec::new(),
         };
-        if last.closed {
+        if last.closed || planted(Bug::ForgottenDirectory) {
             return Ok((found, last));
         }
         // Each directory once: who looks at a mapping locks it.
@@ -114,7 +115,8 @@ impl Last {
         let is_unnamed = memo.is_some_and(|memo| memo.memory == Memory::Unnamed);
         let misses = self.taking_over && (is_unnamed || !self.unseen.is_empty());
         let discards = matches!(takeover, Takeover::Leave | Takeover::Discard);
-        if !misses || discards || !resolution.takes_copies() {
+        let takes = resolution.takes_copies() && !planted(Bug::PartialTakeover);
+        if !misses || discards || !takes {
             return Ok(());
         }
         let gone = self.gone();

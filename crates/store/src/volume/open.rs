@@ -34,6 +34,7 @@ use crate::state::Checksums;
 use crate::state::{FRAMES_PER_TRANSACTION, Store, StoreOptions, StoreState};
 use crate::state::{Reservations, Upcalls, WriteBack};
 use adit_base::hash::HashKey;
+use adit_base::simulation::{Bug, planted};
 use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
 use adit_block::{BufferPool, Device, IdentityKind, PoolConfig};
@@ -399,7 +400,7 @@ impl Store {
         store.frames.header().set_copy_of(resolution.seals());
         // The mapping guards the volume from here on; where there is none, the claim of this
         // opening does.
-        if store.mapping.is_none() {
+        if store.mapping.is_none() && !planted(Bug::UnclaimedOpening) {
             *store.claim.borrow_mut() = next_claim.take();
         }
         drop((claim, next_claim));

@@ -44,14 +44,19 @@ pub(crate) struct Mappings {
     kept: Mutex<BTreeMap<BlobId, Arc<OpenFile>>>,
 }
 
+/// How the names of a volume's memory begin.
+fn prefix(of: Opening) -> String {
+    let (upper, lower) = of.volume_id;
+    format!("adit.mapped-{upper:016x}{lower:016x}-")
+}
+
 impl Mappings {
     /// `cache`: the cache's mapping.
     pub(crate) fn new(opening: Opening, resumption: &Resumption, cache: Option<&str>) -> Mappings {
         let directory = cache.and_then(|path| Path::new(path).parent());
-        let (upper, lower) = opening.volume_id;
         let mappings = Mappings {
             directory: directory.map(Path::to_owned),
-            prefix: format!("adit.mapped-{upper:016x}{lower:016x}-"),
+            prefix: prefix(opening),
             epoch: opening.epoch,
             left: Mutex::default(),
             kept: Mutex::default(),
@@ -240,5 +245,38 @@ pub(crate) fn check_room() -> Result<()> {
             Err(Error::with(Errno::NFILE, what))
         }
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::opening_of;
+
+    /// A server takes over what one of another release left: these names are of 26 November 2026.
+    #[test]
+    fn a_server_finds_the_memory_that_one_of_another_release_left() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let left = "adit.mapped-000102030405060708090a0b0c0d0e0f-1a-2-6-9c";
+        std::fs::write(directory.path().join(left), "").expect("written");
+        let id = std::array::from_fn(|at| at as u8);
+        let mappings = Mappings {
+            directory: Some(directory.path().into()),
+            prefix: prefix(opening_of(id, 7)),
+            epoch: 7,
+            left: Mutex::default(),
+            kept: Mutex::default(),
+        };
+        let blob = BlobId {
+            slot: 0x1a,
+            generation: 2,
+        };
+        let found = mappings.found();
+        assert_eq!(found, [(directory.path().join(left), blob, 6)]);
+        let made = mappings.path(blob).expect("a path");
+        let made = made.file_name().and_then(|name| name.to_str());
+        let begin = left.strip_suffix("6-9c").expect("its epoch");
+        let rest = made.and_then(|made| made.strip_prefix(begin));
+        assert!(rest.is_some_and(|rest| rest.starts_with("7-")), "{made:?}");
     }
 }

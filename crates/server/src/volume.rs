@@ -151,7 +151,7 @@ impl ServedVolume {
 
 /// The order of the id's bytes in records and file names, by which the next server finds what this
 /// one leaves. (`adit info` and the name of the cache's mapping have the opposite order.)
-fn opening_of(volume_id: [u8; 16], epoch: u64) -> Opening {
+pub(crate) fn opening_of(volume_id: [u8; 16], epoch: u64) -> Opening {
     let id = u128::from_be_bytes(volume_id);
     Opening {
         volume_id: ((id >> 64) as u64, id as u64),

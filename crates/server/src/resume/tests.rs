@@ -92,6 +92,48 @@ fn the_next_server_knows_any_number_of_sessions() {
     assert!(left[0].sessions == sessions);
 }
 
+/// A record of 26 November 2026, as the next server of any release reads it or says that it can't.
+#[test]
+fn a_server_reads_the_record_of_another_release() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    let (file, _) = SessionsFile::take(&socket);
+    let session = SessionRecord {
+        secret: (1, 2),
+        family: 3,
+        process: 4,
+        epoch: 5,
+        has_left: true,
+        is_awaited: false,
+    };
+    let earlier = super::record::Earlier {
+        opening: opening(6),
+        applied: 7,
+        is_past: true,
+    };
+    file.lock().record.key = (8, 9);
+    file.lock().record.volumes.push(VolumeRecord {
+        opening: opening(10),
+        sessions: vec![session],
+        absent: vec![session],
+        earlier: vec![earlier],
+    });
+    file.write(&file.lock());
+    let path = with_suffix(&socket, ".sessions");
+    let written = std::fs::read(&path).expect("read");
+    let written: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(written, RECORD);
+}
+
+/// Checksum, length, and the record.
+const RECORD: &str = concat!(
+    "3107833484776743b100000000000000616469746e6578740200000008000000000000000900000000000000",
+    "01000000010000000000000002000000000000000a0000000000000001000000010000000000000002000000",
+    "0000000003000000000000000400000005000000000000000100010000000100000000000000020000000000",
+    "0000030000000000000004000000050000000000000001000100000001000000000000000200000000000000",
+    "0600000000000000070000000000000001",
+);
+
 fn opening(epoch: u64) -> Opening {
     Opening {
         volume_id: (1, 2),

@@ -149,6 +149,34 @@ pub(crate) fn image_tag(image: &Identity) -> u64 {
 mod tests {
     use super::*;
 
+    /// What one release gives must be what another one looks for: this name is of 26 November 2026.
+    #[test]
+    fn a_release_gives_the_names_that_others_know() {
+        let image = Identity {
+            kind: adit_block::IdentityKind::File,
+            device: 0x801,
+            number: 12345,
+            ..Identity::default()
+        };
+        let name = SharedName {
+            opening: 0x0123_4567_89ab_cdef,
+            image,
+            nonce: 99,
+            ..SharedName::new(
+                Path::new("/dev/shm"),
+                0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+                7,
+            )
+        };
+        let path = concat!(
+            "/dev/shm/adit-0102030405060708090a0b0c0d0e0f10-0000000000000007-",
+            "46ea90439a9a7732-0000000000000063-54987bf660244888"
+        );
+        assert_eq!(name.path(), Path::new(path));
+        let parsed = ParsedName::parse(&path["/dev/shm/".len()..]).expect("a name");
+        assert!(parsed.is_sealed_by(name.opening) && parsed.is_of(&image));
+    }
+
     #[test]
     fn a_name_tells_its_opening_and_its_image_and_nothing_else_does() {
         let mut name = SharedName::new(Path::new("/x"), 42, 7);

@@ -454,6 +454,15 @@ fn parsed(mapping: &Path, path: &Path) -> Option<(u64, u32)> {
 mod tests {
     use super::*;
 
+    /// A release finds the tails that another one left: this name is of 26 November 2026.
+    #[test]
+    fn a_release_gives_the_names_that_others_know() {
+        let mapping = Path::new("/dev/shm/adit-1-2");
+        let tail = Path::new("/dev/shm/adit.tail-adit-1-2-1a-2-3b");
+        assert_eq!(name(mapping, 0x1a, 2, 0x3b).as_deref(), Some(tail));
+        assert_eq!(parsed(mapping, tail), Some((0x1a, 2)));
+    }
+
     #[test]
     fn the_document_says_where_the_words_are() {
         let document = include_str!("../../../../../docs/format/wire.md");

@@ -54,11 +54,11 @@ labels! {
         UnlistedMappings = "mappings that can't be listed are taken for none",
         UnkeptSurvival = "an opening goes on without a mapping though survival was required",
         UntrustedMaker =
-            "what somebody left who may not write the image is taken over",
+            "a mapping is taken over though the user who made it may not write the image",
         ForgottenDirectory =
             "an opening doesn't look where the superblock says that the memory lies",
         PartialTakeover =
-            "what a killed opening had taken over of memory that is out of sight counts as all of it",
+            "a killed opening's copy counts as the whole though what it copied is out of sight",
         UnclaimedOpening = "an opening whose memory survives nothing keeps nobody away",
         UnboundedJournalData = "data goes through the journal however much it is",
         UncountedAhead = "other threads don't hear that a blob is ahead of its slot",

@@ -258,7 +258,9 @@ mod tests {
     fn a_server_finds_the_memory_that_one_of_another_release_left() {
         let directory = tempfile::tempdir().expect("a directory");
         let left = "adit.mapped-000102030405060708090a0b0c0d0e0f-1a-2-6-9c";
-        std::fs::write(directory.path().join(left), "").expect("written");
+        for name in [left, &format!("{left}.filled")] {
+            std::fs::write(directory.path().join(name), "").expect("written");
+        }
         let id = std::array::from_fn(|at| at as u8);
         let mappings = Mappings {
             directory: Some(directory.path().into()),

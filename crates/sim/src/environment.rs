@@ -4,10 +4,10 @@
 //! Before a crash state is recovered and judged as usual, something else is tried on it: an older
 //! image under the mappings, a copy, a mapping that can't be read, or that another version or
 //! another user made, an owner that lives, no descriptors, no room, names that somebody took, a
-//! look, memory in another directory. The rule: what was acknowledged is there, or the opening was
-//! refused, and everything is there later. So each of these ends in a refusal, or in a volume that
-//! the judge accepts; and the usual recovery goes on with what it left, or where it only tried
-//! something, with what was there before.
+//! look, memory in another directory, a takeover that is killed, a second opening. The rule: what
+//! was acknowledged is there, or the opening was refused, and everything is there later. So each of
+//! these ends in a refusal, or in a volume that the judge accepts. Then the usual recovery begins
+//! with what was there before; after [`Scene::NoRoom`] and [`Scene::Squatted`], with what they left.
 
 use crate::machine::{Clock, Config, Machine, Mappings, Remains, Watch, engine_options, mappings};
 use crate::oracle::Crash;
@@ -18,7 +18,7 @@ use adit_block::{Device, FaultConfig, FaultDevice, Image, OverlayDevice};
 use adit_fs::Fs;
 use adit_reactor::Engine;
 use adit_store::cache::{Abandoned, Leftover};
-use adit_store::format::{JOURNAL_FIRST_PAGE, SUPERBLOCK_PAGES, Superblock};
+use adit_store::format::{JOURNAL_FIRST_PAGE, STATE_TAKING_OVER, SUPERBLOCK_PAGES, Superblock};
 use adit_store::fuzzing::move_memory;
 use adit_store::{Store, StoreOptions, Survive, Takeover};
 use std::path::Path;
@@ -35,7 +35,7 @@ pub enum Scene {
     Copy,
     /// The same by somebody who says that it is one.
     CopyInDeed,
-    /// The mapping belongs to somebody else.
+    /// The mapping can't be read.
     Unreadable,
     /// Another version made the mapping, or something else lies there.
     Strange,
@@ -90,12 +90,10 @@ pub struct Ended {
 pub struct Opened {
     /// The volume.
     pub engine: Arc<Engine<Fs>>,
-    /// What it has to show.
+    /// It is judged as after this.
     pub as_after: Crash,
     /// The directories of its mappings.
     _directories: Vec<tempfile::TempDir>,
-    /// The process, if it is one of its own.
-    _machine: Option<Machine>,
 }
 
 /// The machine's memory and what is on its device.
@@ -144,6 +142,17 @@ struct Opening<'a> {
     directory: Option<&'a Path>,
 }
 
+impl Default for Opening<'_> {
+    fn default() -> Self {
+        Opening {
+            takeover: Takeover::Complete,
+            looks: false,
+            survive: Survive::Require,
+            directory: None,
+        }
+    }
+}
+
 /// Plays a scene on what a process's death left. `older`: an image of the same life, from before.
 /// None: the scene needs something that isn't there.
 pub fn play(
@@ -168,7 +177,7 @@ pub fn play(
     let home = config.device.identity;
     let mut image = remains.image.clone();
     if matches!(scene, Scene::Elsewhere | Scene::Interrupted) {
-        if !is_moved(&mut image, stage.path()).map_err(|error| format!("{scene:?}: {error}"))? {
+        if !name_memory(&mut image, stage.path()).map_err(|error| format!("{scene:?}: {error}"))? {
             return Ok(None);
         }
         if scene == Scene::Interrupted {
@@ -183,12 +192,7 @@ pub fn play(
     };
     let before = mappings(stage.path());
     let elsewhere = directory_with(&Mappings::new())?;
-    let mut how = Opening {
-        takeover: Takeover::Complete,
-        looks: false,
-        survive: Survive::Require,
-        directory: None,
-    };
+    let mut how = Opening::default();
     let (mut locks, mut first) = (Vec::new(), None);
     match scene {
         Scene::CopyInDeed => how.takeover = Takeover::Leave,
@@ -237,7 +241,7 @@ pub fn play(
     };
     let opened = stage.open(over, &how);
     world.host_fails(None);
-    drop((locks, first));
+    drop(locks);
     let expected: &[Errno] = match scene {
         Scene::OlderImage => &[Errno::OWNERDEAD, Errno::UCLEAN],
         Scene::Copy | Scene::Unreadable | Scene::Strange | Scene::Untrusted => &[Errno::OWNERDEAD],
@@ -263,8 +267,8 @@ pub fn play(
         _ => {}
     }
     // What a refusal leaves, and a copy, and a look, is what was there.
-    let untouched = !matches!(scene, Scene::NoRoom | Scene::Twice)
-        && (opened.is_err() || scene == Scene::CopyInDeed || how.looks);
+    let untouched =
+        scene != Scene::NoRoom && (opened.is_err() || scene == Scene::CopyInDeed || how.looks);
     let after = mappings(stage.path());
     if untouched && !found.iter().all(|mapping| after.contains(mapping)) {
         return Err(format!("{scene:?}: the mapping isn't as it was"));
@@ -295,11 +299,11 @@ pub fn play(
         scene,
         Scene::OlderImage | Scene::Squatted | Scene::Look | Scene::Elsewhere
     );
-    let opened = opened.ok().filter(|_| judged).map(|engine| Opened {
+    let opened = first.or(opened.ok().filter(|_| judged));
+    let opened = opened.map(|engine| Opened {
         engine,
         as_after: Crash::ProcessDeath,
         _directories: vec![stage.directory, elsewhere],
-        _machine: None,
     });
     Ok(Some(Ended { remains, opened }))
 }
@@ -311,15 +315,15 @@ fn interrupt(
     image: Image,
     remains: &Remains,
 ) -> std::result::Result<Option<Ended>, String> {
-    let clock = Clock::default();
-    let (config, random) = (stage.config, &mut stage.random);
+    let (clock, config) = (Clock::default(), stage.config);
+    let mut random = stage.random.split();
     let begun = Remains {
         crash: Crash::ProcessDeath,
         image,
         mappings: Mappings::new(),
     };
     // A rehearsal shows when the opening takes over: late.
-    let whole = Machine::open(&begun, config, Watch::none(), &clock, random);
+    let whole = Machine::open(&begun, config, Watch::none(), &clock, &mut random);
     let whole = whole.map_err(|unopened| format!("Interrupted, whole: {}", unopened.error))?;
     let requests = whole.requests();
     drop(whole);
@@ -330,7 +334,7 @@ fn interrupt(
         deaths_one_in: 1,
         ..Watch::none()
     };
-    let left = match Machine::open(&begun, config, killed, &clock, random) {
+    let left = match Machine::open(&begun, config, killed, &clock, &mut random) {
         Ok(mut machine) => machine.leavings().pop(),
         Err(unopened) => match unopened.ended {
             Some(ended) => Some(*ended),
@@ -340,40 +344,54 @@ fn interrupt(
     let Some(left) = left else {
         return Ok(None); // it had taken over before
     };
-    let left = left.outcome(random);
+    let left = left.outcome(&mut random);
     let own = directory_with(&left.mappings)?;
     let copies = unsaved(own.path(), &left.image);
     let has_some = !copies.is_empty();
     let has_part = copies.iter().any(|copy| copy.copy_of() != 0);
-    drop((copies, own));
-    let hides = random.chance(1, 2);
-    let directories = match hides {
-        true => {
-            drop(stage.directory);
-            Vec::new()
-        }
-        false => vec![stage.directory],
+    drop(copies);
+    let (before, after) = (superblock(&begun.image), superblock(&left.image));
+    let is_complete = after.epoch > before.epoch && after.state & STATE_TAKING_OVER == 0;
+    let device = stage.device(left.image, config.device.identity);
+    let how = Opening {
+        directory: Some(own.path()),
+        ..Opening::default()
     };
-    let opened = Machine::open(&left, config, Watch::none(), &clock, random);
-    let opened = match opened {
-        Err(unopened) if hides && unopened.error.errno() == Errno::OWNERDEAD => None,
-        Err(unopened) => return Err(format!("Interrupted, the next one: {}", unopened.error)),
+    let hides = random.chance(1, 2);
+    let aside = stage.path().with_extension("aside");
+    let rename = |from: &Path, to: &Path| std::fs::rename(from, to).map_err(fail("a rename"));
+    if hides {
+        rename(stage.path(), &aside)?;
+    }
+    let opened = stage.open(device.clone(), &how);
+    if hides {
+        rename(&aside, stage.path())?;
+    }
+    let (as_after, opened) = match opened {
         Ok(_) if hides && has_part => {
             return Err("Interrupted: a part passes for the whole".into());
         }
-        Ok(machine) => Some(Opened {
-            engine: machine.engine().clone(),
-            // Memory that nobody sees any more is lost, and the log says so.
-            as_after: match hides && !has_some {
-                true => Crash::PowerCut,
-                false => Crash::ProcessDeath,
-            },
-            _directories: directories,
-            _machine: Some(machine),
-        }),
+        // Then nothing is lost: whoever sees the directory has all of it.
+        Err(error) if hides && has_part && error.errno() == Errno::OWNERDEAD => {
+            let written = device.counts().writes;
+            if written > 0 {
+                return Err(format!("Interrupted: refused after {written} writes"));
+            }
+            (Crash::ProcessDeath, stage.open(device, &how))
+        }
+        // Memory that nobody sees any more is lost, and the log says so.
+        opened if hides && !has_some && !is_complete => (Crash::PowerCut, opened),
+        opened => (Crash::ProcessDeath, opened),
     };
-    let remains = remains.clone();
-    Ok(Some(Ended { remains, opened }))
+    let engine = opened.map_err(|error| format!("Interrupted, the next one: {error}"))?;
+    Ok(Some(Ended {
+        remains: remains.clone(),
+        opened: Some(Opened {
+            engine,
+            as_after,
+            _directories: vec![stage.directory, own],
+        }),
+    }))
 }
 
 /// A new directory in memory with these files.
@@ -394,17 +412,18 @@ fn fail(what: &'static str) -> impl Fn(std::io::Error) -> String + Copy {
 
 /// Makes an image say that the memory of its last opening lies in this directory; false: it says
 /// nothing of memory.
-fn is_moved(image: &mut Image, directory: &Path) -> Result<bool> {
+fn name_memory(image: &mut Image, directory: &Path) -> Result<bool> {
+    let directory = std::fs::canonicalize(directory)?;
     let mut pages = [[0; 4096]; 2];
     for (place, page) in SUPERBLOCK_PAGES.into_iter().zip(&mut pages) {
         image.read(place * 4096, page);
     }
     let [a, b] = &mut pages;
-    let moved = move_memory([a, b], image.size_bytes(), directory)?;
+    let named = move_memory([a, b], image.size_bytes(), &directory)?;
     for (place, page) in SUPERBLOCK_PAGES.into_iter().zip(&pages) {
         image.write(place * 4096, page);
     }
-    Ok(moved)
+    Ok(named)
 }
 
 /// Puts back the superblocks that a volume had when it was closed, before this life.

@@ -1,5 +1,5 @@
-//! Decoders of what is on the device, for `crates/fuzz` and `crates/sim`; and what changes the memo
-//! of a superblock.
+//! Decoders of what is on the device, for `crates/fuzz` and `crates/sim`; and a change of a
+//! superblock's memo.
 
 use crate::data::xattr;
 use crate::format::memo::Memory;
@@ -10,7 +10,6 @@ use crate::metadata::pages::Stop;
 use crate::metadata::slot_page;
 use adit_base::{PAGE_BYTES, Result};
 use std::path::Path;
-use zerocopy::FromBytes;
 
 /// What the first two pages of a device of that size are.
 pub fn superblocks(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
@@ -35,14 +34,17 @@ pub fn move_memory(
     if lies_in_memory(&chosen).is_none() {
         return Ok(false);
     }
-    for page in pages {
-        let mut superblock = Superblock::read_from_bytes(&page[..size_of::<Superblock>()]);
-        if let Ok(superblock) = &mut superblock
-            && let Some(mut memo) = lies_in_memory(superblock)
+    for (at, page) in pages.into_iter().enumerate() {
+        let zeroes = [0; PAGE_BYTES];
+        let mut alone = [&zeroes[..]; 2];
+        alone[at] = &page[..];
+        // One that a crash tore stays as it is.
+        if let Ok(mut superblock) = superblock::choose(alone, device_bytes)
+            && let Some(mut memo) = lies_in_memory(&superblock)
         {
             memo.memory = Memory::In(vec![directory.into()]);
             superblock.set_memo(&memo);
-            *page = superblock::encode(superblock).0;
+            *page = superblock::encode(&mut superblock).0;
         }
     }
     Ok(true)

@@ -92,12 +92,21 @@ fn the_next_server_knows_any_number_of_sessions() {
     assert!(left[0].sessions == sessions);
 }
 
-/// A record of 26 November 2026, as the next server of any release reads it or says that it can't.
+/// A record of 26 November 2026. Whoever changes what is written gives it another version, so that
+/// a server of another release says that it can't read it.
 #[test]
 fn a_server_reads_the_record_of_another_release() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("s");
-    let (file, _) = SessionsFile::take(&socket);
+    let path = with_suffix(&socket, ".sessions");
+    let digits = RECORD.as_bytes().chunks(2);
+    let byte = |digits: &[u8]| {
+        let digits = std::str::from_utf8(digits).expect("ASCII");
+        u8::from_str_radix(digits, 16).expect("a byte")
+    };
+    let bytes: Vec<u8> = digits.map(byte).collect();
+    with_umask(0o077, &|| std::fs::write(&path, &bytes)).expect("written");
+    let (file, last) = SessionsFile::take(&socket);
     let session = SessionRecord {
         secret: (1, 2),
         family: 3,
@@ -111,18 +120,16 @@ fn a_server_reads_the_record_of_another_release() {
         applied: 7,
         is_past: true,
     };
-    file.lock().record.key = (8, 9);
-    file.lock().record.volumes.push(VolumeRecord {
+    let volume = VolumeRecord {
         opening: opening(10),
         sessions: vec![session],
         absent: vec![session],
         earlier: vec![earlier],
-    });
+    };
+    assert_eq!(format!("{last:?}"), format!("{:?}", [volume]));
+    assert_eq!(file.lock().record.key, (8, 9));
     file.write(&file.lock());
-    let path = with_suffix(&socket, ".sessions");
-    let written = std::fs::read(&path).expect("read");
-    let written: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(written, RECORD);
+    assert_eq!(std::fs::read(&path).expect("read"), bytes);
 }
 
 /// Checksum, length, and the record.

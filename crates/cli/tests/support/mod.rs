@@ -177,7 +177,13 @@ impl Place {
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "adit {arguments:?}: {errors}");
+        // A program that it runs may have said on standard output what is wrong.
+        assert!(
+            output.status.success(),
+            "adit {arguments:?}: {}: {errors}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout)
+        );
         String::from_utf8(output.stdout).expect("text")
     }
 

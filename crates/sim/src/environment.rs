@@ -7,7 +7,7 @@
 //! look, memory in another directory, a takeover that is killed, a second opening. The rule: what
 //! was acknowledged is there, or the opening was refused, and everything is there later. So each of
 //! these ends in a refusal, or in a volume that the judge accepts. Then the usual recovery begins
-//! with what was there before; after [`Scene::NoRoom`] and [`Scene::Squatted`], with what they left.
+//! with the remains from before; after [`Scene::NoRoom`] and [`Scene::Squatted`], with theirs.
 
 use crate::machine::{Clock, Config, Machine, Mappings, Remains, Watch, engine_options, mappings};
 use crate::oracle::Crash;
@@ -371,7 +371,7 @@ fn interrupt(
         Ok(_) if hides && has_part => {
             return Err("Interrupted: a part passes for the whole".into());
         }
-        // Then nothing is lost: whoever sees the directory has all of it.
+        // Then nothing is lost: an opening that sees the directory has all of it.
         Err(error) if hides && has_part && error.errno() == Errno::OWNERDEAD => {
             let written = device.counts().writes;
             if written > 0 {

@@ -23,7 +23,7 @@ fn found(bugs: &[Bug]) {
             Bug::UnnotedDirectWrite => 100,
             Bug::RecoveryReadsTooFar => 170,
             Bug::ForgottenUnsettled => 200,
-            // Only some openings are killed when their copy has something, and nothing else sees it.
+            // It is rare: the opening is killed when its copy is a part.
             Bug::PartialTakeover => 330,
             // This one the simulator found by itself, there.
             Bug::ReserveAtTakeover => 5010,

@@ -92,8 +92,8 @@ fn the_next_server_knows_any_number_of_sessions() {
     assert!(left[0].sessions == sessions);
 }
 
-/// A record of 26 November 2026. Whoever changes what is written gives it another version, so that
-/// a server of another release says that it can't read it.
+/// A record of 26 November 2026. A change of it needs another version: then a server of another
+/// release says that it can't read it.
 #[test]
 fn a_server_reads_the_record_of_another_release() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -149,7 +149,7 @@ pub(crate) fn image_tag(image: &Identity) -> u64 {
 mod tests {
     use super::*;
 
-    /// What one release gives must be what another one looks for: this name is of 26 November 2026.
+    /// A release finds the mappings that another one left: this name is of 26 November 2026.
     #[test]
     fn a_release_gives_the_names_that_others_know() {
         let image = Identity {

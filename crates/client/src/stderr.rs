@@ -24,8 +24,8 @@ const LINE_BYTES_MAX: usize = 4096;
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Writes a line, which ends with a newline character, to standard error, if nothing has to wait
-/// for that. Otherwise the line is lost, and the next one that is written says how many were. A line
-/// of more than 4096 bytes is cut.
+/// for that. Otherwise the line is lost, and the next one that is written says how many were. A
+/// line of more than 4096 bytes is cut.
 pub fn write_to_stderr(line: &str) {
     write_counting(rustix::stdio::stderr(), &LOST, line);
 }

@@ -353,7 +353,7 @@ pub(crate) fn resolve(
                 Verdict::Elsewhere
             }
             Verdict::TakeOver | Verdict::Refuse(_) if discards => {
-                // A mapping of another image isn't this one's to delete, and a look deletes nothing.
+                // A mapping of another image isn't this one's to delete; a look deletes nothing.
                 let deletes = takeover == Takeover::Discard
                     && known.facts.same_image
                     && purpose == Purpose::TakeOver;

@@ -97,6 +97,19 @@ fn a_ring_is_refused_with_a_line() {
     assert_eq!(errors.matches("io_uring").count(), 2, "{errors}");
 }
 
+/// The kernel completes requests of io_uring, as an embedded volume makes them, in the thread that
+/// made them, and ends `io_getevents` with EINTR then. Here the program makes some of its own.
+#[test]
+fn completions_do_not_end_a_wait_for_events() {
+    need!();
+    let place = Place::with_volume();
+    let (program, host) = (compiled(&place), host(&place));
+    assert_eq!(
+        run(&place, &[&program, "/adit", &host, "undisturbed"]),
+        "undisturbed\n"
+    );
+}
+
 /// Writes and verifies with fio; the arguments say how.
 fn fio(place: &Place, arguments: &[&str]) {
     let common = [

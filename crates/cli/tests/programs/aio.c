@@ -4,6 +4,7 @@
  *
  *     aio VOLUME HOST library|calls        tests
  *     aio VOLUME HOST ring                 asks for an io_uring
+ *     aio VOLUME HOST undisturbed          waits while the kernel completes its requests of an io_uring
  *     aio VOLUME HOST writes               writes blocks until it is killed, and tells each that is done
  */
 #define _GNU_SOURCE
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <linux/io_uring.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -196,8 +198,11 @@ static void eventfds(aio_context_t context) {
             made[i].aio_flags = IOCB_FLAG_RESFD, made[i].aio_resfd = bell, list[i] = &made[i];
         }
         CHECK(submit(context, 4, list) == 4);
-        for (uint64_t seen = 0, more; seen < 4; seen += more)
-            CHECK(epoll_wait(poller, &got, 1, -1) == 1 && read(bell, &more, 8) == 8);
+        for (uint64_t seen = 0, more; seen < 4; seen += more) {
+            int ready;
+            while ((ready = epoll_wait(poller, &got, 1, -1)) < 0 && errno == EINTR) {}
+            CHECK(ready == 1 && read(bell, &more, 8) == 8);
+        }
         CHECK(get(context, 4, 4, done, &now) == 4);
     }
     CHECK(close(fd) == 0 && close(bell) == 0 && close(poller) == 0);
@@ -271,6 +276,62 @@ static void interrupted(aio_context_t context) {
     CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && sigaction(SIGALRM, &before, NULL) == 0);
     CHECK(write(ends[1], "x", 1) == 1 && get(context, 1, 1, &done, NULL) == 1);
     close(ends[0]), close(ends[1]);
+}
+
+/* A system call that the preloaded library doesn't see. */
+static long unseen(long number, long a, long b, long c, long d) {
+#if defined(__x86_64__)
+    long result;
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = 0, r9 __asm__("r9") = 0;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d, x4 __asm__("x4") = 0, x5 __asm__("x5") = 0;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    return x0;
+#endif
+}
+
+/* Requests of an io_uring that end after 20, 40, and 60 ms: the kernel completes them in this thread,
+ * as it does those of an embedded volume. */
+static void soon_completed(void) {
+    static struct __kernel_timespec after[3];
+    struct io_uring_params params = {0};
+    int ring = unseen(__NR_io_uring_setup, 4, (long)&params, 0, 0);
+    CHECK(ring >= 0);
+    size_t len = params.sq_off.array + params.sq_entries * sizeof(unsigned);
+    char *queue = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    len = params.sq_entries * sizeof(struct io_uring_sqe);
+    struct io_uring_sqe *entries = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+    CHECK(queue != MAP_FAILED && entries != MAP_FAILED);
+    for (unsigned i = 0; i < 3; i++) {
+        after[i].tv_nsec = (i + 1) * 20000000;
+        entries[i] = (struct io_uring_sqe){.opcode = IORING_OP_TIMEOUT, .fd = -1, .addr = (uintptr_t)&after[i], .len = 1};
+        ((unsigned *)(queue + params.sq_off.array))[i] = i;
+    }
+    __atomic_store_n((unsigned *)(queue + params.sq_off.tail), 3, __ATOMIC_RELEASE);
+    CHECK(unseen(__NR_io_uring_enter, ring, 3, 0, 0) == 3);
+}
+
+/* No such request ends a wait, with and without a timeout; a handler does (`interrupted`). */
+static void undisturbed(aio_context_t context) {
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    iocb polls = request(IOCB_CMD_POLL, ends[0], (void *)POLLIN, 0, 0), *list = &polls;
+    event done;
+    struct timespec moment = {0, 100000000};
+    for (int waits = 0; waits < 2; waits++) {
+        soon_completed();
+        CHECK(get(context, 1, 1, &done, &moment) == 0);
+        if (waits == 0) CHECK(submit(context, 1, &list) == 1);
+    }
+    interrupted(context);
+    pid_t child = fork();
+    if (child == 0) usleep(100000), _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
+    soon_completed();
+    CHECK(get(context, 1, 1, &done, NULL) == 1 && waitpid(child, NULL, 0) == child);
 }
 
 static void ended(void) {
@@ -495,6 +556,14 @@ int main(int count, char **arguments) {
     memset(blocks, 0, DEPTH * BLOCK);
     setup = raw_setup, destroy = raw_destroy, submit = raw_submit, cancel = raw_cancel, get = raw_get;
     if (strcmp(arguments[3], "writes") == 0) writes();
+    if (strcmp(arguments[3], "undisturbed") == 0) {
+        aio_context_t context = 0;
+        CHECK(setup(4, &context) == 0);
+        undisturbed(context);
+        CHECK(destroy(context) == 0);
+        puts("undisturbed");
+        return 0;
+    }
     if (strcmp(arguments[3], "ring") == 0) {
         /* Of the preloaded library; liburing need not be there. */
         int (*start)(unsigned, void *, unsigned);

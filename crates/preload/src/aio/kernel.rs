@@ -182,8 +182,12 @@ pub(crate) unsafe fn cancel(context: usize, iocb: *mut Iocb, event: *mut Event) 
     }
 }
 
+/// Always `io_pgetevents`: the kernel goes on with that call if no handler ran. It ends
+/// `io_getevents` with EINTR whenever it has completed a request of io_uring, which it does in the
+/// thread that submitted it.
+///
 /// # Safety
-/// As for the system call `io_pgetevents`; without a mask `io_getevents`.
+/// As for the system call; the mask may be null.
 pub(crate) unsafe fn events(
     context: usize,
     min: c_long,
@@ -192,10 +196,6 @@ pub(crate) unsafe fn events(
     timeout: *const timespec,
     mask: *const SignalMask,
 ) -> c_long {
-    let number = match mask.is_null() {
-        true => libc::SYS_io_getevents,
-        false => SYS_IO_PGETEVENTS,
-    };
     let (events, timeout) = (events as usize, timeout as usize);
     let arguments = [
         context,
@@ -206,7 +206,7 @@ pub(crate) unsafe fn events(
         mask as usize,
     ];
     // SAFETY: promised by the caller.
-    unsafe { call(number, arguments) }
+    unsafe { call(SYS_IO_PGETEVENTS, arguments) }
 }
 
 /// The kernel's ring behind a context.

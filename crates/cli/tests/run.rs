@@ -93,7 +93,7 @@ fn programs_of_every_day_work_on_a_volume() {
 
 #[test]
 fn sqlite_keeps_a_database_on_a_volume() {
-    need!();
+    need!("sqlite3");
     let place = Place::with_volume();
     let fill = "create table t (a integer primary key, b);
         with recursive c(x) as (select 1 union all select x + 1 from c where x < 5000)

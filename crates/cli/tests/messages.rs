@@ -354,8 +354,10 @@ fn a_server_goes_on_while_nobody_reads_its_messages() {
         !blocking.contains(rustix::fs::OFlags::NONBLOCK),
         "it is shared"
     );
-    // The reader goes on, and hears how much it has missed.
+    // The reader goes on, and hears how much it has missed. The server finds room for that, however
+    // late the thread begins that reads all the rest.
     drop((unread, command));
+    reader.read_exact(&mut [0; 1 << 15]).expect("read");
     let reads = std::thread::spawn(move || {
         let mut text = String::new();
         reader.read_to_string(&mut text).expect("read");

@@ -245,8 +245,17 @@ fn attributes_of_two_files_that_change_together_are_of_one_order() {
         let exchanged = scene.volume.rename_with(&names[0], &names[39], exchange);
         exchanged.expect("exchanged");
     };
-    // From here on, both have the same time.
+    // From here on, both have the same time. If one was made within the same tick of the clock, its
+    // first exchange gave it a later time.
+    let changed = |name: &str| {
+        let metadata = scene.volume.metadata(name).expect("known");
+        metadata.stat().changed
+    };
     exchange();
+    while changed(&names[0]) != changed(&names[39]) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        exchange();
+    }
     std::thread::scope(|scope| {
         let looker = scope.spawn(|| {
             let ctime = |file: &adit::File| {

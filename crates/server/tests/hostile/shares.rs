@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 fn rate(peer: &Peer, file: u64, time: Duration) -> u64 {
     let begin = Instant::now();
     let mut done = 0;
-    while begin.elapsed() < time {
+    while done == 0 || begin.elapsed() < time {
         let (len, offset) = (4096, done % 16 * 4096);
         let reply = peer.ask(
             0,

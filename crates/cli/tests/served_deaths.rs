@@ -185,15 +185,18 @@ impl Load {
             // One that wasn't acknowledged may be there, whole.
             let there = file.len()?;
             assert_eq!(there % RECORD_BYTES as u64, 0, "an append is whole");
-            let mut number = there / RECORD_BYTES as u64;
-            loop {
+            let first = there / RECORD_BYTES as u64;
+            for number in first.. {
+                if number > first + MANY {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 file.append(&record(number))?;
                 if number % 64 == writer as u64 {
                     file.sync_data()?;
                 }
-                number += 1;
-                self.acknowledged[writer].store(number, Ordering::Relaxed);
+                self.acknowledged[writer].store(number + 1, Ordering::Relaxed);
             }
+            Ok(())
         })();
         let error = result.expect_err("it ends with the server");
         let mut errors = self.errors.lock().expect("no panic");
@@ -828,6 +831,7 @@ fn an_operator_reads_who_was_refused_and_is_not_flooded() {
         assert_eq!(refused.errno(), Errno::AGAIN);
     }
     let took = begin.elapsed();
+    // This one may be in the log, too: it has other words.
     let other = Volume::open(&format!("{address},w")).expect_err("there is none");
     assert_eq!(other.errno(), Errno::NODEV);
     until("there are words in the log", || {
@@ -843,7 +847,7 @@ fn an_operator_reads_who_was_refused_and_is_not_flooded() {
     let most = 30 + took.as_secs() as usize;
     assert!((10..most).contains(&count), "{count} lines: {said}");
     let pid = format!("pid={}", std::process::id());
-    for line in lines {
+    for line in lines.filter(|line| !line.contains("choose the volume")) {
         let says = ["uid=", "begin another session"];
         let all = says.iter().all(|word| line.contains(word));
         assert!(

@@ -40,7 +40,7 @@ static POLICY: Policy = Policy {
     notes_refusal: say_refused,
 };
 /// Servers that begin at one path do so one after the other, and wait for each other no longer.
-const BIND_WAIT: Duration = Duration::from_secs(2);
+const BIND_WAIT: Duration = Duration::from_secs(10);
 /// How often the time of grace is looked at.
 const GRACE_LOOK: Timespec = Timespec {
     tv_sec: 0,

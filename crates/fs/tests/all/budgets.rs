@@ -8,7 +8,13 @@ use std::sync::Arc;
 
 fn volume() -> (Arc<MemoryDevice>, Volume) {
     let device = memory(128 << 20);
-    let volume = Volume::format(device.clone(), 32 << 20);
+    // Nothing is committed by itself, however long a test takes.
+    let how = adit_store::StoreOptions {
+        writeback_interval: std::time::Duration::from_secs(1 << 20),
+        ..options(32 << 20)
+    };
+    let mkfs = adit_store::MkfsOptions::default();
+    let volume = Volume::try_format_with(device.clone(), &how, true, &mkfs).unwrap();
     volume.sync().unwrap();
     (device, volume)
 }

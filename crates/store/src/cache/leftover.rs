@@ -342,17 +342,24 @@ fn lock(file: &OwnedFd, purpose: Purpose, waits: bool, owner: Option<u32>) -> Re
         Purpose::TakeOver => FlockOperation::NonBlockingLockExclusive,
     };
     let begin = Instant::now();
+    // When the owner was seen last.
+    let mut seen = begin;
     loop {
         match flock(file, operation).map_err(from_rustix) {
             Ok(()) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                let max = match owner.map(adit_block::life_of) {
-                    Some(Life::Runs) => LIVING_MAX,
-                    Some(Life::Ends) => ENDING_MAX,
-                    Some(Life::Gone) | None => UNKNOWN_MAX,
+                let life = owner.map(adit_block::life_of);
+                let (since, max) = match life {
+                    Some(Life::Runs) => (begin, LIVING_MAX),
+                    Some(Life::Ends) => (begin, ENDING_MAX),
+                    // It may have gone right now.
+                    Some(Life::Gone) | None => (seen, UNKNOWN_MAX),
                 };
-                if !waits || begin.elapsed() >= max {
+                if let Some(Life::Runs | Life::Ends) = life {
+                    seen = Instant::now();
+                }
+                if !waits || since.elapsed() >= max {
                     return Ok(false);
                 }
                 std::thread::sleep(Duration::from_millis(1));

@@ -92,9 +92,18 @@ impl Volume {
         keeper: bool,
         how: &MkfsOptions,
     ) -> adit_base::Result<Volume> {
+        Volume::try_format_with(device, &options(cache_bytes), keeper, how)
+    }
+
+    pub fn try_format_with(
+        device: Arc<dyn Device>,
+        options: &StoreOptions,
+        keeper: bool,
+        how: &MkfsOptions,
+    ) -> adit_base::Result<Volume> {
         let engine = Engine::start(device, engine_options(keeper), |reactor| async move {
             mkfs(&reactor, how).await?;
-            let store = Store::open(reactor, &options(cache_bytes)).await?;
+            let store = Store::open(reactor, options).await?;
             Fs::format(store).await
         })?;
         Ok(Volume { engine })

@@ -65,8 +65,8 @@ attacks! {
     the_mask_of_a_child_of_vfork_is_its_own: "umask-in-vfork";
 }
 
-/// The volume is closed while a thread of the program still reads its standard input. glibc waits for
-/// that thread afterwards, as without a volume: 2.39 does, 2.36 does not.
+/// The volume is closed while a thread of the program still reads its standard input. glibc waits
+/// for that thread afterwards, as without a volume: 2.39 does, 2.36 does not.
 #[test]
 fn the_end_waits_for_no_stream() {
     need!();

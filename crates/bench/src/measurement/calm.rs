@@ -37,7 +37,8 @@ pub(crate) fn measure_calm(
     let (mut all, mut calm) = (Calm::default(), Calm::default());
     let started = Instant::now();
     let mut turn = 0;
-    // The clock is read behind operations only: a thread that waited for its processor has some, too.
+    // The clock is read behind operations only: a thread that waited for its processor has some,
+    // too.
     while turn < limit.operations {
         interrupt::check()?;
         let (first, disturbed) = (turn, times_disturbed());

@@ -4,7 +4,7 @@
  *
  *     aio VOLUME HOST library|calls        tests
  *     aio VOLUME HOST ring                 asks for an io_uring
- *     aio VOLUME HOST undisturbed          waits while the kernel completes its requests of an io_uring
+ *     aio VOLUME HOST undisturbed          waits while the kernel completes requests of its io_uring
  *     aio VOLUME HOST writes               writes blocks until it is killed, and tells each that is done
  */
 #define _GNU_SOURCE
@@ -294,8 +294,8 @@ static long unseen(long number, long a, long b, long c, long d) {
 #endif
 }
 
-/* Requests of an io_uring that end after 20, 40, and 60 ms: the kernel completes them in this thread,
- * as it does those of an embedded volume. */
+/* Requests of an io_uring that end after 20, 40, and 60 ms: the kernel completes them in this
+ * thread, as it does those of an embedded volume. */
 static void soon_completed(void) {
     static struct __kernel_timespec after[3];
     struct io_uring_params params = {0};

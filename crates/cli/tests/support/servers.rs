@@ -15,8 +15,8 @@ pub const LIMIT: Duration = Duration::from_secs(240);
 /// A record: its number, and bytes made of it; of a length that no page is a multiple of.
 pub const RECORD_BYTES: usize = 100;
 
-/// So many records are appended as fast as that goes. Who ends it may be late, and the volume has no
-/// room for what could be appended meanwhile.
+/// So many records are appended as fast as that goes. The test that ends it may be late, and the
+/// volume has no room for what could be appended meanwhile.
 pub const MANY: u64 = 100_000;
 
 pub fn record(number: u64) -> [u8; RECORD_BYTES] {

@@ -23,11 +23,11 @@
  *            a handle is closed only when no other call on it is running. A call blocks until it
  *            is done.
  * Signals    A signal handler must not call any function: -EDEADLK if it interrupted Adit.
- *            With a volume of this process, the kernel may complete requests of io_uring in a thread
- *            that made them while it waits elsewhere, and takes that for a signal. epoll_wait,
- *            semop, sigtimedwait and calls of a socket with a timeout may then fail with EINTR
- *            though no signal came; write to a pipe, send, and recv with MSG_WAITALL may move a
- *            part only.
+ *            With a volume of this process, the kernel may complete a request of io_uring in the
+ *            thread that made it while that thread waits elsewhere, and takes that for a signal.
+ *            epoll_wait, semop, sigtimedwait and calls of a socket with a timeout may then fail
+ *            with EINTR though no signal came; write to a pipe, send, and recv with MSG_WAITALL
+ *            may move a part only.
  * Fork       A child of fork() inherits no volume: every handle of the parent answers -EBADF in it
  *            (also to close, which then only frees memory). Programs started by exec are not
  *            affected.

@@ -67,10 +67,10 @@
 //! ([`Pending::wait_any`]) or in a [`CompletionQueue`]. The operation itself runs to its end
 //! even if the `Pending` is dropped.
 //!
-//! With a volume of this process, the kernel may complete requests of io_uring in a thread that made
-//! them while it waits elsewhere, and takes that for a signal. `epoll_wait`, `semop`, `sigtimedwait`
-//! and calls of a socket with a timeout may end with `EINTR` then, though no signal came; `write` to
-//! a pipe, `send`, and `recv` with `MSG_WAITALL` may move a part only.
+//! With a volume of this process, the kernel may complete a request of io_uring in the thread that
+//! made it while that thread waits elsewhere, and takes that for a signal. `epoll_wait`, `semop`,
+//! `sigtimedwait` and calls of a socket with a timeout may end with `EINTR` then, though no signal
+//! came; `write` to a pipe, `send`, and `recv` with `MSG_WAITALL` may move a part only.
 //!
 //! A child of `fork` inherits no volume: every operation in it answers `EBADF`. After a panic
 //! inside Adit (a bug) the volume is poisoned: `EIO` from then on, except for reads from the cache

@@ -170,7 +170,7 @@ impl Stopwatch {
         let _ = self.latencies.record((took.as_nanos() as u64).max(1));
     }
 
-    /// After one operation at the earliest: a busy machine may let a thread wait for longer than all
+    /// After one operation at the earliest: on a busy machine a thread may wait for longer than all
     /// of the time.
     pub(crate) fn is_over(&self, limit: &Limit) -> bool {
         let is_late = || self.operations > 0 && self.started.elapsed() >= limit.time;

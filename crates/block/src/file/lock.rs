@@ -77,7 +77,7 @@ pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Res
     }
 }
 
-/// How long somebody is waited for who lets go.
+/// An opener that waits for a holder to let go, and for how long it does.
 struct Patience {
     begin: Instant,
     /// When a holder was seen last.
@@ -307,8 +307,8 @@ mod tests {
         assert_eq!((life, waits), (Life::Ends, true));
     }
 
-    /// A disk whose dead owner took longer than that to go was "mounted" for the one that looked
-    /// first when it had gone.
+    /// The owner of a disk needed more than 2 s to die. An opener had seen it until then, and said
+    /// that the disk is mounted.
     #[test]
     fn a_holder_that_has_just_gone_is_waited_for_once_more() {
         let unknown_max = Duration::from_secs(60);

@@ -282,10 +282,15 @@ static void a_long_wait_is_one_call()
     const adit::File file = a_file();
     next_operation(NEVER, 0);
     auto sync = file.fsync_async();
-    const int polls = library.polls, waits = library.any_waits;
-    HOLDS(!sync.wait_for(100ms));
-    // None, if this thread was late.
-    HOLDS(library.polls - polls <= 2 && library.any_waits - waits <= 1);
+    // A thread that is late by all of the time calls none: the next one does.
+    int calls = 0;
+    for (int round = 0; round < 100 && calls == 0; round++) {
+        const int polls = library.polls, waits = library.any_waits;
+        HOLDS(!sync.wait_for(100ms));
+        calls = library.any_waits - waits;
+        HOLDS(library.polls - polls <= 2);
+    }
+    HOLDS(calls == 1);
 }
 
 static void a_future_that_is_dropped_in_flight_waits()
@@ -473,8 +478,9 @@ static void requests_in_flight_are_not_cancelled()
     const auto begun = std::chrono::steady_clock::now();
     HOLDS(io_getevents(context, 1, 4, events, &soon) == 0);
     HOLDS(std::chrono::steady_clock::now() - begun >= 10ms);
-    library.ops.back().polls_left = 0;
-    HOLDS(io_getevents(context, 2, 4, events, &soon) == 1);
+    library.ops.back().polls_left = 1;
+    const timespec later = milliseconds(300); // for a thread that is late
+    HOLDS(io_getevents(context, 2, 4, events, &later) == 1);
     HOLDS(events[0].obj == &requests[1] && events[0].data == &bytes[1] && events[0].res == 1);
     HOLDS(io_cancel(context, &requests[1], &event) == -EINVAL);
     HOLDS(io_getevents(context, 0, 4, events, &at_once) == 0);

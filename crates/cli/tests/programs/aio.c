@@ -4,7 +4,7 @@
  *
  *     aio VOLUME HOST library|calls        tests
  *     aio VOLUME HOST ring                 asks for an io_uring
- *     aio VOLUME HOST undisturbed          waits while the kernel completes requests of its io_uring
+ *     aio VOLUME HOST undisturbed          waits beside requests of an io_uring that end
  *     aio VOLUME HOST writes               writes blocks until it is killed, and tells each that is done
  */
 #define _GNU_SOURCE

@@ -96,6 +96,7 @@ labels! {
         ForgottenHeir = "the next server knows no process that has not come for what was left to it",
         ForgottenReturn =
             "a session that has everything again and no reply to that asks as if it had not been back",
+        ReadLost = "a session reads a file in the server's cache that it has lost",
         GrantedWithdrawn = "a wait for a lock that is withdrawn when it has the lock ends without it",
     }
 }
@@ -107,7 +108,7 @@ impl Bug {
     }
 
     /// Those of the protocol between sessions and servers; all others are of a volume.
-    pub const OF_SESSIONS: [Bug; 26] = [
+    pub const OF_SESSIONS: [Bug; 27] = [
         Bug::ForgottenMessage,
         Bug::LostReply,
         Bug::RepeatedMessage,
@@ -133,6 +134,7 @@ impl Bug {
         Bug::UnsyncedCreate,
         Bug::UnabsorbedSync,
         Bug::ForgottenHeir,
+        Bug::ReadLost,
         Bug::GrantedWithdrawn,
     ];
 }

@@ -207,14 +207,19 @@ impl Load {
     /// the last one took to learn of it.
     fn run(&self, place: &Place, end: impl FnOnce() -> Instant) -> Duration {
         self.errors.lock().expect("no panic").clear();
-        let before: u64 = self.sum();
+        let acknowledged = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let before: Vec<u64> = self.acknowledged.iter().map(acknowledged).collect();
         let mut ended = Instant::now();
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
                 let volume = connect(place);
                 scope.spawn(move || self.write(&volume, writer));
             }
-            until("all write", || self.sum() > before + 20);
+            until("all write", || {
+                let mut each = self.acknowledged.iter().map(acknowledged).zip(&before);
+                each.all(|(now, before)| now > *before)
+                    && self.sum() > before.iter().sum::<u64>() + 20
+            });
             ended = end();
         });
         let errors = self.errors.lock().expect("no panic");

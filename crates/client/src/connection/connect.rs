@@ -65,6 +65,7 @@ impl Connection {
             links: Mutex::default(),
             end: OnceLock::new(),
             held: Mutex::default(),
+            has_lost: AtomicBool::new(false),
             is_resuming: AtomicBool::new(false),
             closed_meanwhile: Mutex::default(),
             is_watched: AtomicBool::new(false),

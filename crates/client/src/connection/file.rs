@@ -4,6 +4,7 @@
 //! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
 use super::link::{Failure, Fate, Taken};
+use super::mapped::Mapped;
 use super::{Connection, Withdrawal};
 use crate::file::ReadRequest;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -49,13 +50,19 @@ impl Connection {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize> {
         if let [one] = buffers
-            && let Some(cache) = &self.link().cache
-            && cache.read(file, offset, one)
+            && self.read_cached(file, offset, one)
         {
             return Ok(one.len());
         }
         let read = |taken: &mut Taken<'_>| read_pieces(taken, file, offset, buffers);
         self.with_slot(read, |_| None)
+    }
+
+    /// Reads all of `into` without a message, or has to ask the server.
+    #[inline]
+    pub(super) fn read_cached(&self, file: &RemoteFile, offset: u64, into: &mut [u8]) -> bool {
+        let read = |cache: &Mapped| cache.read(file, offset, into).then_some(());
+        self.cached(read).is_some()
     }
 
     /// Does several reads, which are under way at the same time.
@@ -66,8 +73,7 @@ impl Connection {
             let mut under_way = Vec::new();
             while let Some(request) = next.take_if(|_| under_way.len() < READS_MAX) {
                 let len = request.buffer.len();
-                let mut cache = self.link().cache.iter();
-                if cache.any(|cache| cache.read(file, request.offset, request.buffer)) {
+                if self.read_cached(file, request.offset, request.buffer) {
                     request.result = Ok(len);
                 } else if len <= DATA_BYTES_MAX
                     && let Some(mut taken) = self.try_take_slot()
@@ -182,8 +188,7 @@ impl Connection {
 
     /// Size of a file in bytes.
     pub(crate) fn size(&self, file: &RemoteFile) -> Result<u64> {
-        let cache = self.link().cache.as_ref();
-        if let Some(size_bytes) = cache.and_then(|cache| cache.size_bytes(file.id)) {
+        if let Some(size_bytes) = self.cached(|cache| cache.size_bytes(file.id)) {
             return Ok(size_bytes);
         }
         self.size_there(file)
@@ -201,8 +206,7 @@ impl Connection {
 
     /// Attributes of a file.
     pub(crate) fn stat(&self, file: &RemoteFile) -> Result<Stat> {
-        let cache = self.link().cache.as_ref();
-        if let Some(stat) = cache.and_then(|cache| cache.stat(file.id)) {
+        if let Some(stat) = self.cached(|cache| cache.stat(file.id)) {
             return Ok(stat);
         }
         let (bytes, number) = (FileStat {}.encode(), FileStat::NUMBER);

@@ -4,6 +4,7 @@
 use adit_fs::{BlobId, Credentials, FlockOperation, LockMode, LockOwner, OpenFlags, RangeLock};
 use adit_wire::calls::*;
 use adit_wire::value::Value;
+use std::collections::BTreeSet;
 
 /// The last byte that a file can have, as `fcntl` counts.
 const LAST_BYTE: u64 = i64::MAX as u64;
@@ -75,6 +76,8 @@ pub(super) struct Held {
     /// By the place that is the lower half of a file's number: places are few and used again.
     files: Vec<Option<HeldFile>>,
     ranges: Vec<HeldRange>,
+    /// Files that the session had, and that the program has not closed.
+    lost: BTreeSet<u64>,
 }
 
 impl Held {
@@ -112,6 +115,7 @@ impl Held {
 
     /// A file is closed, and what it had locked is free.
     pub(super) fn close(&mut self, number: u64) {
+        self.lost.remove(&number);
         if self.file(number).is_none() {
             return;
         }
@@ -126,6 +130,19 @@ impl Held {
         let is_open = self.files().any(|file| file.opened.id == id);
         self.ranges
             .retain(|range| range.file != Some(number) && (range.id != id || is_open));
+    }
+
+    /// The session has a file no more, though the program has not closed it.
+    pub(super) fn lose(&mut self, number: u64) {
+        if self.file(number).is_some() {
+            self.close(number);
+            self.lost.insert(number);
+        }
+    }
+
+    /// Has the program such files?
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = &HeldFile> {
@@ -525,6 +542,27 @@ mod tests {
             held.take_back(1, released);
             assert_eq!(bytes(&held), all, "the call has failed");
         }
+    }
+
+    #[test]
+    fn a_file_is_lost_until_the_program_closes_it() {
+        let mut held = Held::default();
+        for number in [1, 2, 3] {
+            held.open(opened(number, 5, OpenFlags::READ_WRITE), None);
+        }
+        held.close(3);
+        held.lose(3);
+        assert!(!held.has_lost(), "the program has closed it");
+        held.lose(1);
+        held.lose(2);
+        assert_eq!(held.files().count(), 0);
+        held.close(1);
+        assert!(held.has_lost());
+        // In its place there is another file.
+        let next = 2 + u64::from(PLACES_MAX);
+        held.open(opened(next, 5, OpenFlags::READ_WRITE), None);
+        held.close(2);
+        assert!(!held.has_lost() && held.file(next).is_some());
     }
 
     #[test]

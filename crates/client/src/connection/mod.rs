@@ -38,6 +38,7 @@ pub use withdrawal::Withdrawal;
 use held::{Held, HeldLock, Released};
 use inherit::Inherited;
 use link::{Failure, Fate, Link, Taken};
+use mapped::Mapped;
 
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{self, Bug, planted};
@@ -72,6 +73,8 @@ pub(crate) struct Connection {
     end: OnceLock<String>,
     /// What the session has. Locked after `links`, and as long as a next server is looked for.
     held: Mutex<Held>,
+    /// The program has files open that the session has lost. Changed under the lock of `held`.
+    has_lost: AtomicBool,
     /// A next server is looked for.
     is_resuming: AtomicBool,
     /// Files that are to be closed as soon as that has ended.
@@ -317,7 +320,10 @@ impl Connection {
             let call = LockRange { lock, wait: false };
             if let Err(error) = self.file_call(through.unwrap_or(file), &call) {
                 tracing::error!(volume = %self.address, %error, ?lock, ?files, "a lock is lost, another process took it when the next server came: its files are closed");
-                files.into_iter().for_each(|file| self.close(file));
+                for file in files {
+                    self.lose(&mut self.held(), file);
+                    self.close_there(file);
+                }
             }
         }
     }
@@ -382,12 +388,39 @@ impl Connection {
             }
             // First: no next server opens it again.
             match self.held.try_lock() {
-                Ok(mut held) => break held.close(file),
-                Err(TryLockError::Poisoned(held)) => break held.into_inner().close(file),
+                Ok(mut held) => break self.forget(&mut held, file),
+                Err(TryLockError::Poisoned(held)) => {
+                    break self.forget(&mut held.into_inner(), file);
+                }
                 Err(TryLockError::WouldBlock) => std::thread::yield_now(),
             }
         }
         self.close_there(file);
+    }
+
+    /// The program has closed a file.
+    fn forget(&self, held: &mut Held, file: u64) {
+        held.close(file);
+        // Readers look at it all the time, and hardly ever anything is lost.
+        if self.has_lost.load(Ordering::Relaxed) {
+            self.has_lost.store(held.has_lost(), Ordering::Release);
+        }
+    }
+
+    /// The session has a file no more. It must not be told so after the server has closed the file.
+    fn lose(&self, held: &mut Held, file: u64) {
+        held.lose(file);
+        self.has_lost.store(held.has_lost(), Ordering::Release);
+    }
+
+    /// What the server's cache shows of a file, without a message; None: the server has to be asked.
+    #[inline]
+    fn cached<T>(&self, look: impl FnOnce(&Mapped) -> Option<T>) -> Option<T> {
+        let found = look(self.link().cache.as_ref()?)?;
+        // After the look. The cache knows inodes, not descriptors: that of a lost file may be another
+        // file's by now, and where it isn't, the file is closed all the same.
+        let has_lost = self.has_lost.load(Ordering::Acquire) && !planted(Bug::ReadLost);
+        (!has_lost).then_some(found)
     }
 
     fn closed_meanwhile(&self) -> MutexGuard<'_, Vec<u64>> {

@@ -635,12 +635,12 @@ impl Connection {
         let Work::Read { memory, offset } = work else {
             return None;
         };
-        let cache = self.link().cache.as_ref()?;
         let mut slices = memory.slices_mut();
         let (Some(one), None) = (slices.next(), slices.next()) else {
             return None;
         };
-        cache.read(file, *offset, one).then_some(one.len() as u64)
+        self.read_cached(file, *offset, one)
+            .then_some(one.len() as u64)
     }
 
     /// Why this link has no successor, if it is the last one and none is looked for.

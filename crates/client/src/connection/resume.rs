@@ -85,7 +85,7 @@ impl Connection {
         let closed = self.end_resuming();
         drop(links);
         for file in closed {
-            self.held().close(file);
+            self.forget(&mut self.held(), file);
             self.close_there(file);
         }
         resumed
@@ -152,14 +152,15 @@ impl Connection {
             *from = link.opening;
         }
         link.volume_call(&EndResuming {})?;
+        // What these had locked may be another one's now. Their descriptors are none from here on, also
+        // if this server ends before it has closed the files.
+        for &file in &broken {
+            self.lose(held, file);
+            self.tails.close(file);
+        }
         for file in broken {
-            // What it had locked may be another one's now. Its descriptor is none from here on.
-            match link.file_call(file, &Close {}) {
-                Err(Failure::Lost(lost)) => return Err(Failure::Lost(lost)),
-                _ => {
-                    held.close(file);
-                    self.tails.close(file);
-                }
+            if let Err(Failure::Lost(lost)) = link.file_call(file, &Close {}) {
+                return Err(Failure::Lost(lost));
             }
         }
         Ok(())

@@ -161,6 +161,13 @@ fn killed_clients_leave_nothing_behind_and_disturb_nobody() {
 
 // ---- servers die ----
 
+/// With a volume that has room for `MANY` records of each writer in each round.
+fn place_for_load() -> Place {
+    let place = Place::new();
+    place.ok(&["mkfs", "v.adit", "--size", "1G"]);
+    place
+}
+
 /// What threads of clients know: records acknowledged of each file, and the errors that ended it.
 struct Load {
     acknowledged: Vec<AtomicU64>,
@@ -254,7 +261,7 @@ impl Load {
 #[test]
 fn a_killed_server_loses_nothing_and_its_clients_are_told() {
     let _watchdog = Watchdog::new();
-    let place = Place::with_volume();
+    let place = place_for_load();
     let load = Load::new();
     let (mut slowest, mut slowest_start) = (Duration::ZERO, Duration::ZERO);
     for round in 0..deaths(5) {
@@ -332,7 +339,7 @@ fn nobody_reads_from_a_dead_servers_memory_what_its_successor_changed() {
 #[test]
 fn a_server_that_is_told_to_end_has_all_that_was_acknowledged() {
     let _watchdog = Watchdog::new();
-    let place = Place::with_volume();
+    let place = place_for_load();
     let load = Load::new();
     for round in 0..deaths(4) {
         let served = Served::start(&place, &["--survive", "off"]);

@@ -416,11 +416,14 @@ impl Connection {
     /// What the server's cache shows of a file, without a message; None: the server has to be asked.
     #[inline]
     fn cached<T>(&self, look: impl FnOnce(&Mapped) -> Option<T>) -> Option<T> {
+        let has_lost = || self.has_lost.load(Ordering::Acquire) && !planted(Bug::ReadLost);
+        if has_lost() {
+            return None;
+        }
         let found = look(self.link().cache.as_ref()?)?;
-        // After the look. The cache knows inodes, not descriptors: that of a lost file may be another
+        // The cache knows inodes, not descriptors: that of a file that was lost meanwhile may be another
         // file's by now, and where it isn't, the file is closed all the same.
-        let has_lost = self.has_lost.load(Ordering::Acquire) && !planted(Bug::ReadLost);
-        (!has_lost).then_some(found)
+        (!has_lost()).then_some(found)
     }
 
     fn closed_meanwhile(&self) -> MutexGuard<'_, Vec<u64>> {

@@ -79,6 +79,8 @@ impl Connection {
                 let why = why.to_string();
                 tracing::error!(volume = %self.address, %why, "the server has ended, and the session with it");
                 drop(held);
+                // Nothing is read in the cache of its server any more.
+                lost.give_up();
                 Err(self.ended(self.end.get_or_init(|| why)))
             }
         };

@@ -36,10 +36,10 @@ fn a_fixed_set_of_seeds_keeps_what_sessions_are_promised() {
 /// closed (653). Memory of a mapping that was taken over had only the pages that a session claimed
 /// (1), and went with the first session that claimed it (394). A server was killed when its grace
 /// had ended, and had not told so to a session that was back: the next server took it for late
-/// (27). A session that came too late read a file that it had lost in the server's cache, where another
-/// file had the inode by then (300001711). The planted bugs `LookTakesNumber`, `RelockedRelease`,
-/// `FilledAgain`, `HastyMemory`, `ForgottenReturn` and `ReadLost` are these; seeds have had other
-/// histories since.
+/// (27). A session that came too late had lost a file, and read it in the server's cache, where
+/// another file had the inode by then (300001711). The planted bugs `LookTakesNumber`,
+/// `RelockedRelease`, `FilledAgain`, `HastyMemory`, `ForgottenReturn` and `ReadLost` are these; seeds
+/// have had other histories since.
 #[test]
 fn seeds_that_once_failed_fail_no_more() {
     seeds([1, 27, 284, 394, 653, 300_001_711]);

@@ -155,9 +155,9 @@ fn instances_of_one_database(direct: bool) {
         secondary.does(&["catch-up"]);
     }
     primary.is_done("put 0 20000 3");
-    // Each catching up may have come before the first of these writes. Then the secondary's memtable still
-    // has keys as deleted, and hides what tables have, until a log has something new: RocksDB 7.8 replaces
-    // the memtable only then, on any file system.
+    // The secondary may have caught up ten times before the first of these writes. Then its memtable
+    // still has keys as deleted, and hides their values in tables. RocksDB 7.8 replaces the memtable
+    // only when a log has something new, on any file system.
     primary.does(&["compact", "put 0 1 3"]);
     secondary.does(&["catch-up", "verify 0 20000 3", "count 20000", "checksums"]);
 

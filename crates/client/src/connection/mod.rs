@@ -407,13 +407,14 @@ impl Connection {
         }
     }
 
-    /// The session has a file no more. It must not be told so after the server has closed the file.
+    /// The session has a file no more. Called before the server closes it: then its inode may become
+    /// another file's.
     fn lose(&self, held: &mut Held, file: u64) {
         held.lose(file);
         self.has_lost.store(held.has_lost(), Ordering::Release);
     }
 
-    /// What the server's cache shows of a file, without a message; None: the server has to be asked.
+    /// Looks at a file in the server's cache. None: the session has to send a message.
     #[inline]
     fn cached<T>(&self, look: impl FnOnce(&Mapped) -> Option<T>) -> Option<T> {
         let has_lost = || self.has_lost.load(Ordering::Acquire) && !planted(Bug::ReadLost);
@@ -421,8 +422,8 @@ impl Connection {
             return None;
         }
         let found = look(self.link().cache.as_ref()?)?;
-        // The cache knows inodes, not descriptors: that of a file that was lost meanwhile may be another
-        // file's by now, and where it isn't, the file is closed all the same.
+        // The cache knows inodes, not descriptors. If the session lost this file meanwhile, the inode
+        // may be another file's by now; and if it isn't, the file is closed all the same.
         (!has_lost()).then_some(found)
     }
 

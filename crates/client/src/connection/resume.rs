@@ -154,8 +154,8 @@ impl Connection {
             *from = link.opening;
         }
         link.volume_call(&EndResuming {})?;
-        // What these had locked may be another one's now. Their descriptors are none from here on, also
-        // if this server ends before it has closed the files.
+        // Another session may have the locks of these files. From here on their descriptors are
+        // invalid, also if this server ends before it has closed them.
         for &file in &broken {
             self.lose(held, file);
             self.tails.close(file);

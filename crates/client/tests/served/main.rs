@@ -225,7 +225,8 @@ fn mapped_reads_show_what_was_written_last() {
         let asked = messages() - before;
         assert!(asked < 10, "{asked} messages for {len} bytes at {offset}");
     }
-    // A session that has ended reads nothing any more, though the volume is open and the page in its cache.
+    // A session that has ended reads nothing any more, though the volume is open and has the page in
+    // its cache.
     server.stop();
     assert_eq!(errno(there.sync()), Errno::PIPE);
     assert_eq!(errno(reader.read_at(&mut buffer, 0)), Errno::PIPE);
@@ -844,7 +845,7 @@ fn a_server_with_several_pollers_stops_while_locks_wait_and_sessions_work() {
                 scope.spawn(move || {
                     if number < 3 {
                         match file.flock(exclusive) {
-                            // The session of the holder has ended before this one, so the lock was free.
+                            // The holder's session has ended before this one: the lock was free.
                             Ok(()) => assert!(stops.load(Ordering::SeqCst), "it is locked twice"),
                             Err(error) => assert!(
                                 matches!(error.errno(), Errno::PIPE | Errno::BADF),

@@ -277,8 +277,13 @@ impl<S: 'static> Engine<S> {
         Ok(())
     }
 
-    /// The thread that polls stops for a while: the keeper takes the work that is left.
+    /// The thread that polls stops for a while: the keeper takes the work that is left. Nothing
+    /// happens inside a call.
     pub fn leave_to_keeper(&self) {
+        // Operations are polled here: what they call must not wait for this thread.
+        let Ok(_inside) = ReentryGuard::enter() else {
+            return;
+        };
         self.core.try_drive(&DriverRole::OneBatch, Notify::Always);
     }
 

@@ -196,6 +196,27 @@ fn a_call_inside_an_operation_that_the_keeper_polls_is_refused_too() {
     });
 }
 
+/// It waited for itself, and aborted a debug build: a thread that leaves its work to the keeper polls
+/// operations, too.
+#[test]
+fn a_call_inside_an_operation_that_a_leaving_thread_polls_is_refused_too() {
+    within(LIMIT, || {
+        let engine = start_with(memory(), 8, false);
+        let again = engine.clone();
+        let operation = engine.spawn(move |state| async move {
+            state.reactor.sleep(Duration::from_millis(1)).await;
+            let refused = again.run(|_| async { Ok(()) }).expect_err("refused");
+            drop(again);
+            Ok(refused.errno())
+        });
+        while !operation.is_done() {
+            thread::sleep(Duration::from_millis(1));
+            engine.leave_to_keeper();
+        }
+        assert_eq!(operation.wait().expect("ran"), Errno::DEADLK);
+    });
+}
+
 /// Many threads drive an engine on a file, by calls, polls and waits at once.
 fn a_file_works_from_many_threads(engine: FileEngine) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");

@@ -277,10 +277,10 @@ impl<S: 'static> Engine<S> {
         Ok(())
     }
 
-    /// The thread that polls stops for a while: the keeper takes the work that is left. Nothing
-    /// happens inside a call.
+    /// The thread that polls stops for a while: the keeper takes the work that is left. Inside a
+    /// call this does nothing.
     pub fn leave_to_keeper(&self) {
-        // Operations are polled here: what they call must not wait for this thread.
+        // This thread polls operations: a call that one of them makes must not wait for it.
         let Ok(_inside) = ReentryGuard::enter() else {
             return;
         };

@@ -196,8 +196,8 @@ fn a_call_inside_an_operation_that_the_keeper_polls_is_refused_too() {
     });
 }
 
-/// It waited for itself, and aborted a debug build: a thread that leaves its work to the keeper polls
-/// operations, too.
+/// It waited for itself, and aborted a debug build: a thread that leaves its work to the keeper
+/// polls operations, too.
 #[test]
 fn a_call_inside_an_operation_that_a_leaving_thread_polls_is_refused_too() {
     within(LIMIT, || {

@@ -7,13 +7,18 @@
 //! parent's lock nor does its IO, and a stale handle that is dropped there closes a number that is
 //! still its own.
 //!
-//! The handler uses only async-signal-safe calls and atomics. It does not see `vfork`,
+//! A descriptor is made and registered, or closed and unregistered, while no thread forks
+//! ([`numbers`]): each registered descriptor that the child has is registered in its memory, too.
+//!
+//! The handlers use only async-signal-safe calls and atomics. They do not see `vfork`,
 //! `posix_spawn` or a raw `clone`; `exec` follows those, where O_CLOEXEC does the same.
 
 use crate::{Errno, Error, numbers};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::DupFlags;
 use std::fs::File;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -26,7 +31,7 @@ const KEPT_MAX: usize = 64;
 static KEPT: [AtomicI32; KEPT_MAX] = [const { AtomicI32::new(-1) }; KEPT_MAX];
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];
-static INSTALL: Once = Once::new();
+static WATCH: Once = Once::new();
 
 /// The process whose memory this is.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
@@ -47,12 +52,19 @@ pub fn generation() -> u32 {
 /// Makes [`generation`] and [`close_in_child`] work; call it before the first handle is made. Cheap
 /// when repeated.
 pub fn install() {
-    INSTALL.call_once(|| {
+    watch();
+    if PROCESS.load(Ordering::Relaxed) == 0 {
         // SAFETY: no preconditions.
         PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-        // SAFETY: `in_child` is a plain function that only uses atomics and async-signal-safe
-        // system calls.
-        let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    }
+}
+
+/// Watches forks from now on. [`install`] does that, too; whoever watches forks by functions that
+/// may close a volume calls this first: the fork begins after those functions then.
+pub fn watch() {
+    WATCH.call_once(|| {
+        // SAFETY: plain functions that only use atomics and async-signal-safe system calls.
+        let failed = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
         assert_eq!(failed, 0, "no memory to register a fork handler");
     });
 }
@@ -69,8 +81,8 @@ pub fn refused() -> Error {
     Error::with(Errno::BADF, "use a volume in a forked process")
 }
 
-/// Takes a descriptor away from children forked while the returned guard lives. Drop the guard
-/// before closing the descriptor.
+/// Takes a descriptor away from children forked while the returned guard lives. Called where the
+/// descriptor is made, in [`numbers::alone`]; [`ChildGuard::close`] ends both.
 pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     install();
     ChildGuard {
@@ -87,7 +99,7 @@ pub struct Registered<T: AsFd + Into<OwnedFd>> {
 }
 
 impl<T: AsFd + Into<OwnedFd>> Registered<T> {
-    /// Registers it.
+    /// Registers it. [`numbers::registered`] makes it, too, with no fork in between.
     pub fn new(fd: T) -> Registered<T> {
         Registered {
             guard: ManuallyDrop::new(close_in_child(fd.as_fd())),
@@ -124,13 +136,12 @@ impl Registered<OwnedFd> {
 
 impl<T: AsFd + Into<OwnedFd>> Drop for Registered<T> {
     fn drop(&mut self) {
-        // Closed first, by the kernel: a program that closes all numbers does not close it in
-        // between, and a function of `adit run` would leave it alone.
+        let number = self.fd.as_fd().as_raw_fd();
+        // SAFETY: taken once.
+        let guard = unsafe { ManuallyDrop::take(&mut self.guard) };
+        // By the kernel: a function of `adit run` would leave it alone.
         // SAFETY: the owner of the descriptor is never used again, and not dropped.
-        unsafe {
-            rustix::io::close(self.fd.as_fd().as_raw_fd());
-            ManuallyDrop::drop(&mut self.guard);
-        }
+        guard.close(|| unsafe { rustix::io::close(number) });
     }
 }
 
@@ -198,6 +209,17 @@ pub struct ChildGuard {
     place: Option<&'static AtomicI32>,
 }
 
+impl ChildGuard {
+    /// Closes the descriptor by `close`, while no thread forks, and ends the registration. In that
+    /// order: a program that closes all numbers does not close it in between.
+    pub fn close(self, close: impl FnOnce()) {
+        numbers::between_forks(|| {
+            close();
+            drop(self);
+        });
+    }
+}
+
 impl Drop for ChildGuard {
     fn drop(&mut self) {
         if let Some(place) = self.place {
@@ -206,41 +228,62 @@ impl Drop for ChildGuard {
     }
 }
 
+extern "C" fn before() {
+    if !is_in_vfork() {
+        numbers::before_fork();
+    }
+}
+
+extern "C" fn after() {
+    if !is_in_vfork() {
+        numbers::after_fork();
+    }
+}
+
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: async-signal-safe, without preconditions.
-    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    if PROCESS.load(Ordering::Relaxed) != 0 {
+        // SAFETY: async-signal-safe, without preconditions.
+        PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    }
     numbers::in_child();
-    let mut dead: RawFd = -1;
+    // By the kernel: the functions of `adit run` may wait for what this thread holds.
+    let mut dead = None;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
     for place in &DESCRIPTORS {
         let fd = place.load(Ordering::Relaxed);
         if fd < 0 {
             continue;
         }
         // The place stays taken: its guard lives on in the child's copy of the handle and frees it.
-        // SAFETY: open, dup3 and close are async-signal-safe; the path is a constant C string; `fd`
-        // is registered, so no other code owns it.
-        unsafe {
-            if dead < 0 {
-                dead = libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
-            }
-            if dead < 0 || libc::dup3(dead, fd, libc::O_CLOEXEC) < 0 {
-                libc::close(fd);
-            }
+        // SAFETY: `fd` is registered, so no other code owns it; this owner isn't dropped.
+        let mut replaced = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let dead = dead.get_or_insert_with(|| open(c"/", flags, Mode::empty()));
+        let done = dead
+            .as_ref()
+            .is_ok_and(|dead| rustix::io::dup3(dead, &mut replaced, DupFlags::CLOEXEC).is_ok());
+        if !done {
+            // SAFETY: as above.
+            unsafe { rustix::io::close(fd) };
         }
     }
-    if dead >= 0 {
+    if let Some(Ok(dead)) = dead {
         // SAFETY: opened above, and used only here.
-        unsafe { libc::close(dead) };
+        unsafe { rustix::io::close(dead.into_raw_fd()) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::tests::ONE;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::sync::PoisonError;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_child_sees_another_generation_and_loses_registered_descriptors() {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         install();
         let registered = Registered::new(File::open("/proc/self/stat").expect("open"));
         let other = File::open("/proc/self/stat").expect("open");
@@ -267,5 +310,99 @@ mod tests {
         assert!(is_registered(number));
         drop(registered);
         assert!(!is_registered(number));
+    }
+
+    /// How many of this process's descriptors are memory that can be sealed, which only one test
+    /// makes.
+    fn memories() -> usize {
+        // SAFETY: looks at a number.
+        let seals = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GET_SEALS) };
+        (0..1024).filter(|fd| seals(fd) == 0).count()
+    }
+
+    /// Forks once; does the child have such memory?
+    fn child_keeps_memory() -> bool {
+        // SAFETY: the child only uses system calls, then leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let found = memories();
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(found > 0)) };
+        }
+        assert!(child > 0, "forked: {}", std::io::Error::last_os_error());
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "ended by itself: {status}");
+        libc::WEXITSTATUS(status) != 0
+    }
+
+    /// Becomes true when this goes, by a panic, too.
+    struct Ends<'a>(&'a AtomicBool);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Other threads make and close them all the time.
+    #[test]
+    fn a_child_keeps_no_descriptor_that_is_made_or_closed_meanwhile() {
+        const FORKS: u32 = 30;
+        const BATCHES: u32 = 10;
+        /// Whoever has waited twice as long goes on: a batch in which something takes this long isn't
+        /// judged.
+        const LATE: Duration = Duration::from_secs(1);
+        const LIMIT: Duration = Duration::from_secs(240);
+        /// About as long as a fork.
+        const PAUSE: Duration = Duration::from_micros(300);
+        let pause = |max: Duration| {
+            let begin = Instant::now();
+            while begin.elapsed() < max {
+                std::hint::spin_loop();
+            }
+        };
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let make = || memfd_create("adit-test", flags);
+        let make_slowly = || make().inspect(|_| pause(PAUSE));
+        let (ends, is_late) = (AtomicBool::new(false), AtomicBool::new(false));
+        let goes_on = || !ends.load(Ordering::Relaxed);
+        let timed = |work: &dyn Fn() -> bool| {
+            let begin = Instant::now();
+            let done = work();
+            is_late.fetch_or(begin.elapsed() >= LATE, Ordering::Relaxed);
+            done
+        };
+        let make_one = || {
+            drop(numbers::registered(make_slowly).expect("made"));
+            pause(PAUSE);
+            true
+        };
+        let make_many = || {
+            let made: Vec<_> = (0..32).map(|_| numbers::high(make)).collect();
+            for made in made {
+                drop(made.expect("made"));
+                pause(PAUSE / 32);
+            }
+            true
+        };
+        let (mut judged, begin) = (0, Instant::now());
+        while judged < BATCHES && begin.elapsed() < LIMIT {
+            is_late.store(false, Ordering::Relaxed);
+            ends.store(false, Ordering::Relaxed);
+            let kept = std::thread::scope(|scope| {
+                scope.spawn(|| while goes_on() && timed(&make_one) {});
+                scope.spawn(|| while goes_on() && timed(&make_many) {});
+                let _ends = Ends(&ends);
+                (0..FORKS).filter(|_| timed(&child_keeps_memory)).count()
+            });
+            if !is_late.load(Ordering::Relaxed) {
+                assert_eq!(kept, 0, "children that have one");
+                judged += 1;
+            }
+        }
+        assert!(judged > 0, "something took {LATE:?} in each batch");
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers of Adit's own descriptors, in a process whose program has plans for low ones.
+//! Numbers of Adit's own descriptors, in a process whose program has plans for low ones, and forks.
 //!
 //! The kernel gives a new descriptor the lowest free number. A shell relies on nobody else taking
 //! one: it closes number 1, then puts a file there (`dup2`). A thread of Adit's that made a
@@ -7,12 +7,18 @@
 //! call that gives or takes away a low number, and moves it to a high one.
 //!
 //! The library of `adit run` sees the program's calls, and announces each ([`ProgramCall`]). In
-//! other processes no calls are announced, and the threads that make descriptors wait only for each
-//! other.
+//! other processes no calls are announced.
 //!
-//! Invariant: a thread of Adit waits for a call at most [`PATIENCE`]: a program may be in `open` of
-//! a FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other calls go on. A
-//! call waits for a thread of Adit that makes descriptors at most [`MAKER_MAX`].
+//! A fork is announced in every process. The kernel copies the table of descriptors first, and the
+//! memory later. A descriptor that was made, or closed, between the two would be open in the child
+//! without being registered there (see [`fork`]), and nobody would ever close it. So a thread makes
+//! and registers a descriptor [alone], closes and unregisters it [between forks](between_forks), and
+//! a fork waits meanwhile.
+//!
+//! Invariant: a thread of Adit waits for a call, or for a fork, at most [`PATIENCE`]: a program may
+//! be in `open` of a FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other
+//! calls go on. A call or a fork waits for threads of Adit at most twice [`MAKER_MAX`]: a file on a
+//! network that is down may be opened or closed for ever. Whoever has waited so long goes on.
 
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -26,29 +32,103 @@ pub const FIRST_HIGH: RawFd = 256;
 /// The numbers below are those of the standard streams.
 pub const FIRST_FREE: RawFd = 3;
 
-/// The longest wait of a thread of Adit for a call. Beside busy processes the program's thread may
-/// lose its core in the middle of a call.
+/// The longest wait of a thread of Adit for a call, or for a fork. Beside busy processes the
+/// program's thread may lose its core in the middle of one.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest wait of a call for a thread of Adit, and of such a thread for another one: it has a
-/// low number until it is moved, which a call that went on could replace. An allocator that opens a
-/// file under its lock keeps such a thread from ending.
+/// The longest wait of a call or a fork for a thread of Adit, and of such a thread for another one:
+/// it has a low number until it is moved, which a call that went on could replace. An allocator that
+/// opens a file under its lock keeps such a thread from ending.
 const MAKER_MAX: Duration = Duration::from_secs(5);
-/// While a thread of Adit waits for a call, it lets the program's other calls begin this often.
+/// While a thread of Adit waits for a call or a fork, it lets others begin this often.
 const HOLD: Duration = Duration::from_millis(2);
 
-/// Calls of the program that are under way.
-static CALLS: AtomicU32 = AtomicU32::new(0);
-/// How many of these calls took longer than [`PATIENCE`]: threads of Adit wait for them no more.
-static LONG: AtomicU32 = AtomicU32::new(0);
-/// The turn of the thread that makes descriptors, or [`NOBODY`].
+/// The program's calls that are under way.
+static CALLS: UnderWay = UnderWay::none();
+/// The forks that are under way.
+static FORKS: UnderWay = UnderWay::none();
+/// The turn of the thread that makes or closes descriptors, or [`NOBODY`].
 static MAKER: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = 0;
 /// Numbers of turns.
 static TURNS: AtomicU32 = AtomicU32::new(NOBODY);
 
 thread_local! {
-    /// This thread makes descriptors; it may close some meanwhile.
+    /// This thread makes or closes descriptors.
     static IS_MAKER: Cell<bool> = const { Cell::new(false) };
+    /// This thread's own forks that are under way: functions that the program has registered with
+    /// `pthread_atfork` may close a volume.
+    static OWN_FORKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What a thread of Adit lets end before it makes or closes a descriptor.
+struct UnderWay {
+    count: AtomicU32,
+    /// How many of them took longer than [`PATIENCE`]: threads of Adit wait for them no more.
+    long: AtomicU32,
+}
+
+impl UnderWay {
+    const fn none() -> UnderWay {
+        UnderWay {
+            count: AtomicU32::new(0),
+            long: AtomicU32::new(0),
+        }
+    }
+
+    /// Waits while a thread of Adit makes or closes descriptors.
+    #[inline]
+    fn begin(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        if MAKER.load(Ordering::SeqCst) != NOBODY {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        // A child of `vfork` has numbers of its own.
+        if IS_MAKER.get() || fork::is_in_vfork() {
+            return;
+        }
+        let begin = Instant::now();
+        while MAKER.load(Ordering::SeqCst) != NOBODY && begin.elapsed() < MAKER_MAX {
+            self.end();
+            wait_until(MAKER_MAX, || MAKER.load(Ordering::SeqCst) == NOBODY);
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn end(&self) {
+        // Not below zero: the call of a thread that forked is none of the child's.
+        let less = |count: u32| count.checked_sub(1);
+        let before = self
+            .count
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        let left = before.map_or(0, |before| before - 1);
+        // It may have been a long one.
+        if self.long.load(Ordering::SeqCst) > left {
+            self.long.fetch_min(left, Ordering::SeqCst);
+        }
+    }
+
+    /// Are there none but long ones, and `own`?
+    fn are_over(&self, own: u32) -> bool {
+        self.count.load(Ordering::SeqCst) <= self.long.load(Ordering::SeqCst) + own
+    }
+
+    /// Those that are under way take long.
+    fn give_up(&self) {
+        self.long
+            .store(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.long
+            .fetch_min(self.count.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// In a forked child: all of them are its parent's.
+    fn forget(&self) {
+        self.count.store(0, Ordering::Relaxed);
+        self.long.store(0, Ordering::Relaxed);
+    }
 }
 
 /// The program is in a call that gives or takes away a number, as long as this lives.
@@ -56,46 +136,18 @@ thread_local! {
 pub struct ProgramCall(());
 
 impl ProgramCall {
-    /// Waits while a thread of Adit makes descriptors.
+    /// Waits while a thread of Adit makes or closes descriptors.
     #[inline]
     pub fn begin() -> ProgramCall {
-        CALLS.fetch_add(1, Ordering::SeqCst);
-        if MAKER.load(Ordering::SeqCst) != NOBODY {
-            ProgramCall::wait();
-        }
+        CALLS.begin();
         ProgramCall(())
-    }
-
-    #[cold]
-    fn wait() {
-        // A child of `vfork` has numbers of its own.
-        if IS_MAKER.get() || fork::is_in_vfork() {
-            return;
-        }
-        let begin = Instant::now();
-        while MAKER.load(Ordering::SeqCst) != NOBODY && begin.elapsed() < MAKER_MAX {
-            end_call();
-            wait_until(MAKER_MAX, || MAKER.load(Ordering::SeqCst) == NOBODY);
-            CALLS.fetch_add(1, Ordering::SeqCst);
-        }
     }
 }
 
 impl Drop for ProgramCall {
     #[inline]
     fn drop(&mut self) {
-        end_call();
-    }
-}
-
-fn end_call() {
-    // Not below zero: the call of a thread that forked is none of the child's.
-    let less = |calls: u32| calls.checked_sub(1);
-    let before = CALLS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-    let left = before.map_or(0, |before| before - 1);
-    // It may have been a long one.
-    if LONG.load(Ordering::SeqCst) > left {
-        LONG.fetch_min(left, Ordering::SeqCst);
+        CALLS.end();
     }
 }
 
@@ -125,7 +177,8 @@ fn wait_until(max: Duration, is_so: impl Fn() -> bool) -> bool {
     }
 }
 
-/// This thread makes descriptors until the value is dropped, by a panic, too. With its number.
+/// This thread makes or closes descriptors until the value is dropped, by a panic, too. With its
+/// number.
 struct Turn(u32);
 
 impl Drop for Turn {
@@ -135,28 +188,38 @@ impl Drop for Turn {
     }
 }
 
-/// Waits until no other thread makes descriptors, and the program is in no call but long ones.
-fn take_turn() -> Turn {
+/// Waits until no other thread makes or closes descriptors, and nothing of these is under way, but
+/// long ones, and forks of this thread's own. None: this thread has a turn, or is in a child of
+/// `vfork`, which has numbers of its own and may be killed at any time.
+fn take_turn(what: &[&UnderWay]) -> Option<Turn> {
+    if IS_MAKER.get() || fork::is_in_vfork() {
+        return None;
+    }
+    fork::install();
+    let own = |of: &UnderWay| match std::ptr::eq(of, &FORKS) {
+        true => OWN_FORKS.get(),
+        false => 0,
+    };
+    let are_over = || what.iter().all(|of| of.are_over(own(of)));
     let mut begin = None;
     loop {
         // First: a signal handler may close a descriptor.
         IS_MAKER.set(true);
         let turn = take_turn_of_makers();
-        let are_none = || CALLS.load(Ordering::SeqCst) <= LONG.load(Ordering::SeqCst);
-        if wait_until(HOLD, are_none) {
-            return turn;
+        if wait_until(HOLD, are_over) {
+            return Some(turn);
         }
         if begin.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
-            LONG.store(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
-            LONG.fetch_min(CALLS.load(Ordering::SeqCst), Ordering::SeqCst);
-            return turn;
+            let long = what.iter().filter(|of| !of.are_over(own(of)));
+            long.for_each(|of| of.give_up());
+            return Some(turn);
         }
         drop(turn);
-        wait_until(HOLD, || CALLS.load(Ordering::SeqCst) == 0);
+        wait_until(HOLD, are_over);
     }
 }
 
-/// Waits until no other thread makes descriptors, or one does for too long.
+/// Waits until no other thread makes or closes descriptors, or one does for too long.
 fn take_turn_of_makers() -> Turn {
     let mut own = NOBODY;
     while own == NOBODY {
@@ -174,17 +237,31 @@ fn take_turn_of_makers() -> Turn {
     }
 }
 
-/// Makes descriptors while the program is in no call that gives or takes away a low number. A child
-/// of `vfork` has numbers of its own, and may be killed at any time.
+/// Makes descriptors while the program is in no call that gives or takes away a low number, and
+/// doesn't fork. What outlives a fork is registered in `make`, too.
 pub fn alone<T>(make: impl FnOnce() -> T) -> T {
-    let _turn = (!IS_MAKER.get() && !fork::is_in_vfork()).then(take_turn);
+    let _turn = take_turn(&[&CALLS, &FORKS]);
     make()
 }
 
-/// Makes a descriptor [alone], and gives it a high number, if the process may have one. A program
-/// that closes all numbers leaves it alone.
+/// Makes a descriptor [alone], and registers it: no forked child keeps it.
+pub fn registered<T, E>(make: impl FnOnce() -> Result<T, E>) -> Result<Registered<T>, E>
+where
+    T: AsFd + Into<OwnedFd>,
+{
+    alone(|| make().map(Registered::new))
+}
+
+/// As [`registered`], and gives it a high number, if the process may have one. A program that closes
+/// all numbers leaves it alone.
 pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Registered<OwnedFd>, E> {
-    alone(|| make().map(raised).map(Registered::new))
+    registered(|| make().map(raised))
+}
+
+/// Closes and unregisters descriptors while no thread forks.
+pub(crate) fn between_forks<T>(close: impl FnOnce() -> T) -> T {
+    let _turn = take_turn(&[&FORKS]);
+    close()
 }
 
 /// Gives a descriptor a high number, or at least none of the standard streams', if the process may
@@ -205,22 +282,36 @@ pub fn duplicate(fd: impl AsFd) -> rustix::io::Result<Registered<OwnedFd>> {
     high(|| least(FIRST_HIGH).or_else(|_| least(FIRST_FREE)))
 }
 
+/// Before a fork, in the thread that forks.
+pub(crate) fn before_fork() {
+    // First: a signal handler may close a descriptor.
+    OWN_FORKS.set(OWN_FORKS.get() + 1);
+    FORKS.begin();
+}
+
+/// After a fork, in the parent, also if there is no child.
+pub(crate) fn after_fork() {
+    FORKS.end();
+    OWN_FORKS.set(OWN_FORKS.get().saturating_sub(1));
+}
+
 /// In a forked child: the threads that make descriptors, and all calls, are its parent's.
 pub(crate) fn in_child() {
-    CALLS.store(0, Ordering::Relaxed);
-    LONG.store(0, Ordering::Relaxed);
+    CALLS.forget();
+    FORKS.forget();
     MAKER.store(NOBODY, Ordering::Relaxed);
     IS_MAKER.set(false);
+    OWN_FORKS.set(0);
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::fs::File;
     use std::sync::{Mutex, PoisonError};
 
-    /// The tests of one process have the numbers, and the calls, in common.
-    static ONE: Mutex<()> = Mutex::new(());
+    /// The tests of one process have the numbers, the calls and the forks in common.
+    pub(crate) static ONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn nobody_makes_a_descriptor_while_the_program_is_in_a_call() {
@@ -267,7 +358,7 @@ mod tests {
             }
         }
         assert!(judged > 0, "each batch had a round of {:?}", PATIENCE / 2);
-        assert_eq!(CALLS.load(Ordering::SeqCst), 0);
+        assert_eq!(CALLS.count.load(Ordering::SeqCst), 0);
         assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
     }
 
@@ -319,14 +410,14 @@ mod tests {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let long = ProgramCall::begin();
         alone(|| ());
-        assert_eq!(LONG.load(Ordering::SeqCst), 1);
+        assert_eq!(CALLS.long.load(Ordering::SeqCst), 1);
         // Another call goes on meanwhile, and is waited for.
         drop(ProgramCall::begin());
-        assert_eq!(LONG.load(Ordering::SeqCst), 1);
+        assert_eq!(CALLS.long.load(Ordering::SeqCst), 1);
         drop(long);
-        assert_eq!(LONG.load(Ordering::SeqCst), 0);
-        end_call(); // one too many
-        assert_eq!(CALLS.load(Ordering::SeqCst), 0);
+        assert_eq!(CALLS.long.load(Ordering::SeqCst), 0);
+        CALLS.end(); // one too many
+        assert_eq!(CALLS.count.load(Ordering::SeqCst), 0);
     }
 
     #[test]

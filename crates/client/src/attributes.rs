@@ -163,7 +163,8 @@ impl File {
     /// That memory, for reading only unless the file was opened for writing.
     #[cfg(feature = "internal")]
     pub fn mapped_memory(&self) -> Result<std::os::fd::OwnedFd> {
-        self.memory_of_mappings()
+        let memory = self.memory_of_mappings();
+        memory.map(adit_base::fork::Registered::into_inner)
     }
 
     /// Writes the stores to that memory to the file.

@@ -11,6 +11,7 @@
 use crate::file::File;
 use crate::open_volume::OpenedFile;
 use crate::volume::Volume;
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::Map;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -119,12 +120,11 @@ impl File {
 
     /// The memory of the file's mappings, which this handle holds: for reading only unless the file
     /// was opened for writing.
-    pub(crate) fn memory_of_mappings(&self) -> Result<OwnedFd> {
+    pub(crate) fn memory_of_mappings(&self) -> Result<Registered<OwnedFd>> {
         match self.open() {
             OpenedFile::Embedded(open) => {
                 let memory = open.mapped_memory().ok_or(Error::new(Errno::INVAL))?;
-                let descriptor = memory.descriptor(open.flags().writable())?;
-                Ok(descriptor.into_inner())
+                memory.descriptor(open.flags().writable())
             }
             OpenedFile::Connected(open) => self.remote()?.mapped_memory(open.number),
         }

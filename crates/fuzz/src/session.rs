@@ -119,7 +119,6 @@ impl Session {
         };
         send_message(&socket, &request).expect("asked");
         let (answer, memory) = receive_message_with(&socket, &mut buffer).expect("answered");
-        let memory: Vec<OwnedFd> = memory;
         assert!(matches!(answer, Answer::Begun(_)), "{answer:?}");
         let memory = memory.first().expect("it comes with its memory");
         Session {

@@ -12,7 +12,7 @@ use crate::{aio, calls, descriptors, inside, path, position};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
-use adit_base::numbers::{FIRST_FREE, FIRST_HIGH, ProgramCall};
+use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
 use std::cell::RefCell;
@@ -310,15 +310,14 @@ fn close_unused() {
 
 /// This thread is about to fork, or has: locks that the child needs, and what it inherits.
 struct Forking {
-    _opening: MutexGuard<'static, ()>,
     maps: calls::MapsLock,
     /// Frees the locks that other threads have.
     tables: Vec<InChild>,
     volume: Option<Fork>,
     /// Nothing of the volume is open: the child opens it for itself.
     is_unused: bool,
-    /// No thread of Adit makes a descriptor during the fork: the child would inherit it.
-    _call: ProgramCall,
+    /// Last: another thread that forks waits until what was for this child is closed.
+    _opening: MutexGuard<'static, ()>,
 }
 
 thread_local! {
@@ -362,7 +361,7 @@ pub(crate) extern "C" fn before_fork() {
         return;
     }
     let forking = inside::call(|| {
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         let volume = opened().filter(|volume| volume.is_connected());
         let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
         share_files();
@@ -371,12 +370,11 @@ pub(crate) extern "C" fn before_fork() {
         let maps = calls::lock_maps();
         let volume = volume.filter(|_| !is_unused);
         Ok(Forking {
-            _opening,
             maps,
             tables,
             volume: volume.and_then(|volume| volume.begin_fork()),
             is_unused,
-            _call: ProgramCall::begin(),
+            _opening: opening,
         })
     });
     FORKING.with(|of| of.replace(forking.ok()));

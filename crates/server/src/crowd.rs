@@ -13,6 +13,7 @@
 
 use adit_base::clock::processor_ns;
 use adit_base::fork::Registered;
+use adit_base::numbers;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -51,7 +52,7 @@ impl Crowd {
     pub(crate) fn new() -> Crowd {
         let cores = std::fs::read_to_string("/sys/devices/system/cpu/online");
         let cores = cores.ok().and_then(|list| count(list.trim()));
-        let open = |path| File::open(path).map(Registered::new).ok();
+        let open = |path| numbers::registered(|| File::open(path)).ok();
         Crowd {
             loads: open("/proc/loadavg").filter(|_| cores.is_some()),
             idle: open("/proc/uptime"),

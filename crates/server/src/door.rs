@@ -61,7 +61,7 @@ pub(crate) struct Spare {
 impl Spare {
     pub(crate) fn new() -> Result<Spare> {
         // Its number isn't raised: under a limit that was lowered a high one would be of no use.
-        let made = numbers::alone(|| eventfd(0, EventfdFlags::CLOEXEC).map(Registered::new));
+        let made = numbers::registered(|| eventfd(0, EventfdFlags::CLOEXEC));
         let fd = made
             .map_err(|errno| Error::new(from_rustix(errno)).context("keep a spare descriptor"))?;
         Ok(Spare { _fd: fd })

@@ -132,7 +132,7 @@ impl Listener {
             }
         })?;
         let listener = Listener {
-            fd: Registered::new(fd),
+            fd,
             path: path.to_owned(),
             made,
             stopped: AtomicBool::new(false),
@@ -160,11 +160,11 @@ impl Drop for Listener {
 
 /// A socket that is bound and doesn't listen, as long as this lives: no server is there.
 pub(crate) struct Reserved {
-    _fd: OwnedFd,
+    _fd: Registered<OwnedFd>,
     path: PathBuf,
     made: (u64, u64),
     /// After the socket's name has gone.
-    _alone: Option<OwnedFd>,
+    _alone: Option<Registered<OwnedFd>>,
 }
 
 impl Reserved {
@@ -188,9 +188,13 @@ impl Drop for Reserved {
 /// Binds a socket, and keeps other servers from its directory: one that is bound and doesn't listen
 /// looks like a dead one. It has these permission bits; where the kernel allows no thread a mask of
 /// its own, only those of them that the process doesn't mask.
-fn bind_alone(path: &Path, mode: u32) -> Result<(OwnedFd, Option<OwnedFd>)> {
+fn bind_alone(
+    path: &Path,
+    mode: u32,
+) -> Result<(Registered<OwnedFd>, Option<Registered<OwnedFd>>)> {
     let address = SocketAddrUnix::new(path).map_err(from_rustix)?;
-    let fd = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+    let make = || unconnected(SocketFlags::NONBLOCK);
+    let fd = numbers::registered(make).map_err(from_rustix)?;
     // Where the kernel takes no bits of a socket, `set_mode` gives them to its name.
     let _ = fchmod(&fd, Mode::from_raw_mode(mode));
     let alone = lock_directory(path);
@@ -233,13 +237,14 @@ fn remove_own(path: &Path, made: (u64, u64)) {
 }
 
 /// Keeps other servers from the directory of a socket. None: it can't be locked, or not in time.
-fn lock_directory(path: &Path) -> Option<OwnedFd> {
+fn lock_directory(path: &Path) -> Option<Registered<OwnedFd>> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = open(directory, flags, Mode::empty()).ok()?;
+    let open = || open(directory, flags, Mode::empty());
+    let directory = numbers::registered(open).ok()?;
     let begin = Instant::now();
     loop {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -260,7 +265,8 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(Error::with(Errno::EXIST, "it is no socket"));
     }
-    let probe = unconnected(SocketFlags::NONBLOCK).map_err(from_rustix)?;
+    let make = || unconnected(SocketFlags::NONBLOCK);
+    let probe = numbers::registered(make).map_err(from_rustix)?;
     match connect(&probe, address) {
         Err(rustix::io::Errno::CONNREFUSED) => Ok(std::fs::remove_file(path)?),
         Err(rustix::io::Errno::NOENT) => Ok(()),

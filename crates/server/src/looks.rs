@@ -55,10 +55,8 @@ struct Listener {
 
 impl Looks {
     /// Begins to answer at a socket that listens, of type `SOCK_SEQPACKET` and without waiting.
-    pub fn start(socket: OwnedFd, engine: Arc<Engine<Fs>>) -> Result<Looks> {
-        let listener = Arc::new(Listener {
-            fd: Registered::new(socket),
-        });
+    pub fn start(socket: Registered<OwnedFd>, engine: Arc<Engine<Fs>>) -> Result<Looks> {
+        let listener = Arc::new(Listener { fd: socket });
         let (shared, spare) = (listener.clone(), Spare::new()?);
         let serve = move || serve(&shared.fd, spare, &engine);
         let thread = spawn_without_signals("adit-looks", serve)?;

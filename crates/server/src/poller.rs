@@ -26,7 +26,7 @@ use adit_base::fork::Registered;
 use adit_base::patience::Patience;
 use adit_base::simulation::{Bug, planted};
 use adit_base::thread::spawn_without_signals;
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::getpriority_process;
@@ -110,7 +110,7 @@ impl Poller {
         cpu: Option<usize>,
     ) -> Result<Poller> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags);
+        let bell = numbers::registered(|| eventfd(0, flags));
         let bell =
             bell.map_err(|errno| Error::new(from_rustix(errno)).context("start a poller"))?;
         let shared = Arc::new(Shared {
@@ -124,7 +124,7 @@ impl Poller {
             called: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             handing_over: AtomicBool::new(false),
-            bell: Registered::new(bell),
+            bell,
             sessions: Mutex::default(),
         });
         let polling = shared.clone();

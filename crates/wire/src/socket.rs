@@ -2,6 +2,7 @@
 //! without.
 
 use crate::value::OwnedValue;
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use rustix::io::retry_on_intr;
 use rustix::net::{
@@ -162,7 +163,7 @@ pub fn send_message_with(
 pub fn receive_message_with<T: OwnedValue>(
     socket: impl AsFd,
     buffer: &mut [u8],
-) -> Result<(T, Vec<OwnedFd>)> {
+) -> Result<(T, Vec<Registered<OwnedFd>>)> {
     // The message is waited for before descriptors are made.
     retry_on_intr(|| recv(&socket, &mut [0; 1], RecvFlags::PEEK)).map_err(from_rustix)?;
     let received = numbers::alone(|| {
@@ -176,7 +177,8 @@ pub fn receive_message_with<T: OwnedValue>(
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received.map(numbers::raised));
+                let raised = received.map(numbers::raised);
+                descriptors.extend(raised.map(Registered::new));
             }
         }
         Ok((received.bytes, descriptors))

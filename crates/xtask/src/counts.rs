@@ -2,7 +2,7 @@
 //!
 //! For libtest a test that cannot run here has passed: it returned. `adit_skip::skip` lists it in a
 //! file, and it counts as skipped. A test program that dies (a signal, an abort) prints no result
-//! line; it counts as one failure. So does one that hangs, or leaves a process with its output;
+//! line; it counts as one failure, and its end is told. So does one that hangs, or leaves a process with its output;
 //! what it had said until then counts all the same.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::process::Command;
 
-use crate::process::{self, Outcome, Scratch};
+use crate::process::{self, Outcome, Scratch, failed};
 use crate::watching::{Limits, run_watching};
 
 /// Names the file that lists skipped tests; `adit_skip::LIST`.
@@ -60,14 +60,17 @@ pub(crate) fn run_tests_silently(
     });
     let listed = std::fs::read_to_string(&list).unwrap_or_default();
     let mut tested = Tested::with_skipped(counts, &listed);
+    let mut complain = |complaint: String| {
+        each_line(&complaint);
+        tested += Tested::failed(complaint);
+    };
     match ended {
         // It did not compile, or a test program died without a result.
-        Ok(false) if counts.failed == 0 => tested.counts.failed = 1,
-        Ok(_) => (),
-        Err(complaint) => {
-            each_line(&complaint);
-            tested += Tested::failed(complaint);
+        Ok(status) if !status.success() && counts.failed == 0 => {
+            complain(failed(command, status));
         }
+        Ok(_) => (),
+        Err(complaint) => complain(complaint),
     }
     Ok(tested)
 }
@@ -248,6 +251,11 @@ mod tests {
 
     #[test]
     fn a_test_program_that_dies_is_a_failure() {
-        assert_eq!(tested("kill -9 $$").counts.failed, 1);
+        let found = tested("kill -9 $$");
+        assert_eq!(found.counts.failed, 1);
+        let [complaint] = &found.complaints[..] else {
+            panic!("{:?}", found.complaints);
+        };
+        assert!(complaint.contains("SIGKILL"), "{complaint}");
     }
 }

@@ -6,11 +6,12 @@
 //! ```
 
 use serde_json::Value;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use crate::counts::{Tested, run_tests_silently};
@@ -57,16 +58,59 @@ fn run_one(program: &mut Command, limits: Limits) -> Outcome<Tested> {
     // Of whoever runs them. With it commands say more than the tests expect.
     program.env_remove("RUST_LOG");
     let started = Instant::now();
-    let mut output = String::new();
-    let tested = run_tests_silently(program, limits, |line| {
+    let (mut output, mut ended) = (String::new(), BTreeSet::new());
+    let mut tested = run_tests_silently(program, limits, |line| {
         output.push_str(line);
         output.push('\n');
+        ended.extend(ended_test(line).map(str::to_owned));
     });
+    if let Ok(tested) = &mut tested
+        && !tested.complaints.is_empty()
+    {
+        let complaint = unended(program, limits, &ended);
+        tested.complaints.extend(complaint);
+    }
     let took = started.elapsed().as_secs_f64();
     let _ = write!(output, "{took:.1} s");
     // In one piece, whatever the other thread prints.
     println!("$ {}\n{output}\n", process::describe(program));
     tested
+}
+
+/// The test that a line of a test program's output says has ended.
+fn ended_test(line: &str) -> Option<&str> {
+    let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    (!result.is_empty()).then_some(test)
+}
+
+/// Which tests of a program that died or hung had not ended. It begins them in this order, so the
+/// first ones were running: one for each thread. None of a program with arguments, such as cargo,
+/// and of one that can't list them.
+fn unended(program: &Command, limits: Limits, ended: &BTreeSet<String>) -> Option<String> {
+    const NAMED: usize = 8;
+    if program.get_args().len() > 0 {
+        return None;
+    }
+    let mut list = Command::new(program.get_program());
+    list.args(["--list", "--format", "terse"]);
+    let mut left = Vec::new();
+    let listed = run_watching(&mut list, limits, |line| {
+        let test = line.strip_suffix(": test");
+        left.extend(
+            test.filter(|test| !ended.contains(*test))
+                .map(str::to_owned),
+        );
+    });
+    listed.ok()?;
+    let others = left.len().saturating_sub(NAMED);
+    left.truncate(NAMED);
+    let name = process::describe(&list);
+    let (left, threads) = (left.join(", "), thread::available_parallelism());
+    let threads = threads.map_or(1, usize::from);
+    Some(format!(
+        "`{name}` had not ended these tests, of which the first {threads} were running: {left}, and \
+         {others} others"
+    ))
 }
 
 /// Compiles the test programs of the workspace: each as cargo would run it.
@@ -76,11 +120,11 @@ fn compiled() -> Outcome<VecDeque<Command>> {
     command.arg("--message-format=json-render-diagnostics");
     println!("$ {}", process::describe(&command));
     let mut programs = VecDeque::new();
-    let succeeded = run_watching(&mut command, Limits::USUAL, |line| {
+    let ended = run_watching(&mut command, Limits::USUAL, |line| {
         let artifact: Value = serde_json::from_str(line).unwrap_or_default();
         programs.extend(test_program(&artifact));
     })?;
-    match succeeded {
+    match ended.success() {
         true if programs.is_empty() => Err(failed(&command, "it named no test program")),
         true => Ok(programs),
         false => Err(failed(&command, "see above")),
@@ -106,9 +150,39 @@ fn test_program(message: &Value) -> Option<Command> {
 #[cfg(test)]
 mod tests {
     use super::{run_all, test_program};
+    use crate::process::Scratch;
     use crate::watching::Limits;
     use serde_json::json;
+    use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
+
+    /// An abort was "1 failed", and nothing else was told.
+    #[test]
+    fn of_a_program_that_dies_the_signal_and_the_tests_that_ran_are_told() {
+        let scratch = Scratch::new("dying").expect("made");
+        let program = scratch.path().join("a-test-program");
+        let script = "#!/bin/sh
+            if [ \"$1\" = --list ]; then
+                printf '%s: test\\n' a::one a::other b::two; echo 'c::three: bench'; exit
+            fi
+            echo 'test a::one ... ok'; echo 'test a::other ... '; kill -ABRT $$";
+        std::fs::write(&program, script).expect("written");
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&program, executable).expect("set");
+        let sum = run_all([Command::new(program)].into(), Limits::SHORT);
+        assert_eq!(sum.counts.to_string(), "0 passed, 1 failed, 0 skipped");
+        let [end, tests] = &sum.complaints[..] else {
+            panic!("{:?}", sum.complaints);
+        };
+        assert!(
+            end.contains("a-test-program") && end.contains("SIGABRT"),
+            "{end}"
+        );
+        assert!(
+            tests.contains("running: a::other, b::two, and 0 others"),
+            "{tests}"
+        );
+    }
 
     /// A hang ended its lane, and the summary of the step was "1 failed": the counts, failures and
     /// skipped tests of all other programs were gone.

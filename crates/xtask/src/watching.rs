@@ -2,7 +2,7 @@
 //!
 //! | what happens | what becomes of it |
 //! |---|---|
-//! | the program ends, and so does its output | the answer is whether it succeeded |
+//! | the program ends, and so does its output | the answer is how it ended |
 //! | it prints nothing for [`Limits::silence`] | it hangs: it is killed with all that it started |
 //! | a process that it left holds its output for [`Limits::left`] | failure; that is killed |
 //!
@@ -12,7 +12,7 @@
 use std::fs::read_link;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -48,13 +48,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 type Lines = Receiver<std::io::Result<Vec<u8>>>;
 
-/// Runs to the end; `each_line` takes standard output, line by line. Returns whether the program
-/// succeeded. The error names one that hung, or what it left.
+/// Runs to the end; `each_line` takes standard output, line by line. Returns how the program ended.
+/// The error names one that hung, or what it left.
 pub(crate) fn run_watching(
     command: &mut Command,
     limits: Limits,
     mut each_line: impl FnMut(&str),
-) -> Outcome<bool> {
+) -> Outcome<ExitStatus> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -102,8 +102,7 @@ pub(crate) fn run_watching(
             _ => (),
         }
     }
-    let status = child.wait().map_err(|error| failed(command, error))?;
-    Ok(status.success())
+    child.wait().map_err(|error| failed(command, error))
 }
 
 fn has_ended(child: &mut Child, command: &Command) -> Outcome<bool> {
@@ -170,7 +169,7 @@ mod tests {
         let outcome = run_watching(command.args(["-c", script]), limits, |line| {
             lines.push(line.to_owned());
         });
-        (outcome, lines)
+        (outcome.map(|status| status.success()), lines)
     }
 
     /// Dead, or a zombie: nothing of it runs any more.

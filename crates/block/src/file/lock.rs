@@ -63,7 +63,7 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
 /// Opens a block device exclusively. EBUSY: a living process has it, or a mount (see
 /// [`busy_device`]). It takes no lock to find out, since that could disturb a process that has the
 /// claim and is about to take the lock.
-pub(super) fn claim(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+pub(super) fn claim<F>(path: &Path, open: impl Fn() -> io::Result<F>) -> io::Result<F> {
     let mut patience = Patience::new();
     loop {
         match open() {

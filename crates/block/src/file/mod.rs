@@ -19,14 +19,14 @@ mod transfer;
 mod uring;
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use adit_base::fork::{self, ChildGuard};
-use adit_base::{Errno, Error, Result, SECTOR_BYTES, from_rustix, limits};
+use adit_base::fork::{self, Registered};
+use adit_base::{Errno, Error, Result, SECTOR_BYTES, from_rustix, limits, numbers};
 
 use crate::memory::InlineQueue;
 use crate::{Capabilities, Completion, Device, Geometry, Identity, Queue, Request};
@@ -76,9 +76,7 @@ pub struct FileDevice {
 
 /// The part of an open device that queues and threads share.
 struct Opened {
-    /// Before `file`: a descriptor is unregistered before it is closed.
-    _guard: ChildGuard,
-    file: File,
+    file: Registered<File>,
     path: PathBuf,
     /// Where an image was found; the process may work in another directory later. None: nobody
     /// needs to find it there.
@@ -128,7 +126,9 @@ impl FileDevice {
             let mut how = OpenOptions::new();
             how.read(true).write(!options.read_only);
             how.custom_flags(exclusive | direct);
-            lock::claim(path, || how.open(path).and_then(above_standard_streams))
+            lock::claim(path, || {
+                numbers::registered(|| how.open(path).and_then(above_standard_streams))
+            })
         };
         let (file, direct) = match open(options.direct) {
             Ok(file) if options.direct && kind.is_file() && !host::takes_direct_pages(&file) => {
@@ -177,7 +177,7 @@ impl FileDevice {
     }
 
     fn from_file(
-        file: File,
+        file: Registered<File>,
         path: &Path,
         direct: bool,
         options: &FileOptions,
@@ -188,9 +188,7 @@ impl FileDevice {
         if !facts.block_device && !options.read_only {
             limits::check_file_size(facts.size_bytes).map_err(named)?;
         }
-        fork::install();
         let opened = Arc::new(Opened {
-            _guard: fork::close_in_child(file.as_fd()),
             path: path.to_owned(),
             found_at: host::lasting_path(path).filter(|_| !facts.block_device),
             size_bytes: AtomicU64::new(facts.size_bytes),

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_base::fork::{self, ChildGuard};
-use adit_base::{Errno, Error, Result};
+use adit_base::{Errno, Error, Result, numbers};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
@@ -62,8 +62,8 @@ const ENTER_EXT_ARG: u32 = 8;
 
 /// The ring, shared by its queue and its doorbells.
 struct Ring {
-    /// Before `uring`: a descriptor is unregistered before it is closed.
-    _guard: ChildGuard,
+    /// None once the ring is closed.
+    guard: Option<ChildGuard>,
     /// Not dropped in a forked child: its mappings aren't there (and their addresses may be
     /// something else's by then).
     uring: ManuallyDrop<IoUring>,
@@ -101,9 +101,16 @@ impl UringQueue {
         let fail = |error: std::io::Error| Error::from(error).context("set up an io_uring");
         let depth = depth.clamp(1, DEPTH_MAX);
         let build = |builder: &mut io_uring::Builder| builder.dontfork().build(depth);
-        let uring = build(IoUring::builder().setup_submit_all().setup_clamp())
-            .or_else(|_| build(&mut IoUring::builder()))
-            .map_err(fail)?;
+        let make = || {
+            let uring = build(IoUring::builder().setup_submit_all().setup_clamp())
+                .or_else(|_| build(&mut IoUring::builder()))
+                .map_err(fail)?;
+            // SAFETY: the ring's descriptor is open as long as `uring` lives, which is longer than
+            // this borrow.
+            let fd = unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) };
+            Ok::<_, Error>((fork::close_in_child(fd), uring))
+        };
+        let (guard, uring) = numbers::alone(make)?;
         let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
             return Err(Error::with(
@@ -111,11 +118,8 @@ impl UringQueue {
                 "use this kernel's io_uring (before 5.11)",
             ));
         }
-        // SAFETY: the ring's descriptor is open as long as `uring` lives, which is longer than this
-        // borrow.
-        let guard = fork::close_in_child(unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) });
         let ring = Arc::new(Ring {
-            _guard: guard,
+            guard: Some(guard),
             uring: ManuallyDrop::new(uring),
             unsubmitted: AtomicU32::new(0),
             refused: AtomicBool::new(false),
@@ -317,9 +321,11 @@ impl Drop for UringQueue {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        if fork::generation() == self.generation {
+        if fork::generation() == self.generation
+            && let Some(guard) = self.guard.take()
+        {
             // SAFETY: dropped here only.
-            unsafe { ManuallyDrop::drop(&mut self.uring) };
+            guard.close(|| unsafe { ManuallyDrop::drop(&mut self.uring) });
         }
     }
 }

@@ -151,7 +151,7 @@ pub(super) fn leave(address: &str, key: Key) -> Result<(OwnedFd, Key)> {
 }
 
 /// The memory of a file's shared mappings, which the session holds.
-fn ask_for_mapped(address: &str, of: MappedFile) -> Result<OwnedFd> {
+fn ask_for_mapped(address: &str, of: MappedFile) -> Result<Registered<OwnedFd>> {
     match ask(address, false, false, Aim::Mapped(of))? {
         (_, Answer::Refused(error), _) => Err(error),
         (_, Answer::Mapped, descriptors) => {
@@ -168,7 +168,7 @@ fn ask(
     read_only: bool,
     comes_back: bool,
     aim: Aim,
-) -> Result<(Registered<OwnedFd>, Answer, Vec<OwnedFd>)> {
+) -> Result<(Registered<OwnedFd>, Answer, Vec<Registered<OwnedFd>>)> {
     let (path, volume) = parts(address);
     #[cfg(feature = "internal")]
     if let Some(server) = super::simulated::server() {
@@ -179,7 +179,10 @@ fn ask(
             comes_back,
             aim,
         });
-        return asked.map(|(socket, answer, with)| (Registered::new(socket), answer, with));
+        return asked.map(|(socket, answer, with)| {
+            let with = with.into_iter().map(Registered::new);
+            (Registered::new(socket), answer, with.collect())
+        });
     }
     if path.is_empty() {
         let what = "connect to a server: the address is unix:SOCKET or unix:SOCKET,VOLUME";
@@ -219,7 +222,7 @@ pub(crate) fn handshake(
     read_only: bool,
     comes_back: bool,
     aim: Aim,
-) -> Result<(Answer, Vec<OwnedFd>)> {
+) -> Result<(Answer, Vec<Registered<OwnedFd>>)> {
     let mut buffer = [0; BYTES_MAX];
     match receive_message(socket, &mut buffer).map_err(unanswered)? {
         Greeting::Refused(error) => return Err(error),
@@ -256,13 +259,13 @@ fn has_no_server(errno: Errno) -> bool {
 
 impl Connection {
     /// The memory of a file's tail, or of its shared mappings: asked for once.
-    pub(super) fn asked_memory(&self, link: &Link, file: u64) -> Result<OwnedFd> {
+    pub(super) fn asked_memory(&self, link: &Link, file: u64) -> Result<Registered<OwnedFd>> {
         let key = link.key;
         ask_for_mapped(&self.address, MappedFile { key, file })
     }
 
     /// The memory of a file's shared mappings, which the session holds. It waits for the next server.
-    pub(crate) fn mapped_memory(&self, file: u64) -> Result<OwnedFd> {
+    pub(crate) fn mapped_memory(&self, file: u64) -> Result<Registered<OwnedFd>> {
         let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             let link = self.link();

@@ -247,7 +247,8 @@ impl Connection {
     fn begin_tail(&self, file: &RemoteFile) -> Option<Arc<TailWriter>> {
         let begin = || {
             self.file_call(file.number, &BeginTail {})?;
-            TailWriter::map(&self.asked_memory(self.link(), file.number)?)
+            let memory = self.asked_memory(self.link(), file.number)?;
+            TailWriter::map(&memory)
         };
         // Refused: mostly others have the file open.
         let begun = begin().inspect_err(|error| {

@@ -2,6 +2,7 @@
 
 use super::socket::{Identity, connect_to};
 use crate::connection::{ANSWER_MAX, handshake, unanswered};
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result};
 use adit_block::lock_holder;
 use adit_wire::calls::VolumeCall;
@@ -41,7 +42,7 @@ pub(super) enum Lost {
 
 /// A session with the owner that only looks.
 pub(super) struct Look {
-    socket: OwnedFd,
+    socket: Registered<OwnedFd>,
     owner: Owner,
     buffer: Vec<u8>,
 }
@@ -63,7 +64,7 @@ impl Look {
         Ok(None)
     }
 
-    fn greet(socket: OwnedFd, peer: Peer) -> Result<Look> {
+    fn greet(socket: Registered<OwnedFd>, peer: Peer) -> Result<Look> {
         let (answer, _) = handshake(&socket, "", true, false, Aim::Look)?;
         match answer {
             Answer::Looking => Ok(Look {

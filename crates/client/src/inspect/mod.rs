@@ -19,6 +19,7 @@ use crate::metadata::Metadata;
 use crate::names::{bytes, naming};
 use crate::options::VolumeOptions;
 use crate::volume::Volume;
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_fs::{Credentials, FileKind, Follow, ListedEntry, OpenDescriptor, StatFs};
 use adit_server::perform::PerformVolume;
@@ -59,7 +60,7 @@ enum Place {
 }
 
 /// A socket at which processes find who has the volume open.
-pub(crate) fn listen(address: &str) -> Result<OwnedFd> {
+pub(crate) fn listen(address: &str) -> Result<Registered<OwnedFd>> {
     let socket = socket::Identity::of(address)?.listen();
     Ok(socket.map_err(from_rustix)?)
 }

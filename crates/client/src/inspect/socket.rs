@@ -2,7 +2,8 @@
 //! `adit_wire::socket`.
 
 use crate::connection::connected;
-use adit_base::{Result, random};
+use adit_base::fork::Registered;
+use adit_base::{Result, numbers, random};
 use adit_wire::socket::unconnected;
 use rustix::fs::{major, minor};
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
@@ -37,9 +38,9 @@ impl Identity {
     }
 
     /// A socket that processes of this machine find by the identity.
-    pub(super) fn listen(&self) -> rustix::io::Result<OwnedFd> {
+    pub(super) fn listen(&self) -> rustix::io::Result<Registered<OwnedFd>> {
         let name = format!("{}{:032x}", self.prefix, random::os_random_u128());
-        let socket = unconnected(SocketFlags::NONBLOCK)?;
+        let socket = numbers::registered(|| unconnected(SocketFlags::NONBLOCK))?;
         bind(
             &socket,
             &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
@@ -66,7 +67,7 @@ impl Identity {
 }
 
 /// Connects to a name. Blocks for a while when many wait to be accepted.
-pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<OwnedFd> {
+pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<Registered<OwnedFd>> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    connected(&address, timeout).map(adit_base::fork::Registered::into_inner)
+    connected(&address, timeout)
 }

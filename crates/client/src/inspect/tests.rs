@@ -73,7 +73,7 @@ impl Image {
         Identity::of(&self.address).expect("it is there").names()
     }
 
-    fn connect(&self) -> OwnedFd {
+    fn connect(&self) -> Registered<OwnedFd> {
         connect_to(&self.socket_names()[0], SOON).expect("connected")
     }
 }
@@ -98,7 +98,7 @@ fn ask_for(aim: Aim) -> Request {
 }
 
 /// A look in which the next message is a question.
-fn look_at(image: &Image) -> OwnedFd {
+fn look_at(image: &Image) -> Registered<OwnedFd> {
     let socket = image.connect();
     let (answer, descriptors) = handshake(&socket, "", true, false, Aim::Look).expect("answered");
     assert!(matches!(answer, Answer::Looking), "{answer:?}");
@@ -371,7 +371,7 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
     let image = Image::new();
     let volume = image.open();
     volume.write("/f", "content").expect("written");
-    let mut idle: Vec<OwnedFd> = Vec::new();
+    let mut idle = Vec::new();
     for round in 0..1000 {
         let socket = image.connect();
         if round % 8 == 0 {
@@ -380,10 +380,10 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
     }
     assert_eq!(image.look().metadata("/f").expect("looked at").len(), 7);
     // The others have made room for it.
-    assert!(idle.iter().all(is_greeted));
+    assert!(idle.iter().all(|socket| is_greeted(socket)));
     assert!(is_ended(&idle[0]));
     volume.close().expect("closed");
-    assert!(idle.iter().all(is_ended));
+    assert!(idle.iter().all(|socket| is_ended(socket)));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::renewed::{InChild, Renewed};
 use crate::volume;
 use adit::Errno;
 use adit::collected::Collection;
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::{self, Registered};
 use adit_base::numbers;
 use libc::{c_int, c_long, timespec};
 use rustix::event::{EventfdFlags, eventfd};
@@ -53,9 +53,7 @@ pub(crate) struct Context {
 
 /// Wakes those who wait in the kernel: an eventfd, and a request that polls it.
 struct Bell {
-    /// Goes before the descriptor is closed.
-    _guard: ChildGuard,
-    eventfd: OwnedFd,
+    eventfd: Registered<OwnedFd>,
     iocb: Box<Iocb>,
     is_armed: bool,
 }
@@ -434,8 +432,7 @@ impl Context {
 impl Bell {
     fn new() -> Option<Bell> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let eventfd = numbers::raised(eventfd(0, flags).ok()?);
-        let guard = fork::close_in_child(std::os::fd::AsFd::as_fd(&eventfd));
+        let eventfd = numbers::high(|| eventfd(0, flags)).ok()?;
         let iocb = Box::new(Iocb {
             opcode: kernel::opcode::POLL,
             fd: eventfd.as_raw_fd(),
@@ -446,7 +443,6 @@ impl Bell {
             eventfd,
             iocb,
             is_armed: false,
-            _guard: guard,
         })
     }
 

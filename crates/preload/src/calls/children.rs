@@ -17,6 +17,8 @@ extern "C" fn at_start() {
     // An allocator that watches fork, too, does so when it is first used. Before us: then it stops
     // after us, and goes on before us.
     drop(std::hint::black_box(Box::new(0u64)));
+    // Before us, too: threads of Adit may wait for a fork that has begun, and `before` for them.
+    adit_base::fork::watch();
     // SAFETY: functions that are there as long as the process, since the library is.
     let failed = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
     if failed != 0 {

@@ -36,7 +36,11 @@ pub(crate) fn ask(rig: &Rig, key: Key, file: u64) -> Result<OwnedFd> {
     send_message(&socket, &request)?;
     match receive_message_with(&socket, &mut buffer)? {
         (Answer::Refused(error), _) => Err(error),
-        (Answer::Mapped, descriptors) => Ok(descriptors.into_iter().next().expect("it is there")),
+        (Answer::Mapped, descriptors) => Ok(descriptors
+            .into_iter()
+            .next()
+            .expect("it is there")
+            .into_inner()),
         (answer, _) => panic!("{answer:?}"),
     }
 }

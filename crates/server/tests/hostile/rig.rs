@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // each test program uses its part
 
+use adit_base::fork::Registered;
 use adit_block::{DeviceOptions, MemoryConfig, MemoryDevice, open_device};
 use adit_fs::{Follow, Fs};
 use adit_reactor::{Engine, EngineOptions};
@@ -428,7 +429,7 @@ impl Peer {
             Answer::Begun(begun) => begun,
             Answer::Left(_) | Answer::Mapped | Answer::Looking => panic!("a session was asked for"),
         };
-        let mut descriptors = descriptors.into_iter();
+        let mut descriptors = descriptors.into_iter().map(Registered::into_inner);
         let descriptor = descriptors.next().expect("it comes with its memory");
         let peer = Peer {
             memory: SessionMemory::map(descriptor.as_fd())?,

@@ -10,16 +10,14 @@
 use super::header::{CacheHeader, Layout};
 use super::mapping::{nameless, publish};
 use super::name::SharedName;
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::{self, Registered};
 use adit_base::{Error, PAGE_BYTES, Result, from_rustix};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// A claim of this process; dropped, it is gone.
 pub struct Claim {
-    /// Before the file: a descriptor is unregistered before it is closed.
-    _guard: ChildGuard,
-    _file: OwnedFd,
+    _file: Registered<OwnedFd>,
     path: PathBuf,
     generation: u32,
 }
@@ -38,10 +36,8 @@ impl Claim {
                 .map_err(from_rustix)
                 .map_err(|errno| Error::with(errno, format!("write {}", path.display())))?;
         }
-        let guard = fork::close_in_child(file.as_fd());
         publish(&file, &path)?;
         Ok(Claim {
-            _guard: guard,
             _file: file,
             path,
             generation: fork::generation(),

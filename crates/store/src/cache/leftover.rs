@@ -10,13 +10,13 @@ use super::header::{CacheHeader, boot_id};
 use super::name::{ParsedName, prefix};
 use super::salvage::{Abandoned, Header};
 use super::tail::TailMemory;
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::simulation::{Bug, Host, host_error, planted};
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_block::Life;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -63,9 +63,7 @@ pub enum Content {
 /// A file whose owner is dead, locked.
 #[derive(Debug)]
 pub struct Dead {
-    /// Before the file: a descriptor is unregistered before it is closed.
-    guard: ChildGuard,
-    file: OwnedFd,
+    file: Registered<OwnedFd>,
     /// What its first page says.
     pub header: Header,
 }
@@ -226,7 +224,8 @@ impl Leftover {
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let opened = match host_error(Host::ReadMapping) {
-            None => rustix::fs::open(&path, flags, Mode::empty()).map_err(from_rustix),
+            None => numbers::registered(|| rustix::fs::open(&path, flags, Mode::empty()))
+                .map_err(from_rustix),
             Some(errno) => Err(errno),
         };
         let file = match opened {
@@ -250,7 +249,6 @@ impl Leftover {
             }
             Err(errno) => return Err(unjudged(errno)),
         };
-        let guard = fork::close_in_child(file.as_fd());
         let header = Header::read(&file, &stat);
         let pid = header.as_ref().ok().map(|header| header.pid);
         if !lock(&file, purpose, waits(name), pid).map_err(unjudged)? {
@@ -265,14 +263,7 @@ impl Leftover {
         // Once more: now nobody changes it.
         let stat = rustix::fs::fstat(&file).map_err(|errno| unjudged(from_rustix(errno)))?;
         match Header::read(&file, &stat) {
-            Ok(header) => {
-                let dead = Dead {
-                    guard,
-                    file,
-                    header,
-                };
-                leftover(Content::Dead(Box::new(dead)))
-            }
+            Ok(header) => leftover(Content::Dead(Box::new(Dead { file, header }))),
             Err(error) if error.errno() == Errno::INVAL => leftover(Content::Strange(error)),
             Err(error) => Err(error.context(format_args!("judge {}", path.display()))),
         }
@@ -312,7 +303,7 @@ impl Dead {
 
     /// Reads what it has to say about frames.
     pub fn load(self, path: PathBuf) -> Result<Abandoned> {
-        Abandoned::load(self.file, self.guard, path, self.header)
+        Abandoned::load(self.file, path, self.header)
     }
 }
 
@@ -329,7 +320,8 @@ pub(super) fn end(mapping: &OwnedFd, path: &Path) -> Result<()> {
     };
     let own = format!("/proc/self/fd/{}", mapping.as_raw_fd());
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let file = rustix::fs::open(own, flags, Mode::empty()).map_err(fail)?;
+    let open = || rustix::fs::open(own, flags, Mode::empty());
+    let file = numbers::registered(open).map_err(fail)?;
     let at = offset_of!(CacheHeader, ended) as u64;
     rustix::io::pwrite(&file, &1u32.to_ne_bytes(), at).map_err(fail)?;
     Ok(())

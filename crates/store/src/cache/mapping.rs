@@ -22,16 +22,16 @@ use super::huge_pages::HugePages;
 use super::memory_limit;
 use super::name::SharedName;
 use super::published::{AheadOf, PublishedFrames, VersionWord, VersionWords, for_reading};
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::Registered;
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Bug, Host, host_error, planted};
 use adit_base::sync::RaceCheck;
 use adit_base::sync::atomic::AtomicU32;
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits, numbers};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::time::Instant;
@@ -115,10 +115,8 @@ pub(super) struct Mapping {
     memory_offset: usize,
     frames: u32,
     placement: CachePlacement,
-    /// Before `file`: a descriptor is unregistered before it is closed.
-    _guard: Option<ChildGuard>,
     /// Locked while the owner lives.
-    file: Option<OwnedFd>,
+    file: Option<Registered<OwnedFd>>,
     /// Of the frames, for readers in other processes.
     versions: Option<VersionWords>,
     huge_pages: HugePages,
@@ -239,7 +237,6 @@ impl Mapping {
         let placement = CachePlacement::Shared(path.clone());
         let mut mapping = Mapping::adopt(base, layout.len_bytes, layout, placement)?;
         mapping.header().stamp(layout, Some(name))?;
-        mapping._guard = Some(fork::close_in_child(file.as_fd()));
         publish(&file, &path)?;
         mapping.file = Some(file);
         Ok(mapping)
@@ -265,7 +262,6 @@ impl Mapping {
             memory_offset: layout.memory_offset,
             frames: layout.frames,
             placement,
-            _guard: None,
             file: None,
             versions: None,
             huge_pages: HugePages::default(),
@@ -590,10 +586,11 @@ fn allocate(file: &OwnedFd, from: u64, len_bytes: u64) -> rustix::io::Result<()>
 }
 
 /// A file without a name, so that nobody ever finds half a mapping.
-pub(super) fn nameless(directory: &Path) -> Result<OwnedFd> {
+pub(super) fn nameless(directory: &Path) -> Result<Registered<OwnedFd>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
-    let made = rustix::fs::open(directory, flags, mode).and_then(|file| {
+    let open = || rustix::fs::open(directory, flags, mode);
+    let made = numbers::registered(open).and_then(|file| {
         // The process's mask may take this user's own rights, which the next opening needs.
         rustix::fs::fchmod(&file, mode)?;
         Ok(file)
@@ -625,6 +622,9 @@ impl Drop for Mapping {
         if !self.is_ours() {
             return;
         }
+        // Its last reference goes with the memory, which takes the kernel long: forks wait for a
+        // descriptor that is being closed.
+        drop(self.file.take());
         // SAFETY: mapped by `new`, and nobody holds a place in it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }

@@ -31,7 +31,7 @@ use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
 use adit_base::fork::{self, Registered};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix, numbers};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -138,7 +138,8 @@ impl VersionWords {
     pub(super) fn new(frames: u32) -> Result<VersionWords> {
         let say = |errno| Error::with(from_rustix(errno), "make version words for readers");
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create("adit-versions", flags).map_err(say)?;
+        let make = || memfd_create("adit-versions", flags);
+        let file = numbers::registered(make).map_err(say)?;
         let len = file_bytes(frames);
         ftruncate(&file, len as u64).map_err(say)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -154,7 +155,7 @@ impl VersionWords {
         Ok(VersionWords {
             words: NonNull::new(start.cast()).expect("the kernel maps nothing at 0"),
             frames,
-            file: Registered::new(file),
+            file,
             generation: fork::generation(),
         })
     }
@@ -241,9 +242,8 @@ pub struct PublishedFrames {
 /// The same file, opened for reading only.
 pub(super) fn for_reading(file: &OwnedFd) -> Result<Registered<OwnedFd>> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let opened = rustix::fs::open(own, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    opened
-        .map(Registered::new)
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    numbers::registered(|| rustix::fs::open(own, flags, Mode::empty()))
         .map_err(|errno| Error::with(from_rustix(errno), "open the cache for readers"))
 }
 

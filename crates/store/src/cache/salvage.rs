@@ -24,7 +24,7 @@ use super::frames::{FrameMeta, RETIRED};
 use super::header::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
 use super::tail::TailMemory;
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
-use adit_base::fork::ChildGuard;
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix};
 use adit_block::Identity;
 use std::collections::HashMap;
@@ -86,9 +86,7 @@ pub struct SalvagedData {
 /// The mapping of a dead owner. It is locked for as long as this exists.
 #[derive(Debug)]
 pub struct Abandoned {
-    /// Before the file: a descriptor is unregistered before it is closed.
-    _guard: ChildGuard,
-    file: OwnedFd,
+    file: Registered<OwnedFd>,
     path: PathBuf,
     header: Header,
     metas: Vec<Meta>,
@@ -129,15 +127,13 @@ impl std::fmt::Display for Unsaved {
 impl Abandoned {
     /// Reads what an open and locked file says about its frames.
     pub(super) fn load(
-        file: OwnedFd,
-        guard: ChildGuard,
+        file: Registered<OwnedFd>,
         path: PathBuf,
         header: Header,
     ) -> Result<Abandoned> {
         let metas = read_metas(&file, header.frames_touched)?;
         let finished = header.applying == 0;
         let mut abandoned = Abandoned {
-            _guard: guard,
             file,
             path,
             header,

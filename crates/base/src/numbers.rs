@@ -362,23 +362,41 @@ pub(crate) mod tests {
         assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
     }
 
+    /// Does it until it has taken no longer than that, since neither side waits for ever; says that
+    /// it was right then.
+    fn is_right_within(max: Duration, round: impl Fn() -> bool) -> bool {
+        const LIMIT: Duration = Duration::from_secs(240);
+        let begin = Instant::now();
+        loop {
+            let begin_of_round = Instant::now();
+            let is_right = round();
+            if begin_of_round.elapsed() <= max {
+                return is_right;
+            }
+            assert!(begin.elapsed() < LIMIT, "each round took more than {max:?}");
+        }
+    }
+
     /// It never ends its turn. Of those that wait for it, one at a time goes on.
     #[test]
     fn a_maker_that_stays_is_waited_for_once() {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let makers = AtomicU32::new(0);
-        std::mem::forget(take_turn_of_makers());
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    alone(|| {
-                        assert_eq!(makers.fetch_add(1, Ordering::SeqCst), 0);
-                        std::thread::sleep(Duration::from_millis(20));
-                        makers.fetch_sub(1, Ordering::SeqCst);
-                    });
-                });
-            }
-        });
+        let make = || {
+            alone(|| {
+                let others = makers.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(20));
+                makers.fetch_sub(1, Ordering::SeqCst);
+                others == 0
+            })
+        };
+        assert!(is_right_within(MAKER_MAX * 3 / 2, || {
+            std::mem::forget(take_turn_of_makers());
+            std::thread::scope(|scope| {
+                let makers = [(); 3].map(|()| scope.spawn(make));
+                makers.map(|of| of.join().expect("no panic")) == [true; 3]
+            })
+        }));
         assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
     }
 
@@ -387,20 +405,24 @@ pub(crate) mod tests {
     fn a_call_waits_for_a_maker_that_takes_long() {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let is_made = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                alone(|| {
-                    is_made.store(1, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(500));
-                    is_made.store(2, Ordering::SeqCst);
-                });
+        let make = || {
+            alone(|| {
+                is_made.store(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(500));
+                is_made.store(2, Ordering::SeqCst);
             });
-            while is_made.load(Ordering::SeqCst) == 0 {
-                std::thread::yield_now();
-            }
-            let _call = ProgramCall::begin();
-            assert_eq!(is_made.load(Ordering::SeqCst), 2);
-        });
+        };
+        assert!(is_right_within(MAKER_MAX / 2, || {
+            is_made.store(0, Ordering::SeqCst);
+            std::thread::scope(|scope| {
+                scope.spawn(make);
+                while is_made.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                let _call = ProgramCall::begin();
+                is_made.load(Ordering::SeqCst) == 2
+            })
+        }));
     }
 
     /// A program in `open` of a FIFO: the first descriptor waits for it a little, the next ones

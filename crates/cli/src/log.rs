@@ -173,6 +173,8 @@ mod tests {
         );
 
         // While syslog is away, or does not read, nothing waits for it; lost messages are reported.
+        // A child of another test may still have the socket.
+        listener.shutdown(std::net::Shutdown::Both).expect("shut");
         drop(listener);
         std::fs::remove_file(&path).expect("it was there");
         syslog.write(Level::Warning, "into the void");

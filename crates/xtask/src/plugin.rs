@@ -40,16 +40,21 @@ impl Profile {
     }
 }
 
-/// Builds `libadit.a` and the plugins over it; returns their paths.
+/// Builds `libadit.a` and `libadit.so`.
 ///
 /// The command comes along, for what cargo chooses features by is the set of packages: asked for
 /// `libadit` alone, it would compile all layers once more.
-pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
+pub(crate) fn build_libraries(profile: Profile) -> Outcome {
     process::run(
         process::cargo()
             .args(["build", "--package", "libadit", "--package", "adit-cli"])
             .args(profile.cargo_arguments()),
-    )?;
+    )
+}
+
+/// Builds `libadit.a` and the plugins over it; returns their paths.
+pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
+    build_libraries(profile)?;
     let built = |name| profile.folder().join(name);
     let rocksdb = built("libadit_rocksdb.so");
     let ycsb = built("adit-ycsb");

@@ -149,7 +149,8 @@ fn a_forked_child_neither_uses_nor_keeps_the_image() {
     let queue = device.open_queue(4).expect("a queue");
     let mut pipe = [0; 2];
     // SAFETY: `pipe` has room for two descriptors.
-    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let made = unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0);
     // SAFETY: the child allocates nothing but what execute and drop need, then leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -32,6 +32,8 @@ fn attributes_are_those_of_now() {
     let mut options = VolumeOptions::new();
     // A small cache, so that pages of slots are evicted.
     options.published(true).cache_bytes(8 << 20);
+    // What goes home in time would be a message more where none is expected.
+    options.writeback_interval(std::time::Duration::from_secs(3600));
     let volume = Volume::open_with(image, &options).expect("opened");
     let socket = directory.path().join("s");
     let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");

@@ -194,9 +194,17 @@ impl SessionMemory {
         self.crowd_word().load(Ordering::Relaxed) == 1
     }
 
+    /// Did this process map it? A forked child has none of it, and may have memory of its own there.
+    pub fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
     /// The session gives back what all slots hold, and the arena if `with_arena`: nobody uses them any
-    /// more.
+    /// more. Nothing in a forked child.
     pub fn discard(&self, with_arena: bool) {
+        if !self.is_ours() {
+            return;
+        }
         let bytes = match with_arena {
             true => MEMORY_BYTES,
             false => ARENA_OFFSET,
@@ -316,11 +324,47 @@ impl SessionMemory {
 
 impl Drop for SessionMemory {
     fn drop(&mut self) {
-        if self.generation != fork::generation() {
-            return; // a forked child may have memory of its own there
+        if !self.is_ours() {
+            return;
         }
         // SAFETY: mapped by `map_checked`, and no reference outlives `self`.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), MEMORY_BYTES) };
         debug_assert!(unmapped.is_ok(), "a mapping of ours can be unmapped");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// It punched holes into what the child had there, which may be a mapping of a file.
+    #[test]
+    fn a_forked_child_gives_back_nothing_of_its_own() {
+        let (memory, _) = SessionMemory::create().expect("memory");
+        // SAFETY: the child only makes system calls and uses memory that it maps, then leaves by
+        // _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let start = memory.start.as_ptr();
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
+            // SAFETY: the child has nothing there: its parent's memory is not for children. What it
+            // maps is used here only; `_exit` ends the child without running anything of its
+            // parent's.
+            unsafe {
+                let mapped =
+                    rustix::mm::mmap_anonymous(start.cast(), MEMORY_BYTES, protection, flags);
+                start.write_bytes(7, MEMORY_BYTES);
+                memory.discard(true);
+                let content = std::slice::from_raw_parts(start, MEMORY_BYTES);
+                let is_there = mapped.is_ok() && content.iter().all(|byte| *byte == 7);
+                libc::_exit(i32::from(!is_there));
+            }
+        }
+        assert!(child > 0, "forked: {}", std::io::Error::last_os_error());
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child's own memory is as it was");
     }
 }

@@ -280,6 +280,10 @@ impl Link {
     /// The session goes on with another server, and no thread waits for this one: gives back
     /// memory.
     pub(super) fn discard(&self) {
+        // In a forked child the arena's lock may be held for ever.
+        if !self.memory.is_ours() {
+            return;
+        }
         let has_buffers = self.arena.get().is_some_and(|arena| !arena.is_unused());
         self.memory.discard(!has_buffers);
     }

@@ -45,6 +45,8 @@ pub(super) struct Look {
     socket: Registered<OwnedFd>,
     owner: Owner,
     buffer: Vec<u8>,
+    /// A question has no answer yet: the next message would not be that of the next question.
+    is_unanswered: bool,
 }
 
 impl Look {
@@ -67,13 +69,18 @@ impl Look {
     fn greet(socket: Registered<OwnedFd>, peer: Peer) -> Result<Look> {
         let (answer, _) = handshake(&socket, "", true, false, Aim::Look)?;
         match answer {
-            Answer::Looking => Ok(Look {
-                socket,
-                owner: peer.into(),
-                buffer: vec![0; REPLY_BYTES_MAX],
-            }),
+            Answer::Looking => Ok(Look::new(socket, peer)),
             Answer::Refused(error) => Err(error),
             Answer::Begun(_) | Answer::Left(_) | Answer::Mapped => Err(super::unexpected()),
+        }
+    }
+
+    pub(super) fn new(socket: Registered<OwnedFd>, owner: Peer) -> Look {
+        Look {
+            socket,
+            owner: owner.into(),
+            buffer: vec![0; REPLY_BYTES_MAX],
+            is_unanswered: false,
         }
     }
 
@@ -81,7 +88,7 @@ impl Look {
         &self.owner
     }
 
-    /// Does a call about the volume.
+    /// Does a call about the volume. It is over after a question that was not answered.
     pub(super) fn ask<'a, C>(&mut self, call: &C) -> std::result::Result<C::Reply, Lost>
     where
         C: VolumeCall<'a>,
@@ -90,8 +97,14 @@ impl Look {
         if question.encode().len() > QUESTION_BYTES_MAX {
             return Err(Lost::Failed(Errno::NAMETOOLONG.into()));
         }
+        if self.is_unanswered {
+            return Err(Lost::Ended);
+        }
+        self.is_unanswered = true;
         send_message(&self.socket, &question).map_err(lost)?;
-        match receive_message(&self.socket, &mut self.buffer).map_err(lost)? {
+        let reply = receive_message(&self.socket, &mut self.buffer).map_err(lost)?;
+        self.is_unanswered = false;
+        match reply {
             // It is about to close the volume.
             Reply::Failed(error) if error.errno() == Errno::SHUTDOWN => Err(Lost::Ended),
             Reply::Failed(error) => Err(Lost::Failed(error)),

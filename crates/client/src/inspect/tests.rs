@@ -13,7 +13,7 @@ use adit_wire::socket::*;
 use adit_wire::value::Value;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SOON: Duration = Duration::from_secs(240);
@@ -430,6 +430,37 @@ fn another_user_is_refused_and_root_is_not() {
         Some(std::process::id())
     );
     volume.close().expect("closed");
+}
+
+/// It answered the next question with the answer to the last one, of another file.
+#[test]
+fn an_answer_that_comes_late_is_none_to_the_next_question() {
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let (ours, theirs) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        kind,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("sockets");
+    let timeout = rustix::net::sockopt::Timeout::Recv;
+    let soon = Some(Duration::from_millis(20));
+    rustix::net::sockopt::set_socket_timeout(&ours, timeout, soon).expect("set");
+    let owner = Peer::of(ours.as_fd()).expect("us");
+    let mut look = Look::new(Registered::new(ours), owner);
+    let link_of = |path| ReadLink {
+        place: calls::Place::root(path),
+    };
+    let slow = look.ask(&link_of(b"/slow")).expect_err("no answer");
+    assert!(
+        matches!(&slow, Lost::Failed(error) if error.errno() == Errno::TIMEDOUT),
+        "{slow:?}"
+    );
+    let mut target = Vec::new();
+    b"of /slow".to_vec().put(&mut target);
+    send_message(&theirs, &Reply::Done(target.into())).expect("sent");
+    let next = look.ask(&link_of(b"/next"));
+    assert!(matches!(&next, Err(Lost::Ended)), "{next:?}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::{CheckAccess, Place, SyncAll, VolumeCall};
 use adit_wire::value::OwnedValue;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -142,6 +143,7 @@ impl OpenVolume {
             }
             started => started?,
         };
+        let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
         let looks = match options.inspectable && !options.read_only && !fresh {
             true => inspect::listen(address)
                 .and_then(|socket| Looks::start(socket, engine.clone()))
@@ -151,7 +153,6 @@ impl OpenVolume {
                 .ok(),
             false => None,
         };
-        let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
         let shared = match &options.share {
             Some(socket) if !options.read_only && !fresh => {
                 share(address, &engine, socket).map(Some).inspect_err(|_| {
@@ -497,7 +498,9 @@ impl OpenVolume {
 
     /// Closes a file that nothing uses any more; called by whichever thread dropped it.
     pub(crate) fn close_file(&self, open: OpenedFile) {
-        if self.is_inherited() && !self.connection().is_some_and(Connection::has_inherited) {
+        // In this order: another thread may have inherited it just now.
+        let is_own = |of: &Connection| of.has_inherited() || of.is_own();
+        if self.is_inherited() && !self.connection().is_some_and(is_own) {
             return;
         }
         match (open, &self.placement) {
@@ -568,8 +571,9 @@ impl Drop for OpenVolume {
                 tracing::error!(volume = %address, %error, "the volume was not closed well; the next open recovers it");
             }
         };
-        // The pollers' last operations may wait for the thread that we are on.
-        if shared.is_some() && is_inside(&engine) {
+        // The pollers' last operations may wait for the thread that we are on, which may be one of
+        // theirs: it completes operations, and calls back.
+        if shared.is_some() && (adit_server::is_server_thread() || is_inside(&engine)) {
             return elsewhere(move || {
                 hand_over(shared);
                 report(end(&engine, looks));
@@ -687,6 +691,10 @@ fn end(engine: &Engine<Fs>, looks: Option<Looks>) -> Result<()> {
 /// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't
 /// done: the next open recovers.
 pub(crate) fn elsewhere(work: impl FnOnce() + Send + 'static) {
+    // Without a thread it isn't dropped either: that would close what it has, here.
+    let mut work = ManuallyDrop::new(work);
+    // SAFETY: taken once, in the thread.
+    let work = move || unsafe { ManuallyDrop::take(&mut work)() };
     let spawned = std::thread::Builder::new()
         .name("adit-close".to_owned())
         .spawn(work);

@@ -2,7 +2,10 @@
 
 use adit::{Errno, MkfsOptions, OpenOptions, Volume, VolumeOptions};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(240);
 
 fn image(directory: &Path) -> PathBuf {
     let image = directory.join("v.adit");
@@ -23,6 +26,18 @@ fn connect(socket: &Path, reconnect: Duration) -> Volume {
     options.reconnect(reconnect);
     let address = format!("unix:{}", socket.display());
     Volume::open_with(&address, &options).expect("connected")
+}
+
+fn wait_until_closed(image: &Path) {
+    let begin = std::time::Instant::now();
+    loop {
+        match Volume::open(image.to_str().expect("text")) {
+            Ok(next) => break next.close().expect("closed"),
+            Err(error) => assert_eq!(error.errno(), Errno::BUSY, "{error}"),
+        }
+        assert!(begin.elapsed() < SOON, "it is never closed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -115,19 +130,55 @@ fn a_shared_volume_whose_last_handle_goes_in_an_operation_is_closed() {
             drop(owner.open_file_async("/f", &options));
         }
         drop(owner);
-        let begin = std::time::Instant::now();
-        loop {
-            match Volume::open(image.to_str().expect("text")) {
-                Ok(next) => break next.close().expect("closed"),
-                Err(error) => assert_eq!(error.errno(), Errno::BUSY, "{error}"),
-            }
-            assert!(
-                begin.elapsed() < Duration::from_secs(240),
-                "it is never closed"
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until_closed(&image);
     }
+}
+
+/// A poller completes an operation of the program, whose callback drops the last handle: the poller
+/// can't wait for its own end.
+#[test]
+fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (image(directory.path()), directory.path().join("s"));
+    let mut options = VolumeOptions::new();
+    // The device's answers are waited for, so the program's thread leaves the operation.
+    options.share(&socket).engine(adit::IoEngine::IoUring);
+    let mut owner = Volume::open_with(image.to_str().expect("text"), &options).expect("opened");
+    let other = connect(&socket, Duration::ZERO);
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The poller has something to do.
+        scope.spawn(|| {
+            let write = || other.write("/g", "x").and_then(|()| other.sync());
+            while !ends.load(Ordering::Relaxed) && write().is_ok() {
+                std::thread::yield_now();
+            }
+        });
+        let (begin, (say, hear)) = (std::time::Instant::now(), std::sync::mpsc::channel());
+        loop {
+            assert!(begin.elapsed() < SOON, "no poller calls back");
+            owner.write("/f", "x").expect("written");
+            let (synced, say) = (owner.sync_async(), say.clone());
+            synced.on_complete(move |_| {
+                let thread = std::thread::current();
+                let is_poller = |name: &str| name.starts_with("adit-poller");
+                // Another thread gives it back.
+                let _ = match thread.name().is_some_and(is_poller) {
+                    true => {
+                        drop(owner);
+                        say.send(None)
+                    }
+                    false => say.send(Some(owner)),
+                };
+            });
+            match hear.recv_timeout(SOON).expect("called back") {
+                Some(back) => owner = back,
+                None => break,
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    wait_until_closed(&image);
 }
 
 /// A child of fork without exec outlives the owner: the next one shares the volume all the same.

@@ -51,7 +51,7 @@ mod stepped;
 mod volume;
 
 pub use looks::Looks;
-pub use server::{ServeOptions, Server};
+pub use server::{ServeOptions, Server, is_server_thread};
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub use stepped::{Cutter, SteppedServer};

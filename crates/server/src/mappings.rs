@@ -173,7 +173,9 @@ impl Mappings {
 
     /// No session needs to find there any more what was taken over.
     fn end_keeping(&self, engine: &Engine<Fs>) {
-        for file in std::mem::take(&mut *self.kept()).into_values() {
+        // The lock is free meanwhile: an operation may want it.
+        let kept = std::mem::take(&mut *self.kept());
+        for file in kept.into_values() {
             // Other code deletes all files without a name. An error is the next fsync's to tell.
             let _ = engine.run(|fs| fs.leave(&file));
         }

@@ -19,6 +19,7 @@ use crate::balance::{Balance, PollerCounts};
 use crate::crowd::{Crowd, Demand};
 use crate::notices;
 use crate::serve::{self, Begun};
+use crate::server::begin_server_thread;
 use crate::session::Session;
 use crate::volume::ServedVolume;
 use adit_base::clock::monotonic_ns;
@@ -131,6 +132,7 @@ impl Poller {
         // Opened here: while a program's volume is opened, its low numbers are taken.
         let idle = Idle::new();
         let run = move || {
+            begin_server_thread();
             if let Some(cpu) = cpu {
                 pin(cpu);
             }

@@ -12,10 +12,27 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
 use adit_reactor::Engine;
 use adit_wire::calls::ServerState;
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+thread_local! {
+    static IS_SERVER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Is this thread one of a server in this process? It can't wait for the server's end. It completes
+/// operations of the program, too, and calls it back.
+pub fn is_server_thread() -> bool {
+    // None at the very end of a thread, when its values are gone.
+    IS_SERVER_THREAD.try_with(Cell::get).unwrap_or(false)
+}
+
+/// From now on this thread is one of a server's.
+pub(crate) fn begin_server_thread() {
+    IS_SERVER_THREAD.set(true);
+}
 
 /// How volumes are served.
 #[derive(Clone, Debug)]
@@ -135,7 +152,11 @@ impl Server {
         });
         let serving = hall.clone();
         let spare = Spare::new()?;
-        let thread = spawn_without_signals("adit-server", move || serving.serve(spare))?;
+        let serve = move || {
+            begin_server_thread();
+            serving.serve(spare);
+        };
+        let thread = spawn_without_signals("adit-server", serve)?;
         let openings: Vec<_> = hall.volumes.iter().map(|of| of.opening).collect();
         sessions_file.forget_others(&openings);
         Ok(Server {

@@ -123,7 +123,7 @@ impl Fork {
 
 impl Connection {
     /// Is the link this process's?
-    pub(super) fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         self.generation.load(Ordering::Acquire) == fork::generation()
     }
 

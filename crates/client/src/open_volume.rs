@@ -394,7 +394,7 @@ impl OpenVolume {
                 false => self.call(&Credentials::process(), SyncAll {}),
             };
         };
-        if embedded.shared.is_some() && is_inside(embedded.engine()) {
+        if embedded.shared.is_some() && cant_end_server(embedded.engine()) {
             // Dropping it closes it, on another thread.
             return Err(Errno::DEADLK.into());
         }
@@ -573,7 +573,7 @@ impl Drop for OpenVolume {
         };
         // The pollers' last operations may wait for the thread that we are on, which may be one of
         // theirs: it completes operations, and calls back.
-        if shared.is_some() && (adit_server::is_server_thread() || is_inside(&engine)) {
+        if shared.is_some() && cant_end_server(&engine) {
             return elsewhere(move || {
                 hand_over(shared);
                 report(end(&engine, looks));
@@ -611,8 +611,11 @@ fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_
     Ok(server)
 }
 
-/// Is this thread in an operation of some volume?
-fn is_inside(engine: &Engine<Fs>) -> bool {
+/// Is this thread in an operation of some volume, or a server's own?
+fn cant_end_server(engine: &Engine<Fs>) -> bool {
+    if adit_server::is_server_thread() {
+        return true;
+    }
     let asked = engine.run(|_| async { Ok(()) });
     asked.is_err_and(|error| error.errno() == Errno::DEADLK)
 }
@@ -688,8 +691,8 @@ fn end(engine: &Engine<Fs>, looks: Option<Looks>) -> Result<()> {
     ended
 }
 
-/// Does on a thread of its own what can't be done inside an operation. Without a thread it isn't
-/// done: the next open recovers.
+/// Does on a thread of its own what can't be done inside an operation, or on a server's thread.
+/// Without a thread it isn't done: the next open recovers.
 pub(crate) fn elsewhere(work: impl FnOnce() + Send + 'static) {
     // Without a thread it isn't dropped either: that would close what it has, here.
     let mut work = ManuallyDrop::new(work);

@@ -146,7 +146,15 @@ fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
     let mut owner = Volume::open_with(image.to_str().expect("text"), &options).expect("opened");
     let other = connect(&socket, Duration::ZERO);
     let ends = std::sync::atomic::AtomicBool::new(false);
+    /// By a panic, too.
+    struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
+        let _ends = Ends(&ends);
         // The poller has something to do.
         scope.spawn(|| {
             let write = || other.write("/g", "x").and_then(|()| other.sync());
@@ -176,7 +184,6 @@ fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
                 None => break,
             }
         }
-        ends.store(true, Ordering::Relaxed);
     });
     wait_until_closed(&image);
 }

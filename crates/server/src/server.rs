@@ -25,8 +25,7 @@ thread_local! {
 /// Is this thread one of a server in this process? It can't wait for the server's end. It completes
 /// operations of the program, too, and calls it back.
 pub fn is_server_thread() -> bool {
-    // None at the very end of a thread, when its values are gone.
-    IS_SERVER_THREAD.try_with(Cell::get).unwrap_or(false)
+    IS_SERVER_THREAD.get()
 }
 
 /// From now on this thread is one of a server's.

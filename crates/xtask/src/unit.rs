@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo test --no-run ─► one line of JSON for each program ─► queue ─► two threads ─► one sum
+//! cargo build (libadit, adit) ─► what the tests of the C interface link
 //! ```
 
 use serde_json::Value;

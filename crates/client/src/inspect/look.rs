@@ -35,7 +35,7 @@ impl From<Peer> for Owner {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// The owner has closed the volume, or ended.
+    /// The owner has closed the volume, or ended, or has not answered the question before.
     Ended,
     Failed(Error),
 }

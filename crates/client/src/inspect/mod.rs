@@ -107,7 +107,7 @@ impl Place {
         }
     }
 
-    /// As `find`, when the owner has just closed the volume or is about to.
+    /// As `find`, when a look is over: the owner has mostly just closed the volume, or is about to.
     fn find_again(address: &str, options: &VolumeOptions) -> Result<Place> {
         let begin = Instant::now();
         loop {
@@ -181,8 +181,8 @@ impl Inspector {
         }
     }
 
-    /// Does a call that only looks. If the owner closes the volume meanwhile, looks for the volume
-    /// again: no call refers to an earlier one.
+    /// Does a call that only looks. If the owner closes the volume meanwhile, or did not answer the
+    /// last call, looks for the volume again: no call refers to an earlier one.
     fn call<'a, C>(&'a self, call: C) -> Result<C::Reply>
     where
         C: PerformVolume<'a> + Send,

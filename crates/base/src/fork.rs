@@ -59,8 +59,8 @@ pub fn install() {
     }
 }
 
-/// Watches forks from now on. [`install`] does that, too; whoever watches forks by functions that
-/// may close a volume calls this first: the fork begins after those functions then.
+/// Watches forks from now on, as [`install`] does, too. A library whose own functions close volumes
+/// before a fork calls this before it registers them: then the fork begins after those functions.
 pub fn watch() {
     WATCH.call_once(|| {
         // SAFETY: plain functions that only use atomics and async-signal-safe system calls.
@@ -351,8 +351,8 @@ mod tests {
     fn a_child_keeps_no_descriptor_that_is_made_or_closed_meanwhile() {
         const FORKS: u32 = 30;
         const BATCHES: u32 = 10;
-        /// Whoever has waited twice as long goes on: a batch in which something takes this long isn't
-        /// judged.
+        /// A thread that has waited twice as long goes on: a batch with a step that takes this long
+        /// isn't judged.
         const LATE: Duration = Duration::from_secs(1);
         const LIMIT: Duration = Duration::from_secs(240);
         /// About as long as a fork.

@@ -12,13 +12,13 @@
 //! A fork is announced in every process. The kernel copies the table of descriptors first, and the
 //! memory later. A descriptor that was made, or closed, between the two would be open in the child
 //! without being registered there (see [`fork`]), and nobody would ever close it. So a thread makes
-//! and registers a descriptor [alone], closes and unregisters it [between forks](between_forks), and
-//! a fork waits meanwhile.
+//! and registers a descriptor [alone], and closes and unregisters it [between
+//! forks](between_forks). A fork waits meanwhile.
 //!
 //! Invariant: a thread of Adit waits for a call, or for a fork, at most [`PATIENCE`]: a program may
 //! be in `open` of a FIFO for hours, or leave a call by `longjmp`. Meanwhile the program's other
 //! calls go on. A call or a fork waits for threads of Adit at most twice [`MAKER_MAX`]: a file on a
-//! network that is down may be opened or closed for ever. Whoever has waited so long goes on.
+//! network that is down may be opened or closed for ever. A thread that has waited so long goes on.
 
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -36,8 +36,8 @@ pub const FIRST_FREE: RawFd = 3;
 /// program's thread may lose its core in the middle of one.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest wait of a call or a fork for a thread of Adit, and of such a thread for another one:
-/// it has a low number until it is moved, which a call that went on could replace. An allocator that
-/// opens a file under its lock keeps such a thread from ending.
+/// it has a low number until it is moved, which a call that went on could replace. An allocator
+/// that opens a file under its lock keeps such a thread from ending.
 const MAKER_MAX: Duration = Duration::from_secs(5);
 /// While a thread of Adit waits for a call or a fork, it lets others begin this often.
 const HOLD: Duration = Duration::from_millis(2);
@@ -60,7 +60,7 @@ thread_local! {
     static OWN_FORKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What a thread of Adit lets end before it makes or closes a descriptor.
+/// Calls or forks that a thread of Adit lets end before it makes or closes a descriptor.
 struct UnderWay {
     count: AtomicU32,
     /// How many of them took longer than [`PATIENCE`]: threads of Adit wait for them no more.
@@ -238,7 +238,7 @@ fn take_turn_of_makers() -> Turn {
 }
 
 /// Makes descriptors while the program is in no call that gives or takes away a low number, and
-/// doesn't fork. What outlives a fork is registered in `make`, too.
+/// doesn't fork. `make` also registers those that are to be closed in children.
 pub fn alone<T>(make: impl FnOnce() -> T) -> T {
     let _turn = take_turn(&[&CALLS, &FORKS]);
     make()
@@ -252,8 +252,8 @@ where
     alone(|| make().map(Registered::new))
 }
 
-/// As [`registered`], and gives it a high number, if the process may have one. A program that closes
-/// all numbers leaves it alone.
+/// As [`registered`], and gives it a high number, if the process may have one. A program that
+/// closes all numbers leaves it alone.
 pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Registered<OwnedFd>, E> {
     registered(|| make().map(raised))
 }

@@ -194,13 +194,14 @@ impl SessionMemory {
         self.crowd_word().load(Ordering::Relaxed) == 1
     }
 
-    /// Did this process map it? A forked child has none of it, and may have memory of its own there.
+    /// Did this process map it? A forked child has none of it, and may have memory of its own
+    /// there.
     pub fn is_ours(&self) -> bool {
         self.generation == fork::generation()
     }
 
-    /// The session gives back what all slots hold, and the arena if `with_arena`: nobody uses them any
-    /// more. Nothing in a forked child.
+    /// The session gives back what all slots hold, and the arena if `with_arena`: nobody uses them
+    /// any more. Nothing in a forked child.
     pub fn discard(&self, with_arena: bool) {
         if !self.is_ours() {
             return;

@@ -2,8 +2,8 @@
 //!
 //! For libtest a test that cannot run here has passed: it returned. `adit_skip::skip` lists it in a
 //! file, and it counts as skipped. A test program that dies (a signal, an abort) prints no result
-//! line; it counts as one failure, and its end is told. So does one that hangs, or leaves a process with its output;
-//! what it had said until then counts all the same.
+//! line; it counts as one failure, and its end is told. So does one that hangs, or leaves a process
+//! with its output; the lines that it had printed until then count all the same.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -25,7 +25,8 @@ const AT_A_TIME: usize = 2;
 /// Compiles all tests and runs them. A program's output is printed when it has ended.
 pub(crate) fn run() -> Outcome<Tested> {
     let mut programs = compiled()?;
-    // Tests of the C interface ask for these: later, cargo would replace `adit` while others run it.
+    // Tests of the C interface ask for these: later, cargo would replace `adit` while others run
+    // it.
     plugin::build_libraries(Profile::Debug)?;
     let mut examples = process::cargo();
     examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]);

@@ -32,7 +32,7 @@ fn attributes_are_those_of_now() {
     let mut options = VolumeOptions::new();
     // A small cache, so that pages of slots are evicted.
     options.published(true).cache_bytes(8 << 20);
-    // What goes home in time would be a message more where none is expected.
+    // A page that goes home by time would cost a message where none is expected.
     options.writeback_interval(std::time::Duration::from_secs(3600));
     let volume = Volume::open_with(image, &options).expect("opened");
     let socket = directory.path().join("s");

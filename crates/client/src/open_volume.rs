@@ -612,7 +612,7 @@ fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_
 }
 
 /// Is this thread in an operation of some volume, or a server's own?
-fn cant_end_server(engine: &Engine<Fs>) -> bool {
+pub(crate) fn cant_end_server(engine: &Engine<Fs>) -> bool {
     if adit_server::is_server_thread() {
         return true;
     }

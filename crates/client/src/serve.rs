@@ -1,8 +1,8 @@
 //! Serving open volumes to other processes, at a socket.
 
-use crate::open_volume::OpenVolume;
+use crate::open_volume::{OpenVolume, cant_end_server, elsewhere};
 use crate::volume::Volume;
-use adit_base::Result;
+use adit_base::{Errno, Result};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,11 +79,25 @@ impl ServeOptions {
 }
 
 /// Open volumes at a socket: other processes open them as `unix:SOCKET`. It keeps the volumes open
-/// ([`Volume::close`] is `EBUSY` meanwhile). Dropping it ends the sessions.
+/// ([`Volume::close`] is `EBUSY` meanwhile). Dropping it ends the sessions: on another thread, if it
+/// is dropped in a callback of Adit's.
 pub struct Server {
+    /// None at the end.
+    serving: Option<Serving>,
+}
+
+struct Serving {
     server: adit_server::Server,
     /// Keeps them open. After the server: its sessions end first.
-    _volumes: Vec<Arc<OpenVolume>>,
+    volumes: Vec<Arc<OpenVolume>>,
+}
+
+impl Serving {
+    /// Is this thread one for which the pollers may have to wait?
+    fn cant_end(&self) -> bool {
+        let mut volumes = self.volumes.iter().filter(|of| !of.is_inherited());
+        volumes.any(|of| of.engine().is_ok_and(|engine| cant_end_server(engine)))
+    }
 }
 
 impl Server {
@@ -103,10 +117,14 @@ impl Server {
             .collect();
         let server = adit_server::Server::start(engines?, socket.as_ref(), &options.options)?;
         let open = volumes.iter().map(|(_, volume)| volume.opened.clone());
+        let volumes = open.collect();
         Ok(Server {
-            server,
-            _volumes: open.collect(),
+            serving: Some(Serving { server, volumes }),
         })
+    }
+
+    fn server(&self) -> &adit_server::Server {
+        &self.serving.as_ref().expect("it has not ended").server
     }
 
     /// Closes volumes with which a server can't begin, so that sessions of the last server at
@@ -128,18 +146,18 @@ impl Server {
     /// that opens a volume as [`resumable`](crate::VolumeOptions::resumable) uses it itself only
     /// afterwards.
     pub fn wait_for_last_sessions(&self) {
-        self.server.wait_for_last_sessions();
+        self.server().wait_for_last_sessions();
     }
 
     /// Its sessions and pollers.
     pub fn state(&self) -> ServerState {
-        self.server.state()
+        self.server().state()
     }
 
     /// Moves a session to another poller; the server's policy may move it again. `ENOENT` if there
     /// is no such session, `EINVAL` if there is no such poller.
     pub fn move_session(&self, number: u64, poller: u32) -> Result<()> {
-        self.server.move_session(number, poller)
+        self.server().move_session(number, poller)
     }
 
     /// Closes the volumes in such a way that the next server at the socket goes on with all
@@ -147,9 +165,14 @@ impl Server {
     ///
     /// The next server serves the same volumes, opened with
     /// [`resumable`](crate::VolumeOptions::resumable). The errors are those of
-    /// [`Volume::close`].
+    /// [`Volume::close`]; `EDEADLK` in a callback of Adit's, where the server ends for good.
     pub fn hand_over(mut self, volumes: Vec<Volume>) -> Result<()> {
-        self.server.hand_over();
+        if self.serving.as_ref().is_some_and(Serving::cant_end) {
+            return Err(Errno::DEADLK.into());
+        }
+        if let Some(serving) = &mut self.serving {
+            serving.server.hand_over();
+        }
         drop(self);
         volumes
             .into_iter()
@@ -157,14 +180,22 @@ impl Server {
             .fold(Ok(()), Result::and)
     }
 
-    /// Ends all sessions after what they have under way, and takes no new ones.
-    pub fn stop(mut self) {
-        self.server.stop();
+    /// Ends all sessions after what they have under way, and takes no new ones. As dropping it.
+    pub fn stop(self) {}
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(serving) = self.serving.take()
+            && serving.cant_end()
+        {
+            elsewhere(move || drop(serving));
+        }
     }
 }
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.server.fmt(f)
+        self.server().fmt(f)
     }
 }

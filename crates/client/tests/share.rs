@@ -1,6 +1,6 @@
 //! A process shares the volume that it has.
 
-use adit::{Errno, MkfsOptions, OpenOptions, Volume, VolumeOptions};
+use adit::{Errno, MkfsOptions, OpenOptions, ServeOptions, Server, Volume, VolumeOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -134,17 +134,10 @@ fn a_shared_volume_whose_last_handle_goes_in_an_operation_is_closed() {
     }
 }
 
-/// A poller completes an operation of the program, whose callback drops the last handle: the poller
-/// can't wait for its own end.
-#[test]
-fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (image, socket) = (image(directory.path()), directory.path().join("s"));
-    let mut options = VolumeOptions::new();
-    // The device's answers are waited for, so the program's thread leaves the operation.
-    options.share(&socket).engine(adit::IoEngine::IoUring);
-    let mut owner = Volume::open_with(image.to_str().expect("text"), &options).expect("opened");
-    let other = connect(&socket, Duration::ZERO);
+/// Drops what has a served volume in a callback, on a poller that has completed an operation of the
+/// program.
+fn drop_on_a_poller<T: Send + 'static>(mut owner: T, volume: fn(&T) -> &Volume, socket: &Path) {
+    let other = connect(socket, Duration::ZERO);
     let ends = std::sync::atomic::AtomicBool::new(false);
     /// By a panic, too.
     struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
@@ -165,8 +158,9 @@ fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
         let (begin, (say, hear)) = (std::time::Instant::now(), std::sync::mpsc::channel());
         loop {
             assert!(begin.elapsed() < SOON, "no poller calls back");
-            owner.write("/f", "x").expect("written");
-            let (synced, say) = (owner.sync_async(), say.clone());
+            let of = volume(&owner);
+            of.write("/f", "x").expect("written");
+            let (synced, say) = (of.sync_async(), say.clone());
             synced.on_complete(move |_| {
                 let thread = std::thread::current();
                 let is_poller = |name: &str| name.starts_with("adit-poller");
@@ -185,6 +179,37 @@ fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
             }
         }
     });
+}
+
+/// The device's answers are waited for, so the program's thread leaves an operation.
+fn leaves_operations() -> VolumeOptions {
+    let mut options = VolumeOptions::new();
+    options.engine(adit::IoEngine::IoUring);
+    options
+}
+
+/// A poller completes an operation of the program, whose callback drops the last handle: the poller
+/// can't wait for its own end.
+#[test]
+fn a_shared_volume_whose_last_handle_goes_in_a_callback_is_closed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (image(directory.path()), directory.path().join("s"));
+    let mut options = leaves_operations();
+    options.share(&socket);
+    let owner = Volume::open_with(image.to_str().expect("text"), &options).expect("opened");
+    drop_on_a_poller(owner, |owner| owner, &socket);
+    wait_until_closed(&image);
+}
+
+#[test]
+fn a_server_that_goes_in_a_callback_ends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (image, socket) = (image(directory.path()), directory.path().join("s"));
+    let address = image.to_str().expect("text");
+    let volume = Volume::open_with(address, &leaves_operations()).expect("opened");
+    let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new()).expect("served");
+    // The server goes first.
+    drop_on_a_poller((server, volume), |(_, volume)| volume, &socket);
     wait_until_closed(&image);
 }
 

@@ -63,7 +63,8 @@ unsafe impl<S> Send for Engine<S> {}
 // SAFETY: as above.
 unsafe impl<S> Sync for Engine<S> {}
 
-/// An operation of [`Engine::prepare`], to be begun by [`Engine::poll`] of the same engine.
+/// An operation of [`Engine::prepare`], to be begun by [`Engine::poll`] of the same engine. Dropping
+/// it drops what the operation owns.
 #[must_use = "it is begun by `Engine::poll`"]
 #[derive(Debug)]
 pub struct Prepared {
@@ -83,7 +84,8 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        debug_assert!(std::thread::panicking(), "a prepared operation is begun");
+        // SAFETY: the worker's reference, the only one: no worker has seen the operation.
+        unsafe { PooledOperation::discard(self.operation) };
     }
 }
 

@@ -253,13 +253,32 @@ impl PooledOperation {
         let references = operation.references.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(references > 0, "a reference is released once");
         if references == 1 {
-            let stage = operation.stage.get();
-            let on_heap = stage != operation.inline.get().cast();
-            operation.accesses.write();
-            // SAFETY: the last reference; the stage was initialised by `fill`.
-            unsafe { (operation.vtable.get().drop_stage)(stage, on_heap) };
+            // SAFETY: the last reference.
+            unsafe { operation.drop_stage() };
             pool.put(this);
         }
+    }
+
+    /// Releases the last reference of an operation that nobody has begun, without its pool.
+    ///
+    /// # Safety
+    /// The caller owned it, and doesn't touch the object afterwards.
+    pub(crate) unsafe fn discard(this: NonNull<PooledOperation>) {
+        // SAFETY: by the caller's word; leaked from a box in `take`.
+        unsafe {
+            this.as_ref().drop_stage();
+            drop(Box::from_raw(this.as_ptr()));
+        }
+    }
+
+    /// # Safety
+    /// Once, with the last reference.
+    unsafe fn drop_stage(&self) {
+        let stage = self.stage.get();
+        let on_heap = stage != self.inline.get().cast();
+        self.accesses.write();
+        // SAFETY: initialised by `fill`, and dropped once, by the caller's word.
+        unsafe { (self.vtable.get().drop_stage)(stage, on_heap) };
     }
 }
 

@@ -222,22 +222,19 @@ impl CompletionQueue {
         if self.is_forked() {
             return Err(forked());
         }
-        drop(ReentryGuard::enter()?);
-        self.post_unchecked(key);
+        self.post_inside(key, Some(ReentryGuard::enter()?));
         Ok(())
     }
 
-    fn post_unchecked(&self, key: u64) {
+    /// With `inside`, a signal handler that posts meanwhile is refused: the mutex may be held here.
+    fn post_inside(&self, key: u64, inside: Option<ReentryGuard>) {
         let (wakes, syncs) = {
             let mut state = lock(&self.shared.state);
             state.push(key);
             (state.satisfied().is_some(), state.needs_sync())
         };
         // After a panic or the end all waits fail, and look at the queue again.
-        if wakes
-            && self.host.core().check().is_ok()
-            && let Ok(_inside) = ReentryGuard::enter()
-        {
+        if wakes && inside.is_some() && self.host.core().check().is_ok() {
             let shared = self.shared.clone();
             let wake = || async move {
                 shared.wake_waiter();
@@ -252,10 +249,13 @@ impl CompletionQueue {
 
     /// A descriptor that is readable while the queue has keys, for `poll` and `epoll`. The queue
     /// reads and writes it, and closes it at its end.
+    ///
+    /// EBADF in a forked child, EDEADLK from a signal handler that interrupted a call.
     pub fn event(&self) -> Result<RawFd> {
         if self.is_forked() {
             return Err(forked());
         }
+        let _inside = ReentryGuard::enter()?;
         if self.shared.event.get().is_none() {
             // Of two threads that come here at once, one drops its own.
             let _ = self.shared.event.set(EventFd::new()?);
@@ -282,7 +282,7 @@ impl CompletionQueue {
         if self.is_forked() {
             return Err(forked());
         }
-        let inside = ReentryGuard::enter()?;
+        let _inside = ReentryGuard::enter()?;
         let min = min.min(max);
         let result = if self.take_ready(min.max(1), max, keys) {
             Ok(())
@@ -295,7 +295,6 @@ impl CompletionQueue {
         } else {
             self.wait_as_caller(min, max, timeout, keys)
         };
-        drop(inside);
         self.shared.sync_event_if_needed();
         match result {
             // What operations that failed have left.
@@ -428,6 +427,6 @@ impl Report {
 
 impl Wake for Report {
     fn wake(self: Arc<Self>) {
-        self.queue.post_unchecked(self.key);
+        self.queue.post_inside(self.key, ReentryGuard::enter().ok());
     }
 }

@@ -11,7 +11,7 @@ use adit_base::{Errno, Error, Result};
 use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
 use adit_wire::calls::ServerState;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// All pollers stop within this time: each drains for 0.2 s at most.
@@ -34,6 +34,9 @@ pub(crate) struct Balance {
     limited_until_ns: AtomicU64,
     /// Pollers of which no session gets a reply any more.
     silent: AtomicUsize,
+    /// Held while a poller gives a session to another one: who looks at the sessions of all pollers
+    /// finds each of them once.
+    moving: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -114,6 +117,7 @@ impl Balance {
             limit: AtomicU32::new(u32::MAX),
             limited_until_ns: AtomicU64::new(0),
             silent: AtomicUsize::new(0),
+            moving: Mutex::new(()),
         })
     }
 
@@ -142,13 +146,27 @@ impl Balance {
         self.pollers.get()?.get(number as usize)?.upgrade()
     }
 
+    /// No session moves as long as the value lives. A poller waits for it.
+    pub(crate) fn hold_sessions(&self) -> MutexGuard<'_, ()> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sessions of all pollers, each once, with the numbers of their pollers.
+    pub(crate) fn sessions(&self) -> Vec<(u32, Arc<Session>)> {
+        let pollers = self.pollers();
+        let _held = self.hold_sessions();
+        let sessions = (0..).zip(&pollers).flat_map(|(number, poller)| {
+            let sessions = poller.sessions().into_iter();
+            sessions.map(move |session| (number, session))
+        });
+        sessions.collect()
+    }
+
     /// The processes of all sessions, each once.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let mut processes = Vec::new();
-        for poller in self.pollers() {
-            let sessions = poller.sessions();
-            processes.extend(sessions.iter().filter_map(|session| session.peer.pid));
-        }
+        let sessions = self.sessions();
+        let processes = sessions.iter().filter_map(|(_, session)| session.peer.pid);
+        let mut processes: Vec<u32> = processes.collect();
         processes.sort_unstable();
         processes.dedup();
         processes
@@ -156,17 +174,18 @@ impl Balance {
 
     /// The server's state, as a session of that number sees it; 0: none.
     pub(crate) fn state(&self, own: u64) -> ServerState {
-        let pollers = self.pollers();
-        let sessions = (0..).zip(&pollers).flat_map(|(poller, shared)| {
-            let sessions = shared.sessions().into_iter();
-            sessions.map(move |session| session.state(poller, own))
-        });
+        let pollers = self.pollers().len() as u32;
+        let sessions = self.sessions();
+        let sessions = sessions
+            .iter()
+            .map(|(poller, session)| session.state(*poller, own));
+        let sessions = sessions.collect();
         let state = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
         ServerState {
             pid: std::process::id(),
-            pollers: pollers.len() as u32,
-            running: state.running.min(pollers.len() as u32),
-            sessions: sessions.collect(),
+            pollers,
+            running: state.running.min(pollers),
+            sessions,
         }
     }
 
@@ -178,6 +197,8 @@ impl Balance {
             let what = format!("move a session to poller {to} of {}", pollers.len());
             return Err(Error::with(Errno::INVAL, what));
         }
+        // It moves nowhere else between the look and the word to its poller.
+        let _held = self.hold_sessions();
         let has = |of: &&Arc<Shared>| of.sessions().iter().any(|session| session.number == number);
         let Some(from) = pollers.iter().find(has) else {
             let what = format!("move session {number}, which there is not");
@@ -187,8 +208,8 @@ impl Balance {
         Ok(())
     }
 
-    /// A poller's sessions get no reply any more: waits until those of all others don't. Not for ever
-    /// for one that has panicked.
+    /// A poller's sessions get no reply any more: waits until those of all others don't. One that is
+    /// busy for longer, or has panicked, isn't waited for: its sessions are silenced here.
     pub(crate) fn wait_for_silence(&self) {
         self.silent.fetch_add(1, Ordering::SeqCst);
         let pollers = self.pollers().len();
@@ -196,6 +217,8 @@ impl Balance {
         while self.silent.load(Ordering::SeqCst) < pollers && begin.elapsed() < SILENCE_MAX {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let sessions = self.sessions();
+        sessions.iter().for_each(|(_, session)| session.silence());
     }
 
     /// The poller for a new session.
@@ -240,11 +263,9 @@ impl Balance {
         let length_ns = now_ns.saturating_sub(state.began_ns);
         state.began_ns = now_ns;
         let pollers = self.pollers();
-        let mut sessions: Vec<SessionLoad> = Vec::new();
-        for (number, poller) in (0..).zip(&pollers) {
-            let here = poller.sessions();
-            sessions.extend(here.iter().map(|session| load(session, number)));
-        }
+        let here = self.sessions();
+        let sessions = here.iter().map(|(poller, session)| load(session, *poller));
+        let sessions: Vec<SessionLoad> = sessions.collect();
         let counted = pollers.iter().map(|poller| PollerLoad {
             busy_ns: poller.counts.busy_ns.swap(0, Ordering::Relaxed),
             idle_ns: poller.counts.idle_ns.swap(0, Ordering::Relaxed),

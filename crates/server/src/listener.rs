@@ -409,11 +409,6 @@ impl Hall {
         }
     }
 
-    fn sessions(&self) -> Vec<Arc<Session>> {
-        let pollers = self.pollers.lock().expect("no panic while it is held");
-        pollers.iter().flat_map(Poller::sessions).collect()
-    }
-
     /// Keeps what the session with this key has open, as long as the connection lives.
     fn leave(
         &self,
@@ -421,8 +416,9 @@ impl Hall {
         key: Key,
         inheritances: &mut Vec<Inheritance>,
     ) -> Result<()> {
-        let sessions = self.sessions();
-        let session = sessions.iter().find(|session| session.key() == key);
+        let sessions = self.balance.sessions();
+        let mut sessions = sessions.iter().map(|(_, session)| session);
+        let session = sessions.find(|session| session.key() == key);
         let session = session.ok_or_else(|| no_inheritance("a session"))?;
         self.check_room(&greeted.peer, inheritances)?;
         let socket = numbers::duplicate(&greeted.socket).map_err(from_rustix)?;
@@ -435,7 +431,8 @@ impl Hall {
 
     /// Gives a session the memory of a file's mappings, which it holds.
     fn give_mapped(&self, greeted: &Greeted, of: MappedFile) -> Result<()> {
-        let memory = memory_for(&self.sessions(), of)?;
+        let sessions = self.balance.sessions();
+        let memory = memory_for(sessions.iter().map(|(_, session)| session), of)?;
         let _ = send_message_with(&greeted.socket, &Answer::Mapped, &[memory.as_fd()]);
         Ok(())
     }

@@ -221,8 +221,11 @@ impl Mappings {
 }
 
 /// The memory of a file's mappings, for the session that holds it; or of its tail.
-pub(crate) fn memory_for(sessions: &[Arc<Session>], of: MappedFile) -> Result<Registered<OwnedFd>> {
-    let session = sessions.iter().find(|session| session.key() == of.key);
+pub(crate) fn memory_for<'s>(
+    mut sessions: impl Iterator<Item = &'s Arc<Session>>,
+    of: MappedFile,
+) -> Result<Registered<OwnedFd>> {
+    let session = sessions.find(|session| session.key() == of.key);
     let session = session.ok_or_else(|| {
         let what = "speak for a session that this server doesn't have";
         Error::with(Errno::STALE, what)

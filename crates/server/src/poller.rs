@@ -161,11 +161,6 @@ impl Poller {
         &self.shared
     }
 
-    /// The sessions that it has.
-    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        self.shared.sessions()
-    }
-
     /// Tells it to stop. All pollers are told before one is waited for: each waits for what any of
     /// them has under way.
     pub(crate) fn tell_to_stop(&self) {
@@ -203,9 +198,9 @@ impl Shared {
     fn give_up(&self) {
         tracing::error!("a poller has panicked inside Adit: its sessions end");
         let arrivals = lock(&self.arrivals).take().unwrap_or_default();
-        for session in lock(&self.sessions).drain(..).chain(arrivals) {
-            // Its files are closed with the volume.
-            drop(session.end());
+        let sessions = std::mem::take(&mut *lock(&self.sessions));
+        for session in sessions.into_iter().chain(arrivals) {
+            serve::close_all_now(&session);
         }
     }
 
@@ -219,9 +214,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Tells it to give a session to another poller.
+    /// Tells it to give a session to another poller; an earlier word that it has not followed is
+    /// void.
     pub(crate) fn give_away(&self, session: u64, to: u32) {
-        lock(&self.departures).push((session, to));
+        let mut departures = lock(&self.departures);
+        departures.retain(|(of, _)| *of != session);
+        departures.push((session, to));
+        drop(departures);
         self.call();
     }
 
@@ -496,6 +495,8 @@ impl Turns<'_> {
     /// Takes arrivals in. True: it is to stop, and all is done.
     fn answer_call(&mut self) -> bool {
         let stopping = self.shared.stopping.load(Ordering::SeqCst);
+        // First: a session that is to be given away may be among the arrivals.
+        let departures = std::mem::take(&mut *lock(&self.shared.departures));
         let mut arrivals = lock(&self.shared.arrivals);
         let arrived = match stopping {
             // No more.
@@ -506,7 +507,6 @@ impl Turns<'_> {
         self.polled.extend(arrived.map(Polled::new));
         self.publish();
         drop(arrivals);
-        let departures = std::mem::take(&mut *lock(&self.shared.departures));
         if !stopping {
             if !departures.is_empty() {
                 self.depart(&departures);
@@ -551,6 +551,7 @@ impl Turns<'_> {
 
     /// Gives sessions to other pollers.
     fn depart(&mut self, departures: &[(u64, u32)]) {
+        let _held = self.shared.balance.hold_sessions();
         for (number, to) in departures {
             let mut polled = self.polled.iter();
             let found = polled.position(|polled| polled.session.number == *number);

@@ -100,8 +100,8 @@ impl SteppedServer {
         request: &Request,
     ) -> (Answer, Vec<OwnedFd>) {
         if let Aim::Mapped(of) = request.aim {
-            let sessions: Vec<_> = self.polled.iter().map(|of| of.session.clone()).collect();
-            return match memory_for(&sessions, of) {
+            let sessions = self.polled.iter().map(|of| &of.session);
+            return match memory_for(sessions, of) {
                 Ok(memory) => (Answer::Mapped, vec![memory.into_inner()]),
                 Err(error) => (Answer::Refused(error), Vec::new()),
             };

@@ -668,6 +668,54 @@ fn sessions_are_spread_over_pollers_while_they_work() {
     volume.close().expect("closed");
 }
 
+/// A poller gives a session to another one in two steps: who looked between them, or looked at the
+/// other one before and at this one after, found the session nowhere, or twice.
+#[test]
+fn a_session_that_moves_is_found_once() {
+    const MOVES: u32 = 3_000;
+    let volume = Volume::open("mem:64M").expect("opened");
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("s");
+    let mut options = ServeOptions::new();
+    options.pollers(3);
+    let server = Server::start(&[("v", &volume)], &socket, &options).expect("served");
+    let there = Volume::open(&format!("unix:{}", socket.display())).expect("connected");
+    let number = server.state().sessions[0].number;
+    let moved = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut places = [0; 3];
+            // However busy the machine is, it moves.
+            for to in 0.. {
+                server
+                    .move_session(number, to % 3)
+                    .expect("the session is there");
+                let sessions = server.state().sessions;
+                places[sessions[0].poller as usize] += 1;
+                if to >= MOVES && places.iter().all(|of| *of > 0) {
+                    break;
+                }
+            }
+            moved.store(true, Ordering::Relaxed);
+        });
+        while !moved.load(Ordering::Relaxed) {
+            let sessions = server.state().sessions;
+            let numbers: Vec<u64> = sessions.iter().map(|of| of.number).collect();
+            assert_eq!(numbers, [number], "it is found once");
+        }
+    });
+    // Its last word counts, also where an earlier one has not been followed.
+    for to in [0, 1, 2, 1, 0, 2] {
+        server.move_session(number, to).expect("it is there");
+    }
+    pipelined::until("the last word counts", || {
+        server.state().sessions[0].poller == 2
+    });
+    drop(there);
+    drop(server);
+    volume.close().expect("closed");
+}
+
 /// What goes wrong, in the words of a volume.
 fn errors(volume: &Volume) -> Vec<String> {
     let long = "n".repeat(300);

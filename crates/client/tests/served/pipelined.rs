@@ -134,7 +134,7 @@ impl Doorbell for GateDoorbell {
     }
 }
 
-fn until(what: &str, mut happened: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !happened() {
         assert!(begin.elapsed() < Duration::from_secs(240), "never: {what}");

@@ -1,5 +1,6 @@
 //! Blocking calls: operations of one thread and of many.
 
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use adit_base::{Errno, Error, Result};
 use adit_block::{FileDevice, FileEngine, FileOptions, Request};
 use adit_reactor::sync::join_all;
+use adit_reactor::{CompletionQueue, Keys};
 
 use crate::common::{
     LIMIT, State, block_on, is_keeper, memory, slow_memory, start, start_with, within, write_read,
@@ -215,6 +217,78 @@ fn a_call_inside_an_operation_that_a_leaving_thread_polls_is_refused_too() {
         }
         assert_eq!(operation.wait().expect("ran"), Errno::DEADLK);
     });
+}
+
+/// A signal handler that posts to a queue may interrupt a thread that does the same: it waited for
+/// the mutex that this thread held.
+#[test]
+fn a_handler_that_posts_while_its_thread_posts_is_refused() {
+    static QUEUE: AtomicPtr<CompletionQueue> = AtomicPtr::new(std::ptr::null_mut());
+    static REFUSED: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn post(_: libc::c_int) {
+        // SAFETY: null, or a queue that lives until the signals have ended.
+        let Some(queue) = (unsafe { QUEUE.load(Ordering::SeqCst).as_ref() }) else {
+            return;
+        };
+        if queue.post(1).is_err() {
+            REFUSED.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    within(LIMIT, || {
+        let mut queue = start(memory()).completion_queue();
+        queue.event().expect("made");
+        // SAFETY: the handler posts only; the signal is no other test's.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = post as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut());
+        }
+        // SAFETY: no preconditions.
+        let me = unsafe { libc::pthread_self() };
+        let mut own = 0;
+        thread::scope(|scope| {
+            let signals = scope.spawn(|| {
+                while REFUSED.load(Ordering::SeqCst) < 100 {
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::pthread_kill(me, libc::SIGURG) };
+                    thread::sleep(Duration::from_micros(50));
+                }
+            });
+            // From here on nothing is allocated outside of the queue's calls.
+            QUEUE.store(&mut queue, Ordering::SeqCst);
+            let mut keys = Keys::new();
+            while !signals.is_finished() {
+                queue.post(0).expect("not inside a call");
+                own += 1;
+                // They are taken all the time: the handler allocates nothing.
+                let taken = queue.wait(0, usize::MAX, Some(Duration::ZERO), &mut keys);
+                taken.expect("taken");
+                own -= keys.iter().filter(|key| **key == 0).count();
+                keys.clear();
+            }
+            QUEUE.store(std::ptr::null_mut(), Ordering::SeqCst);
+        });
+        assert_eq!(own, 0, "each key is taken once");
+    });
+}
+
+/// It was leaked: a server whose poller had panicked waited for ever for what that had prepared.
+#[test]
+fn what_is_prepared_and_not_begun_is_dropped_with_what_it_owns() {
+    for padding in [0, 4000] {
+        let engine = start(memory());
+        let owned = Arc::new(vec![1u8; padding]);
+        let (its, large) = (owned.clone(), [[7u8; 2000]; 2]);
+        let prepared = engine.prepare(move |_| async move {
+            assert_eq!(its.len() + large.len(), 2, "it is not begun");
+            Ok(())
+        });
+        let prepared = prepared.expect("not refused");
+        assert_eq!(Arc::strong_count(&owned), 2);
+        drop(prepared);
+        assert_eq!(Arc::strong_count(&owned), 1);
+    }
 }
 
 /// Many threads drive an engine on a file, by calls, polls and waits at once.

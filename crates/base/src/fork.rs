@@ -167,6 +167,10 @@ pub fn keep_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
 }
 
 fn register(places: &'static [AtomicI32], fd: RawFd) -> Option<&'static AtomicI32> {
+    if is_in_vfork() {
+        // It is a number of this child's; the places are its parent's, too.
+        return None;
+    }
     places.iter().find(|place| {
         place.load(Ordering::Relaxed) < 0
             && place

@@ -56,6 +56,42 @@ static int contains(const char *name, const char *expected) {
     return 0;
 }
 
+/* Descriptors that a program executed now would have, whoever they belong to. */
+static int lasting(void) {
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        long flags = syscall(SYS_fcntl, fd, F_GETFD);
+        count += flags >= 0 && !(flags & FD_CLOEXEC);
+    }
+    return count;
+}
+
+extern char **environ;
+
+static void *spawns(void *ends) {
+    char *const arguments[] = {"true", NULL};
+    while (!*(volatile int *)ends) {
+        pid_t child;
+        int error = posix_spawnp(&child, "true", NULL, NULL, arguments, environ);
+        CHECK(error == 0);
+        if (error == 0)
+            end_of(child);
+    }
+    return NULL;
+}
+
+/* Another thread starts programs, which get the file: a child has nothing of that. */
+static void beside_programs(void) {
+    int fd = open("left", O_RDWR | O_CREAT, 0600), ends = 0, before = lasting();
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, spawns, &ends) == 0);
+    for (int i = 0; i < 60; i++)
+        end_of(CHILD(CHECK(lasting() == before)));
+    *(volatile int *)&ends = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    close(fd);
+}
+
 static void positions(void) {
     int fd = open("position", O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(write(fd, "one ", 4) == 4);
@@ -470,6 +506,7 @@ int main(int count, char **arguments) {
     mappings();
     threads();
     opening_threads();
+    beside_programs();
     requests(!strncmp(arguments[1], "/adit", 5));
     programs(arguments[0]);
     last = open("last", O_RDWR | O_CREAT | O_TRUNC, 0600);

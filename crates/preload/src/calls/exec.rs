@@ -6,7 +6,9 @@
 //!           with a connection                its number is in the environment             at_start
 //! ```
 //! Descriptors: the connection, the memfd, and the memory of positions stay open in the program.
-//! Invariant: what was opened for a program that could not be executed is closed again.
+//! Invariants: what was opened for a program that could not be executed is closed again. No other
+//! child has these descriptors, but one that another thread starts meanwhile without a fork that is
+//! announced (`posix_spawn`, `system`): it keeps the files open as long as it lives.
 
 use super::is_ours;
 use crate::answer::{Answer, errno};
@@ -17,7 +19,8 @@ use crate::real::real;
 use crate::renewed::{InChild, Renewed};
 use crate::{inside, volume};
 use adit::{Errno, FileKind, Volume};
-use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
+use adit_base::fork::Registered;
+use adit_base::numbers::{self, FIRST_FREE, FIRST_HIGH};
 use libc::{
     c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, ssize_t,
 };
@@ -40,7 +43,7 @@ type Numbers = Vec<(c_int, Arc<Open>)>;
 struct Left {
     environment: Vec<*const c_char>,
     _variable: CString,
-    _open: Vec<OwnedFd>,
+    _open: Vec<Registered<OwnedFd>>,
 }
 
 /// Numbers of this process, or of a child of vfork, that stay open when a program is executed.
@@ -61,20 +64,17 @@ fn going_on() -> Numbers {
     staying()
 }
 
-/// A copy of a descriptor that stays open.
-fn lasting(fd: RawFd) -> Answer<OwnedFd> {
-    // SAFETY: a new number, or -1.
-    let copy_from = |least: c_int| unsafe { libc::fcntl(fd, libc::F_DUPFD, least) };
-    // A process may not have so high ones.
-    let copy = match copy_from(FIRST_HIGH) {
-        -1 => copy_from(FIRST_FREE),
-        high => high,
-    };
-    match copy {
+/// A copy of a descriptor that stays open in the program.
+fn lasting(fd: RawFd) -> Answer<Registered<OwnedFd>> {
+    let copy_from = |least: c_int| {
+        // SAFETY: a new number, or -1.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD, least) };
         // SAFETY: just made, and nobody else has it.
-        0.. => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
-        _ => Err(Errno::last()),
-    }
+        (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
+    };
+    // A process may not have so high ones.
+    let copy = || copy_from(FIRST_HIGH).or_else(|| copy_from(FIRST_FREE));
+    numbers::registered(|| copy().ok_or_else(Errno::last))
 }
 
 /// Leaves files to a program that is about to be executed with this environment.

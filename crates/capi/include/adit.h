@@ -605,7 +605,8 @@ int adit_fsync_submit(adit_file *file, adit_done done, void *context, adit_op **
 int adit_fdatasync_submit(adit_file *file, adit_done done, void *context, adit_op **op);
 
 /* 1 and *result if the operation is done; else 0, after all progress that is possible without
- * waiting. */
+ * waiting. Poll in a loop until it is done, or wait for it or release it: nobody else is woken for
+ * its work until then, nor for that of another thread's operation which this poll advanced. */
 int adit_op_poll(adit_op *op, int64_t *result);
 
 /* Waits for the result and returns it; may be called again. */

@@ -273,7 +273,8 @@ pub(crate) struct Serve {
     /// Most sessions at a time
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) sessions_max: usize,
-    /// Wait so many seconds for the sessions of the last server before others go on
+    /// Wait so many seconds for the sessions of the last server before others go on; a program that
+    /// connects meanwhile waits for 10 s at most
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=3600))]
     pub(crate) grace: u64,
     /// Append messages to this file (else: stderr)

@@ -8,7 +8,7 @@
 use crate::pending::Pending;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
-use adit_reactor::Keys;
+use adit_reactor::{Keys, ReentryGuard};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,6 +51,13 @@ struct Entries<T, U> {
     free: Vec<u32>,
 }
 
+/// The slots, for this thread alone. A signal handler that calls meanwhile is refused.
+struct Locked<'q, T, U> {
+    entries: MutexGuard<'q, Entries<T, U>>,
+    /// After the mutex.
+    _inside: ReentryGuard,
+}
+
 impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
     /// Operations, and completions that were not taken, at most; see
     /// [`with_capacity`](Self::with_capacity).
@@ -79,8 +86,14 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Entries<T, U>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `EDEADLK` from a signal handler that interrupted a call, which may hold the mutex.
+    fn lock(&self) -> Result<Locked<'_, T, U>> {
+        let inside = ReentryGuard::enter()?;
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Locked {
+            entries,
+            _inside: inside,
+        })
     }
 
     /// Adds an operation. `EAGAIN` if the queue is full: the operation goes on, and its result is
@@ -102,13 +115,13 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         let (operation, data) = match begin() {
             Ok(begun) => begun,
             Err(error) => {
-                self.lock().free.push(number);
+                self.lock()?.entries.free.push(number);
                 return Err(error);
             }
         };
         let is_done = {
-            let mut entries = self.lock();
-            let entry = entries.slots[number as usize].insert((operation, data));
+            let mut locked = self.lock()?;
+            let entry = locked.entries.slots[number as usize].insert((operation, data));
             entry.0.report_to(&self.queue, number.into())
         };
         match is_done {
@@ -119,7 +132,7 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
 
     /// An empty slot.
     fn reserve(&self) -> Result<u32> {
-        let mut entries = self.lock();
+        let entries = &mut *self.lock()?.entries;
         if let Some(number) = entries.free.pop() {
             return Ok(number);
         }
@@ -167,7 +180,7 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         self.queue.wait(min, max, timeout, &mut keys)?;
         for key in &keys {
             let entry = {
-                let mut entries = self.lock();
+                let entries = &mut *self.lock()?.entries;
                 let entry = entries.slots[*key as usize].take();
                 entries.free.push(*key as u32);
                 entry
@@ -195,13 +208,14 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         Ok(unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
-    /// Operations under way, and completions that were not taken.
+    /// Operations under way, and completions that were not taken. 0 in a forked child, and in a
+    /// signal handler that interrupted a call.
     pub fn len(&self) -> usize {
         if self.is_inherited() {
             return 0; // the lock may be held for ever
         }
-        let entries = self.lock();
-        entries.slots.len() - entries.free.len()
+        let locked = self.lock();
+        locked.map_or(0, |of| of.entries.slots.len() - of.entries.free.len())
     }
 
     /// True without any.

@@ -18,6 +18,7 @@ use crate::connection::{
 use crate::inspect;
 use crate::options::{IoEngine, VolumeOptions};
 use crate::pending::Pending;
+use adit_base::fork::Registered;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 use adit_base::{Errno, Error, Result, fork};
 use adit_block::{
@@ -225,7 +226,7 @@ impl OpenVolume {
     pub(crate) fn leave<'f>(
         &self,
         files: impl Iterator<Item = &'f OpenedFile>,
-    ) -> Result<(OwnedFd, Vec<u8>)> {
+    ) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
         let connection = self.connection().ok_or(Errno::OPNOTSUPP)?;
         let files = files.filter_map(|file| match file {
             OpenedFile::Connected(file) => Some(*file),

@@ -51,6 +51,9 @@ impl<T: Send + 'static> Pending<T> {
 
     /// The result if the operation is done, after all progress that is possible without waiting.
     /// Returns the result once.
+    ///
+    /// Poll in a loop until the operation is done, or drop or await it: nobody else is woken for its
+    /// work until then, nor for that of another thread's operation which this poll advanced.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         match &mut self.state {
             State::Running(handle) => handle.poll_once(),

@@ -79,8 +79,8 @@ impl ServeOptions {
 }
 
 /// Open volumes at a socket: other processes open them as `unix:SOCKET`. It keeps the volumes open
-/// ([`Volume::close`] is `EBUSY` meanwhile). Dropping it ends the sessions: on another thread, if it
-/// is dropped in a callback of Adit's.
+/// ([`Volume::close`] is `EBUSY` meanwhile). Dropping it ends the sessions: on another thread, if a
+/// poller drops it in a callback.
 pub struct Server {
     /// None at the end.
     serving: Option<Serving>,
@@ -165,7 +165,7 @@ impl Server {
     ///
     /// The next server serves the same volumes, opened with
     /// [`resumable`](crate::VolumeOptions::resumable). The errors are those of
-    /// [`Volume::close`]; `EDEADLK` in a callback of Adit's, where the server ends for good.
+    /// [`Volume::close`]; `EDEADLK` in a callback that a poller makes: the server ends for good.
     pub fn hand_over(mut self, volumes: Vec<Volume>) -> Result<()> {
         if self.serving.as_ref().is_some_and(Serving::cant_end) {
             return Err(Errno::DEADLK.into());

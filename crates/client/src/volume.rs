@@ -7,6 +7,8 @@ use crate::file::File;
 use crate::open_volume::OpenVolume;
 use crate::options::{MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
+#[cfg(feature = "internal")]
+use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
@@ -144,7 +146,7 @@ impl Volume {
     /// Leaves open files to a program that this process executes: a connection that the program
     /// must keep open, and what to tell it for [`of_program`](Self::of_program).
     #[cfg(feature = "internal")]
-    pub fn leave(&self, files: &[&File]) -> Result<(OwnedFd, Vec<u8>)> {
+    pub fn leave(&self, files: &[&File]) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
         self.opened.leave(files.iter().map(|file| file.open()))
     }
 

@@ -90,8 +90,9 @@ impl<T: Send + 'static> Handle<T> {
     /// wait for the device, but may execute an inline request, of this operation or another one.
     ///
     /// For threads that poll in a loop until the operation is done, or drop or await the handle:
-    /// they do its work themselves, so the keeper isn't woken for it. Work that other threads rely
-    /// on never waits for the next poll.
+    /// they do its work themselves, so the keeper isn't woken for it. What other threads begin
+    /// meanwhile never waits for the next poll. An operation that another thread awaits and that
+    /// this poll advanced may wait for it.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         self.take().or_else(|| {
             self.drive(true);

@@ -37,7 +37,7 @@ mod task;
 mod timer;
 
 pub use callback::call_when_done;
-pub use driver::is_inside_call;
+pub use driver::{ReentryGuard, is_inside_call};
 pub use engine::{Engine, EngineOptions, Prepared};
 pub use handle::{Handle, wait_any};
 pub use io::Submit;

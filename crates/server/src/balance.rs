@@ -208,10 +208,14 @@ impl Balance {
         Ok(())
     }
 
-    /// A poller's sessions get no reply any more: waits until those of all others don't. One that is
-    /// busy for longer, or has panicked, isn't waited for: its sessions are silenced here.
-    pub(crate) fn wait_for_silence(&self) {
+    /// A poller's sessions get no reply any more.
+    pub(crate) fn has_silenced(&self) {
         self.silent.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits until no session of any poller gets a reply any more. The sessions of a poller that is
+    /// busy for longer are silenced here.
+    pub(crate) fn wait_for_silence(&self) {
         let pollers = self.pollers().len();
         let begin = Instant::now();
         while self.silent.load(Ordering::SeqCst) < pollers && begin.elapsed() < SILENCE_MAX {

@@ -136,9 +136,9 @@ impl Poller {
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
-            let turns = AssertUnwindSafe(|| Turns::new(&polling, idle).run());
-            if catch_unwind(turns).is_err() {
-                polling.give_up();
+            let mut turns = Turns::new(&polling, idle);
+            if catch_unwind(AssertUnwindSafe(|| turns.run())).is_err() {
+                turns.give_up();
             }
         };
         let thread = spawn_without_signals(&format!("adit-poller-{number}"), run)?;
@@ -194,16 +194,6 @@ impl Drop for Poller {
 }
 
 impl Shared {
-    /// The thread has panicked: its sessions learn that nobody serves them.
-    fn give_up(&self) {
-        tracing::error!("a poller has panicked inside Adit: its sessions end");
-        let arrivals = lock(&self.arrivals).take().unwrap_or_default();
-        let sessions = std::mem::take(&mut *lock(&self.sessions));
-        for session in sessions.into_iter().chain(arrivals) {
-            serve::close_all_now(&session);
-        }
-    }
-
     /// Gives it a session; gives it back if it takes no more.
     fn give(&self, session: Arc<Session>) -> Result<(), Arc<Session>> {
         match &mut *lock(&self.arrivals) {
@@ -492,10 +482,32 @@ impl Turns<'_> {
         }
     }
 
+    /// It has panicked: its sessions learn that nobody serves them, and what they had is closed.
+    fn give_up(&mut self) {
+        let arrivals = lock(&self.shared.arrivals).take().unwrap_or_default();
+        let sessions = std::mem::take(&mut *lock(&self.shared.sessions));
+        for session in sessions.into_iter().chain(arrivals) {
+            self.end(&session, false);
+        }
+        self.polled.clear();
+        self.round.clear();
+        self.drive(true);
+        // Also what it had begun before.
+        for volume in &self.shared.volumes {
+            volume.engine.leave_to_keeper();
+        }
+        self.shared.balance.has_silenced();
+        // Last: what listens may be what has panicked.
+        tracing::error!("a poller has panicked inside Adit: its sessions have ended");
+    }
+
     /// Takes arrivals in. True: it is to stop, and all is done.
     fn answer_call(&mut self) -> bool {
         let stopping = self.shared.stopping.load(Ordering::SeqCst);
-        // First: a session that is to be given away may be among the arrivals.
+        // Before the departures: a word that comes later is void if its session has gone.
+        let shared = self.shared;
+        let held = shared.balance.hold_sessions();
+        // Before the arrivals: a session that is to be given away may be among them.
         let departures = std::mem::take(&mut *lock(&self.shared.departures));
         let mut arrivals = lock(&self.shared.arrivals);
         let arrived = match stopping {
@@ -513,6 +525,7 @@ impl Turns<'_> {
             }
             return false;
         }
+        drop(held);
         // What is under way gets its replies before the connections end.
         let begin_ns = monotonic_ns();
         self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
@@ -525,6 +538,7 @@ impl Turns<'_> {
         }
         if handing_over {
             self.polled.iter().for_each(|of| of.session.silence());
+            self.shared.balance.has_silenced();
             // What a session of another poller waits for is not granted to it any more.
             self.shared.balance.wait_for_silence();
             self.shared.volumes.iter().for_each(|of| of.hand_over());
@@ -549,9 +563,8 @@ impl Turns<'_> {
         }
     }
 
-    /// Gives sessions to other pollers.
+    /// Gives sessions to other pollers, which are [held](Balance::hold_sessions).
     fn depart(&mut self, departures: &[(u64, u32)]) {
-        let _held = self.shared.balance.hold_sessions();
         for (number, to) in departures {
             let mut polled = self.polled.iter();
             let found = polled.position(|polled| polled.session.number == *number);

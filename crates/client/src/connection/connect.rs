@@ -140,12 +140,12 @@ pub(super) fn connect_link(
     Ok(Link::new(memory, cache, socket, &begun))
 }
 
-/// Leaves what a session has open to a process that this one starts. The connection that keeps it,
-/// which a child of fork keeps; and the key.
-pub(super) fn leave(address: &str, key: Key) -> Result<(OwnedFd, Key)> {
+/// Leaves what a session has open to a process that this one starts: the connection that keeps it,
+/// and the key.
+pub(super) fn leave(address: &str, key: Key) -> Result<(Registered<OwnedFd>, Key)> {
     match ask(address, false, false, Aim::Leave(key))? {
         (_, Answer::Refused(error), _) => Err(error),
-        (socket, Answer::Left(key), _) => Ok((socket.into_inner(), key)),
+        (socket, Answer::Left(key), _) => Ok((socket, key)),
         _ => Err(super::foreign()),
     }
 }

@@ -17,10 +17,10 @@ use super::link::Link;
 use super::resume::{Waiting, may_pass};
 use super::tail::Files;
 use super::{Connection, RemoteFile};
-use adit_base::fork::{self, ChildGuard};
+use adit_base::fork::{self, ChildGuard, Registered};
 use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
-use adit_base::{Errno, Error, Result, numbers};
+use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Claim, Key, Opening};
 use adit_wire::value::Value;
@@ -37,6 +37,27 @@ pub(super) struct Inherited {
     key: Key,
     /// If that server has gone, the next one is asked.
     opening: Opening,
+}
+
+/// What a server keeps for another process, which has not got it yet.
+struct Leaving {
+    /// As long as it is open, the server keeps it. No child of another thread has it.
+    socket: Registered<OwnedFd>,
+    key: Key,
+    opening: Opening,
+}
+
+impl Leaving {
+    /// The process that this thread forks has it.
+    fn into_child(self) -> Inherited {
+        let socket = self.socket.into_inner();
+        Inherited {
+            _guard: fork::keep_in_child(socket.as_fd()),
+            socket,
+            key: self.key,
+            opening: self.opening,
+        }
+    }
 }
 
 /// What a process says to the program that takes its place.
@@ -87,7 +108,8 @@ impl Fork {
             };
             // Behind the locks: of what other threads open meanwhile the child has nothing.
             let has_one = has_server.is_ok();
-            fork.left = has_server.and_then(|()| connection.leave_now());
+            let leaving = has_server.and_then(|()| connection.leave_now());
+            fork.left = leaving.map(Leaving::into_child);
             let is_gone = has_one && fork.left.as_ref().is_err_and(is_gone);
             if !is_gone || wait.is_over() {
                 return fork;
@@ -134,7 +156,7 @@ impl Connection {
     }
 
     /// Leaves what the session has open to a process that this one starts.
-    fn leave(&self) -> Result<Inherited> {
+    fn leave(&self) -> Result<Leaving> {
         let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             self.have_a_server()?;
@@ -156,12 +178,11 @@ impl Connection {
         }
     }
 
-    fn leave_now(&self) -> Result<Inherited> {
+    fn leave_now(&self) -> Result<Leaving> {
         let link = self.link();
         let (socket, key) = leave(&self.address, link.key)
             .map_err(|error| error.context("leave open files to another process"))?;
-        Ok(Inherited {
-            _guard: fork::keep_in_child(socket.as_fd()),
+        Ok(Leaving {
             socket,
             key,
             opening: link.opening,
@@ -219,7 +240,10 @@ impl Connection {
 impl Connection {
     /// Leaves these files to a program that this process executes: the connection that it must keep
     /// open, and what to tell it.
-    pub(crate) fn leave_to_program(&self, files: &[RemoteFile]) -> Result<(OwnedFd, Vec<u8>)> {
+    pub(crate) fn leave_to_program(
+        &self,
+        files: &[RemoteFile],
+    ) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
         let left = match self.is_own() {
             true => self.leave()?,
             // A forked child that has asked for nothing hands on what its parent has left.
@@ -280,11 +304,9 @@ impl Connection {
 }
 
 impl Inherited {
-    fn again(&self) -> Result<Inherited> {
-        let socket = numbers::alone(|| self.socket.try_clone().map(numbers::raised))?;
-        Ok(Inherited {
-            _guard: fork::keep_in_child(socket.as_fd()),
-            socket,
+    fn again(&self) -> Result<Leaving> {
+        Ok(Leaving {
+            socket: numbers::duplicate(&self.socket).map_err(from_rustix)?,
             key: self.key,
             opening: self.opening,
         })

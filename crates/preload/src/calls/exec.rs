@@ -133,14 +133,14 @@ fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
         put(&mut content, place);
     }
 
-    // SAFETY: a C string; the result is ours.
-    let told = unsafe {
-        let fd = libc::memfd_create(c"adit-left".as_ptr(), libc::MFD_CLOEXEC);
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        File::from_raw_fd(fd)
-    };
+    let told = numbers::high(|| {
+        // SAFETY: a C string; the result is ours.
+        let fd = unsafe { libc::memfd_create(c"adit-left".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: just made, and nobody else has it.
+        (fd >= 0)
+            .then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+            .ok_or_else(Errno::last)
+    })?;
     // Past us: a child of vfork may have a number anew that is its parent's file.
     let (number, start, len) = (told.as_raw_fd(), content.as_ptr(), content.len());
     let written = real!(write(

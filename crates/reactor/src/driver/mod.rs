@@ -72,8 +72,7 @@ use crate::reactor::Reactor;
 use crate::task::Driving;
 
 pub(crate) use leave::DeferredWakeups;
-pub(crate) use reentry::ReentryGuard;
-pub use reentry::is_inside_call;
+pub use reentry::{ReentryGuard, is_inside_call};
 pub(crate) use role::{DriverRole, NextStep, Notify};
 
 /// A wait for the device ends after this long, in case another thread finishes what it is for.

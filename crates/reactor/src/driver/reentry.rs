@@ -11,11 +11,13 @@ adit_base::sync::local! {
 
 /// Marks this thread as inside a call, so that a signal handler that calls again gets EDEADLK
 /// instead of waiting for itself.
-pub(crate) struct ReentryGuard(bool);
+#[derive(Debug)]
+pub struct ReentryGuard(bool);
 
 impl ReentryGuard {
+    /// EDEADLK inside a call.
     #[inline]
-    pub(crate) fn enter() -> Result<ReentryGuard> {
+    pub fn enter() -> Result<ReentryGuard> {
         INSIDE.with(|inside| {
             if inside.load(Ordering::Relaxed) {
                 return Err(Error::new(Errno::DEADLK));

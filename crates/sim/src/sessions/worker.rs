@@ -512,7 +512,11 @@ impl Worker<'_> {
             simulation::pause();
         }
         EXECUTED.set((EXECUTED.get().0 + 1, true));
-        let program = Volume::of_program("unix:simulated", &session_options(), (socket, &words));
+        let program = Volume::of_program(
+            "unix:simulated",
+            &session_options(),
+            (socket.into_inner(), &words),
+        );
         let (program, files) = of("begin a program", program)?;
         self.tell(|judge| judge.programs += 1);
         let mut all = std::mem::take(&mut self.kept);

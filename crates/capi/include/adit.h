@@ -700,7 +700,7 @@ int64_t adit_queue_run(adit_queue *queue, size_t min, size_t max, int64_t timeou
 /* Adds a completion of no operation, to wake a thread that waits, or to have it run done. */
 int adit_queue_post(adit_queue *queue, adit_done done, void *user_data, int64_t result);
 
-/* Operations in flight, and completions not taken. */
+/* Operations in flight, and completions not taken; 0 in a signal handler that interrupted Adit. */
 int64_t adit_queue_pending(adit_queue *queue);
 
 /* A descriptor for poll and epoll; the same one each time, closed by adit_queue_destroy. It is

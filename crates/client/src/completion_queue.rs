@@ -218,7 +218,7 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         locked.map_or(0, |of| of.entries.slots.len() - of.entries.free.len())
     }
 
-    /// True without any.
+    /// True if [`len`](Self::len) is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -6,9 +6,10 @@
 //!           with a connection                its number is in the environment             at_start
 //! ```
 //! Descriptors: the connection, the memfd, and the memory of positions stay open in the program.
-//! Invariants: what was opened for a program that could not be executed is closed again. No other
-//! child has these descriptors, but one that another thread starts meanwhile without a fork that is
-//! announced (`posix_spawn`, `system`): it keeps the files open as long as it lives.
+//! Invariants: what was opened for a program that could not be executed is closed again. Another
+//! child that a thread forks meanwhile has none of these descriptors, unless they are for a program
+//! of `system` or `popen`. One that a thread starts otherwise (`posix_spawn`) has them, and keeps the
+//! files open as long as it lives.
 
 use super::is_ours;
 use crate::answer::{Answer, errno};
@@ -43,7 +44,32 @@ type Numbers = Vec<(c_int, Arc<Open>)>;
 struct Left {
     environment: Vec<*const c_char>,
     _variable: CString,
-    _open: Vec<Registered<OwnedFd>>,
+    _open: Vec<Lasting>,
+}
+
+/// A descriptor that stays open in the program.
+enum Lasting {
+    /// No forked child has it.
+    Registered(Registered<OwnedFd>),
+    Inherited(OwnedFd),
+}
+
+impl Lasting {
+    fn number(&self) -> RawFd {
+        match self {
+            Lasting::Registered(fd) => fd.as_raw_fd(),
+            Lasting::Inherited(fd) => fd.as_raw_fd(),
+        }
+    }
+}
+
+/// How a program is started.
+#[derive(Clone, Copy)]
+enum Start {
+    /// This process goes on as the program, or the kernel makes a child for it alone.
+    Directly,
+    /// The C library may fork for it, with the handlers of forks: glibc before 2.29.
+    ByFork,
 }
 
 /// Numbers of this process, or of a child of vfork, that stay open when a program is executed.
@@ -65,7 +91,7 @@ fn going_on() -> Numbers {
 }
 
 /// A copy of a descriptor that stays open in the program.
-fn lasting(fd: RawFd) -> Answer<Registered<OwnedFd>> {
+fn lasting(fd: RawFd, start: Start) -> Answer<Lasting> {
     let copy_from = |least: c_int| {
         // SAFETY: a new number, or -1.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD, least) };
@@ -74,11 +100,15 @@ fn lasting(fd: RawFd) -> Answer<Registered<OwnedFd>> {
     };
     // A process may not have so high ones.
     let copy = || copy_from(FIRST_HIGH).or_else(|| copy_from(FIRST_FREE));
-    numbers::registered(|| copy().ok_or_else(Errno::last))
+    let make = || copy().ok_or_else(Errno::last);
+    match start {
+        Start::Directly => numbers::registered(make).map(Lasting::Registered),
+        Start::ByFork => numbers::alone(make).map(Lasting::Inherited),
+    }
 }
 
 /// Leaves files to a program that is about to be executed with this environment.
-fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
+fn leave(numbers: &Numbers, environment: *const *const c_char, start: Start) -> Answer<Left> {
     let volume = volume::volume()?;
     let mut opens: Vec<&Arc<Open>> = Vec::new();
     let mut places = Vec::new();
@@ -95,7 +125,7 @@ fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
     }
     let files: Vec<&adit::File> = opens.iter().map(|open| &open.file).collect();
     let (socket, words) = volume.leave(&files).map_err(errno)?;
-    let mut open = vec![lasting(socket.as_raw_fd())?];
+    let mut open = vec![lasting(socket.as_raw_fd(), start)?];
 
     let mut content = MAGIC.to_vec();
     let put = |content: &mut Vec<u8>, number: usize| {
@@ -105,7 +135,7 @@ fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
         put(content, bytes.len());
         content.extend_from_slice(bytes);
     };
-    put(&mut content, open[0].as_raw_fd() as usize);
+    put(&mut content, open[0].number() as usize);
     put_bytes(&mut content, &words);
     let mut memories: HashMap<*const Cells, RawFd> = HashMap::new();
     put(&mut content, opens.len());
@@ -114,8 +144,8 @@ fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
         let memory = match memories.get(&Arc::as_ptr(cells)) {
             Some(known) => *known,
             None => {
-                let memory = lasting(cells.memory.as_raw_fd())?;
-                let number = memory.as_raw_fd();
+                let memory = lasting(cells.memory.as_raw_fd(), start)?;
+                let number = memory.number();
                 memories.insert(Arc::as_ptr(cells), number);
                 open.push(memory);
                 number
@@ -142,15 +172,15 @@ fn leave(numbers: &Numbers, environment: *const *const c_char) -> Answer<Left> {
             .ok_or_else(Errno::last)
     })?;
     // Past us: a child of vfork may have a number anew that is its parent's file.
-    let (number, start, len) = (told.as_raw_fd(), content.as_ptr(), content.len());
+    let (number, bytes, len) = (told.as_raw_fd(), content.as_ptr(), content.len());
     let written = real!(write(
-        number => c_int, start.cast() => *const c_void, len => size_t
+        number => c_int, bytes.cast() => *const c_void, len => size_t
     ) -> ssize_t);
     if written < 0 || written as usize != len {
         return Err(Errno::NOSPC);
     }
-    open.push(lasting(told.as_raw_fd())?);
-    let number = open[open.len() - 1].as_raw_fd().to_string();
+    open.push(lasting(told.as_raw_fd(), start)?);
+    let number = open[open.len() - 1].number().to_string();
     let variable = [VARIABLE.to_bytes(), b"=", number.as_bytes()].concat();
     let variable = CString::new(variable).map_err(|_| Errno::INVAL)?;
     let mut environment = without_variable(environment);
@@ -195,6 +225,7 @@ fn without_variable(environment: *const *const c_char) -> Vec<*const c_char> {
 fn with_left<T>(
     numbers: impl FnOnce() -> Numbers,
     environment: *const *const c_char,
+    start: Start,
     execute: impl FnOnce(*const *const c_char) -> T,
 ) -> T {
     let is_served = || volume::opened().is_some_and(|volume| volume.is_connected());
@@ -208,7 +239,7 @@ fn with_left<T>(
         let numbers = numbers();
         match numbers.is_empty() {
             true => Ok(None),
-            false => leave(&numbers, environment).map(Some),
+            false => leave(&numbers, environment, start).map(Some),
         }
     });
     match left {
@@ -229,7 +260,7 @@ fn with_left<T>(
 pub(super) fn with_left_in_environment<T>(execute: impl FnOnce() -> T) -> T {
     // SAFETY: the C library's variable.
     let own = unsafe { environ };
-    with_left(going_on, own, |environment| {
+    with_left(going_on, own, Start::ByFork, |environment| {
         if environment == own {
             return execute();
         }
@@ -365,7 +396,7 @@ type Words = *const *const c_char;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
-    with_left(staying, environment, |environment| {
+    with_left(staying, environment, Start::Directly, |environment| {
         real!(execve(
             path => *const c_char, arguments => Words, environment => Words
         ) -> c_int)
@@ -380,7 +411,7 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
-    with_left(staying, environment, |environment| {
+    with_left(staying, environment, Start::Directly, |environment| {
         real!(execvpe(
             file => *const c_char, arguments => Words, environment => Words
         ) -> c_int)
@@ -398,6 +429,7 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) ->
     with_left(
         staying,
         environment,
+        Start::Directly,
         |environment| real!(fexecve(fd => c_int, arguments => Words, environment => Words) -> c_int),
     )
 }
@@ -556,7 +588,7 @@ macro_rules! spawn {
             arguments: Words, environment: Words,
         ) -> c_int {
             volume::give_back();
-            with_left(|| spawned(actions), environment, |environment| real!($name(
+            with_left(|| spawned(actions), environment, Start::Directly, |environment| real!($name(
                 child => *mut pid_t, program => *const c_char,
                 actions => *const posix_spawn_file_actions_t,
                 attributes => *const posix_spawnattr_t,

@@ -1,6 +1,6 @@
-//! A panic inside of a poller: its sessions end and keep nothing, others go on, and the server ends.
+//! A panic inside a poller: its sessions end and keep nothing, others go on, and the server ends.
 //!
-//! The bug is the program's: a subscriber of its own, to which pollers say what they do, panics.
+//! The bug is the program's: its own `tracing` subscriber panics at an event of a poller.
 
 use adit::{FlockOperation, OpenOptions, ServeOptions, Server, Volume};
 use std::fmt::Debug;
@@ -41,7 +41,7 @@ impl Subscriber for Panics {
     fn exit(&self, _: &Id) {}
 }
 
-/// What the sessions of such a poller had was left open: nobody got their locks any more.
+/// The poller left its sessions' files open, so their locks stayed taken for ever.
 #[test]
 fn the_sessions_of_a_poller_that_panics_keep_no_lock_and_others_go_on() {
     tracing::subscriber::set_global_default(Panics(AtomicBool::new(false))).expect("the only one");

@@ -89,10 +89,10 @@ impl<T: Send + 'static> Handle<T> {
     /// Drives the worker if its lock is free. Returns the result if the operation is done. Doesn't
     /// wait for the device, but may execute an inline request, of this operation or another one.
     ///
-    /// For threads that poll in a loop until the operation is done, or drop or await the handle:
-    /// they do its work themselves, so the keeper isn't woken for it. What other threads begin
-    /// meanwhile never waits for the next poll. An operation that another thread awaits and that
-    /// this poll advanced may wait for it.
+    /// The caller polls in a loop until the operation is done, or drops or awaits the handle. It
+    /// does the operation's work itself, so the keeper isn't woken for it. An operation begun by
+    /// another thread never waits for the next poll. But one that another thread awaits, and that
+    /// this poll advanced, may wait for the next poll.
     pub fn poll_once(&mut self) -> Option<Result<T>> {
         self.take().or_else(|| {
             self.drive(true);

@@ -34,8 +34,8 @@ pub(crate) struct Balance {
     limited_until_ns: AtomicU64,
     /// Pollers of which no session gets a reply any more.
     silent: AtomicUsize,
-    /// Held while a poller gives a session to another one: who looks at the sessions of all pollers
-    /// finds each of them once.
+    /// A poller holds it while it gives a session to another poller. A reader of all pollers'
+    /// sessions holds it too, so it finds each session exactly once.
     moving: Mutex<()>,
 }
 

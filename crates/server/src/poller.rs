@@ -492,12 +492,12 @@ impl Turns<'_> {
         self.polled.clear();
         self.round.clear();
         self.drive(true);
-        // Also what it had begun before.
+        // The operations begun in earlier turns, too.
         for volume in &self.shared.volumes {
             volume.engine.leave_to_keeper();
         }
         self.shared.balance.has_silenced();
-        // Last: what listens may be what has panicked.
+        // Last: the subscriber of this event may be the one that panicked.
         tracing::error!("a poller has panicked inside Adit: its sessions have ended");
     }
 

@@ -28,20 +28,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a server keeps for this process.
+/// A session's files, kept by a server for this process.
 pub(super) struct Inherited {
     /// Before the socket: unregistered before it is closed.
     _guard: ChildGuard,
-    /// As long as it is open, the server keeps it.
+    /// The server keeps the files while this is open.
     socket: OwnedFd,
     key: Key,
-    /// If that server has gone, the next one is asked.
+    /// Names the server to ask if that one has gone.
     opening: Opening,
 }
 
-/// What a server keeps for another process, which has not got it yet.
+/// A session's files, kept by a server for a process that has not taken them yet.
 struct Leaving {
-    /// As long as it is open, the server keeps it. No child of another thread has it.
+    /// The server keeps the files while this is open. A child forked by another thread closes it.
     socket: Registered<OwnedFd>,
     key: Key,
     opening: Opening,

@@ -668,8 +668,9 @@ fn sessions_are_spread_over_pollers_while_they_work() {
     volume.close().expect("closed");
 }
 
-/// A poller gives a session to another one in two steps: who looked between them, or looked at the
-/// other one before and at this one after, found the session nowhere, or twice.
+/// A poller gives a session to another poller in two steps. A reader that looked between them found
+/// the session nowhere. One that looked at the receiver before and at the giver after found it
+/// nowhere, and in the other order twice.
 #[test]
 fn a_session_that_moves_is_found_once() {
     const MOVES: u32 = 3_000;

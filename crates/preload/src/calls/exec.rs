@@ -1,15 +1,15 @@
-//! Programs that are executed: they have the descriptors that don't close then, as with the kernel,
-//! if the volume is in a server.
+//! Programs that are executed: a program keeps every descriptor without `FD_CLOEXEC`, as under the
+//! kernel, if its volume is in a server.
 //!
 //! ```text
 //! execve ─► the server keeps the files ─► a memfd says which numbers have which file ─► program
 //!           with a connection                its number is in the environment             at_start
 //! ```
 //! Descriptors: the connection, the memfd, and the memory of positions stay open in the program.
-//! Invariants: what was opened for a program that could not be executed is closed again. Another
-//! child that a thread forks meanwhile has none of these descriptors, unless they are for a program
-//! of `system` or `popen`. One that a thread starts otherwise (`posix_spawn`) has them, and keeps the
-//! files open as long as it lives.
+//! Invariants: if the program can't be executed, these descriptors are closed again. A child forked
+//! meanwhile by another thread has none of them, unless they are for a program of `system` or
+//! `popen`. A child started meanwhile by `posix_spawn` has them, and keeps the files open as long as
+//! it lives.
 
 use super::is_ours;
 use crate::answer::{Answer, errno};

@@ -56,11 +56,6 @@ const LEFT_OUT: &[Left] = &[
         why: "its device is memory, and it wants reads to meet writes of the same page there",
     },
     Left {
-        name: "calls::a_handler_that_posts_while_its_thread_posts_is_refused",
-        under: Sanitizer::Thread,
-        why: "its signal handler allocates, which ThreadSanitizer forbids",
-    },
-    Left {
         name: "a_panic_while_driving_is_eio_for_everybody_and_the_next_opening_finds_everything",
         under: Sanitizer::Address,
         why: "a worker that is poisoned by a panic forgets its futures, by decision: they are leaks",

@@ -255,9 +255,16 @@ fn a_handler_that_posts_while_its_thread_posts_is_refused() {
                     thread::sleep(Duration::from_micros(50));
                 }
             });
+            // The queue gets room for the handler's keys.
+            let mut keys = Keys::new();
+            for _ in 0..1024 {
+                queue.post(0).expect("not inside a call");
+            }
+            let taken = queue.wait(1024, usize::MAX, None, &mut keys);
+            taken.expect("taken");
+            keys.clear();
             // From here on nothing is allocated outside of the queue's calls.
             QUEUE.store(&mut queue, Ordering::SeqCst);
-            let mut keys = Keys::new();
             while !signals.is_finished() {
                 queue.post(0).expect("not inside a call");
                 own += 1;

@@ -19,6 +19,7 @@ pub mod patience;
 pub mod random;
 pub mod simulation;
 pub mod size;
+pub mod steps;
 pub mod sync;
 pub mod thread;
 

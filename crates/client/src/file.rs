@@ -412,7 +412,8 @@ impl File {
     }
 
     /// flock(2): advisory, owned by this handle, released when it is closed. `EAGAIN` instead of
-    /// waiting, if the operation says so.
+    /// waiting, if the operation says so. A conversion first releases the lock that the handle has,
+    /// as Linux's does: after `EAGAIN` it has none.
     pub fn flock(&self, operation: FlockOperation) -> Result<()> {
         wait_for_lock(waits(operation) && self.is_connected(), None, || {
             self.call(Flock { operation })
@@ -478,7 +479,7 @@ impl File {
         withdrawal.end_all();
         match &self.alive()?.open {
             OpenedFile::Embedded(_) => self.run(|fs, open| async move {
-                fs.wake_lock_waiters(open.blob_id());
+                fs.ask_lock_waiters(open);
                 Ok(())
             }),
             OpenedFile::Connected(_) => {

@@ -79,7 +79,10 @@ impl Fs {
                 Ok(mut leaf) => {
                     entries.append(&mut leaf.entries);
                     match leaf.next {
-                        Some(next) if entries.len() < entries_max => from = next,
+                        Some(next) if entries.len() < entries_max => {
+                            from = next;
+                            self.store.reactor().yield_now().await;
+                        }
                         _ => return Ok(entries),
                     }
                 }

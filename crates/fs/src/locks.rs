@@ -1,11 +1,13 @@
 //! Operations on advisory locks: `flock` and `fcntl`.
 
 use crate::open::file::OpenFile;
-use crate::open::locks::{Holder, LAST_BYTE, Lock};
+use crate::open::locks::{Holder, LAST_BYTE, Lock, Table};
+use crate::open::waits::Woken;
 use crate::types::*;
 use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
 use adit_store::BlobId;
+use std::collections::HashSet;
 
 /// First and last byte of a range as `fcntl` takes it: a length of 0 means to the end.
 fn span(offset: u64, len_bytes: u64) -> Result<(u64, u64)> {
@@ -38,15 +40,15 @@ fn wanted(file: &OpenFile, lock: &RangeLock) -> Result<Lock> {
 
 /// Advisory locks: they do not stop reads or writes.
 impl Fs {
-    /// Takes or releases the lock of the whole file, which the descriptor owns. Waiting to convert
-    /// a lock releases the one that is held, as flock(2) says; a conversion that fails without
-    /// waiting keeps it.
+    /// Takes or releases the lock of the whole file, which the descriptor owns. A conversion first
+    /// releases the lock that the descriptor has, as on Linux: if another one excludes the new
+    /// lock, the descriptor has none while it waits, nor after EAGAIN.
     pub async fn flock(&self, file: &OpenFile, operation: FlockOperation) -> Result<()> {
         self.flock_until(file, operation, || None).await
     }
 
     /// As [`Fs::flock`], until `stop` has an error to end waiting with. It is asked before each
-    /// wait ([`Fs::wake_lock_waiters`]), when the lock that the descriptor had is released.
+    /// wait and by [`Fs::ask_lock_waiters`].
     pub async fn flock_until(
         &self,
         file: &OpenFile,
@@ -54,32 +56,28 @@ impl Fs {
         stop: impl Fn() -> Option<Errno>,
     ) -> Result<()> {
         let inode = self.usable(file)?;
-        let locks = &inode.locks;
+        let table = &inode.locks.whole;
         let holder = holder(file, LockOwner::Descriptor);
         let (mode, wait) = match operation {
             FlockOperation::Shared { wait } => (LockMode::Shared, wait),
             FlockOperation::Exclusive { wait } => (LockMode::Exclusive, wait),
             FlockOperation::Unlock => {
-                locks.release(&locks.whole, holder);
+                table.release(holder);
                 return Ok(());
             }
         };
+        if table.mode(holder) == Some(mode) {
+            return Ok(());
+        }
+        table.release(holder);
         let wanted = Lock {
             holder,
             mode,
             first: 0,
             last: LAST_BYTE,
         };
-        while !locks.take(&locks.whole, &wanted)? {
-            if !wait {
-                return Err(Errno::AGAIN.into());
-            }
-            locks.release(&locks.whole, holder);
-            stop().map_or(Ok(()), Err)?;
-            locks.released.wait().await;
-            self.inode(file)?;
-        }
-        Ok(())
+        let stop = || if wait { stop() } else { Some(Errno::AGAIN) };
+        self.take_lock(file, table, &wanted, stop).await
     }
 
     /// Locks a range of bytes as fcntl(2) does, in place of the owner's locks there. If another
@@ -93,7 +91,7 @@ impl Fs {
     }
 
     /// As [`Fs::lock_range`] with waiting, until `stop` has an error to end that with. It is asked
-    /// before each wait ([`Fs::wake_lock_waiters`]).
+    /// before each wait and by [`Fs::ask_lock_waiters`].
     pub async fn lock_range_until(
         &self,
         file: &OpenFile,
@@ -112,15 +110,37 @@ impl Fs {
                 "lock a file in a mode that it wasn't opened for",
             ));
         }
-        let locks = &inode.locks;
-        while !locks.take(&locks.ranges, &wanted)? {
-            stop().map_or(Ok(()), Err)?;
-            let waiting = self.waits.begin(&inode, wanted)?;
-            locks.released.wait().await;
-            drop(waiting);
+        let table = &inode.locks.ranges;
+        self.take_lock(file, table, &wanted, stop).await
+    }
+
+    /// Takes a lock, or waits for it until `stop` has an error, or the descriptor is closed.
+    async fn take_lock(
+        &self,
+        file: &OpenFile,
+        table: &Table,
+        wanted: &Lock,
+        stop: impl Fn() -> Option<Errno>,
+    ) -> Result<()> {
+        let Some(blocker) = table.take(wanted)? else {
+            return Ok(());
+        };
+        stop().map_or(Ok(()), Err)?;
+        let waiting = self.waits.begin(table, file.id(), *wanted, &blocker)?;
+        loop {
+            let woken = waiting.woken().await;
             self.inode(file)?;
+            if woken == Woken::Asked {
+                stop().map_or(Ok(()), Err)?;
+                continue;
+            }
+            let Some(blocker) = table.take(wanted)? else {
+                waiting.granted();
+                return Ok(());
+            };
+            stop().map_or(Ok(()), Err)?;
+            waiting.look_failed(&blocker)?;
         }
-        Ok(())
     }
 
     /// Releases the owner's locks in a range. ENOLCK if a split would make too many locks.
@@ -133,8 +153,8 @@ impl Fs {
     ) -> Result<()> {
         let inode = self.usable(file)?;
         let (first, last) = span(offset, len_bytes)?;
-        let locks = &inode.locks;
-        locks.replace(&locks.ranges, holder(file, owner), None, first, last)
+        let table = &inode.locks.ranges;
+        table.replace(holder(file, owner), None, first, last)
     }
 
     /// The first lock that excludes this one; None if this one would be granted.
@@ -155,18 +175,18 @@ impl Fs {
         }))
     }
 
-    /// All who wait for locks of an inode look again.
-    pub fn wake_lock_waiters(&self, id: BlobId) {
-        if let Some(inode) = self.open_inode(id) {
-            inode.locks.released.notify_all();
+    /// The waits for locks through this descriptor ask whether they are to end.
+    pub fn ask_lock_waiters(&self, file: &OpenFile) {
+        if let Ok(inode) = self.inode(file) {
+            inode.locks.ask(file.id());
         }
     }
 
-    /// As [`Fs::release_locks`], of an inode that the caller may not have open.
-    pub fn release_locks_of(&self, id: BlobId, owner: u64) {
+    /// Releases all range locks of several POSIX owners on an inode, which the caller may not have
+    /// open.
+    pub fn release_locks_of(&self, id: BlobId, owners: &HashSet<u64>) {
         if let Some(inode) = self.open_inode(id) {
-            let locks = &inode.locks;
-            locks.release(&locks.ranges, Holder::Posix { id: owner, pid: 0 });
+            inode.locks.ranges.release_owners(owners);
         }
     }
 
@@ -180,8 +200,8 @@ impl Fs {
     /// [`Fs::close`].
     pub async fn release_locks(&self, file: &OpenFile, owner: u64) -> Result<()> {
         let inode = self.inode(file)?;
-        let locks = &inode.locks;
-        locks.release(&locks.ranges, Holder::Posix { id: owner, pid: 0 });
+        let owner = Holder::Posix { id: owner, pid: 0 };
+        inode.locks.ranges.release(owner);
         Ok(())
     }
 }

@@ -11,7 +11,7 @@
 use crate::kernel::{Body, Connection, LockRequest};
 use crate::mounted::Mounted;
 use adit::{Errno, Result};
-use adit_fs::{BlobId, FlockOperation, LockMode, LockOwner, RangeLock};
+use adit_fs::{FlockOperation, LockMode, LockOwner, OpenFile, RangeLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,8 +36,8 @@ pub(crate) struct LockWaits {
 
 #[derive(Default)]
 struct Table {
-    /// By the request's number: the inode, and whether the wait is interrupted.
-    waiting: HashMap<u64, (BlobId, Arc<AtomicBool>)>,
+    /// By the request's number: the file, and whether the wait is interrupted.
+    waiting: HashMap<u64, (Arc<OpenFile>, Arc<AtomicBool>)>,
     early: VecDeque<u64>,
 }
 
@@ -92,7 +92,7 @@ impl LockWaits {
             Err(error) if wait && error.errno() == Errno::AGAIN => {}
             done => return done.map(|()| Locked::Done),
         }
-        let stopped = self.begin(unique, file.blob_id());
+        let stopped = self.begin(unique, &file);
         let started = mounted.spawn(move |fs| async move {
             let stop = || stopped.load(Ordering::Relaxed).then_some(Errno::INTR);
             match wanted {
@@ -115,18 +115,20 @@ impl LockWaits {
     }
 
     /// A request is about to wait for a lock.
-    fn begin(&self, unique: u64, inode: BlobId) -> Arc<AtomicBool> {
+    fn begin(&self, unique: u64, file: &Arc<OpenFile>) -> Arc<AtomicBool> {
         let mut table = self.table();
         let stopped = Arc::new(AtomicBool::new(table.early.contains(&unique)));
-        table.waiting.insert(unique, (inode, stopped.clone()));
+        table
+            .waiting
+            .insert(unique, (file.clone(), stopped.clone()));
         stopped
     }
 
     /// A signal is pending for the caller of a request.
     pub(crate) fn interrupt(&self, mounted: &Mounted, unique: u64) -> Result<()> {
-        let inode = {
+        let file = {
             let mut table = self.table();
-            let Some((inode, stopped)) = table.waiting.get(&unique) else {
+            let Some((file, stopped)) = table.waiting.get(&unique) else {
                 // It may be another operation, or about to wait.
                 table.early.push_back(unique);
                 if table.early.len() > EARLY_MAX {
@@ -135,11 +137,11 @@ impl LockWaits {
                 return Ok(());
             };
             stopped.store(true, Ordering::Relaxed);
-            *inode
+            file.clone()
         };
-        // It asks again then, after this store: both are operations of one worker.
+        // The wait asks then, after this store: both are operations of one worker.
         mounted.run(|fs| async move {
-            fs.wake_lock_waiters(inode);
+            fs.ask_lock_waiters(&file);
             Ok(())
         })
     }

@@ -5,8 +5,9 @@
 //! processes have files in common, as descriptors of one description. Invariant: a file that is in
 //! no table any more is closed by the one that took it out of the last, once.
 
+use adit_base::steps;
 use adit_fs::{BlobId, OpenFile};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Open files of a session at most.
@@ -23,9 +24,7 @@ pub(crate) struct Files {
     first_use: u32,
     places: Vec<Place>,
     free: Vec<u32>,
-    /// POSIX owners that locked ranges of a file, as the file system knows them. They outlive a
-    /// descriptor and go with the session.
-    lock_owners: HashSet<(BlobId, u64)>,
+    lock_owners: LockOwners,
     /// No more files: the session has ended.
     ended: bool,
 }
@@ -73,12 +72,51 @@ impl Tabled {
     }
 }
 
+/// By file, the POSIX owners that locked ranges of it, as the file system knows them. They outlive a
+/// descriptor and go with the session.
+#[derive(Debug, Default)]
+pub(crate) struct LockOwners {
+    of_file: HashMap<BlobId, HashSet<u64>>,
+    /// Of all files.
+    number: usize,
+}
+
+impl LockOwners {
+    fn contains(&self, id: BlobId, owner: u64) -> bool {
+        (self.of_file.get(&id)).is_some_and(|owners| owners.contains(&owner))
+    }
+
+    fn add(&mut self, id: BlobId, owner: u64) {
+        let is_new = self.of_file.entry(id).or_default().insert(owner);
+        self.number += usize::from(is_new);
+    }
+
+    fn remove(&mut self, id: BlobId, owner: u64) {
+        let Some(owners) = self.of_file.get_mut(&id) else {
+            return;
+        };
+        self.number -= usize::from(owners.remove(&owner));
+        if owners.is_empty() {
+            self.of_file.remove(&id);
+        }
+    }
+
+    fn forget(&mut self, id: BlobId) {
+        self.number -= self.of_file.remove(&id).map_or(0, |owners| owners.len());
+    }
+
+    /// By file.
+    pub(crate) fn into_files(self) -> impl Iterator<Item = (BlobId, HashSet<u64>)> {
+        self.of_file.into_iter()
+    }
+}
+
 /// What a session leaves behind.
 #[derive(Debug)]
 pub(crate) struct Left {
     /// Those that no other session has.
     pub(crate) files: Vec<Arc<OpenFile>>,
-    pub(crate) lock_owners: HashSet<(BlobId, u64)>,
+    pub(crate) lock_owners: LockOwners,
 }
 
 impl Files {
@@ -88,7 +126,7 @@ impl Files {
             first_use,
             places: Vec::new(),
             free: Vec::new(),
-            lock_owners: HashSet::new(),
+            lock_owners: LockOwners::default(),
             ended: false,
         }
     }
@@ -134,6 +172,7 @@ impl Files {
         }
         open.open.set_writer(self.session);
         (place.uses, place.file) = (uses, Some(open));
+        steps::note(self.free.len());
         self.free.retain(|free| *free != index);
         Ok(())
     }
@@ -152,6 +191,7 @@ impl Files {
 
     /// All of them, for another session. None: the session has ended.
     pub(crate) fn share(&mut self) -> Option<Vec<(u64, Tabled)>> {
+        steps::note(self.places.len());
         let places = self.places.iter_mut().enumerate();
         let shared = places.filter_map(|(index, place)| {
             let number = u64::from(place.uses) << 32 | index as u64;
@@ -162,34 +202,34 @@ impl Files {
 
     /// An owner locks ranges of a file. False: there are too many already.
     pub(crate) fn note_lock_owner(&mut self, id: BlobId, owner: u64) -> bool {
-        if self.lock_owners.contains(&(id, owner)) {
+        if self.lock_owners.contains(id, owner) {
             return true;
         }
-        let has_room = self.lock_owners.len() < OWNERS_MAX && !self.ended;
+        let has_room = self.lock_owners.number < OWNERS_MAX && !self.ended;
         if has_room {
-            self.lock_owners.insert((id, owner));
+            self.lock_owners.add(id, owner);
         }
         has_room
     }
 
     /// Is it an owner of this session's?
     pub(crate) fn is_lock_owner(&self, id: BlobId, owner: u64) -> bool {
-        self.lock_owners.contains(&(id, owner))
+        self.lock_owners.contains(id, owner)
     }
 
     /// All locks of the owner on it are gone.
     pub(crate) fn forget_lock_owner(&mut self, id: BlobId, owner: u64) {
-        self.lock_owners.remove(&(id, owner));
+        self.lock_owners.remove(id, owner);
     }
 
     /// Nobody has the file open any more, so there is no lock on it.
     pub(crate) fn forget_locks(&mut self, id: BlobId) {
-        self.lock_owners.retain(|(of, _)| *of != id);
+        self.lock_owners.forget(id);
     }
 
     /// Has it locked ranges for POSIX owners?
     pub(crate) fn has_lock_owners(&self) -> bool {
-        !self.lock_owners.is_empty()
+        self.lock_owners.number > 0
     }
 
     /// Takes a file out.
@@ -203,6 +243,7 @@ impl Files {
     /// The session has ended: takes all of them, and takes no more.
     pub(crate) fn end(&mut self) -> Left {
         self.ended = true;
+        steps::note(self.places.len());
         self.free.clear();
         let places = self.places.drain(..);
         Left {
@@ -213,20 +254,23 @@ impl Files {
 
     /// Is an inode with this blob open here?
     pub(crate) fn has_open(&self, id: BlobId) -> bool {
-        let mut files = self.places.iter().filter_map(|place| place.file.as_ref());
-        files.any(|file| file.open.blob_id() == id)
+        self.each().any(|file| file.open.blob_id() == id)
     }
 
     /// Number of files whose mapped memory it holds.
     pub(crate) fn mapped(&self) -> usize {
-        let files = self.places.iter().filter_map(|place| place.file.as_ref());
-        files.filter(|file| file.open.maps()).count()
+        self.each().filter(|file| file.open.maps()).count()
     }
 
     /// Number of files with a tail.
     pub(crate) fn tails(&self) -> usize {
-        let files = self.places.iter().filter_map(|place| place.file.as_ref());
-        files.filter(|file| file.open.tail().is_some()).count()
+        let with_tail = |file: &&Tabled| file.open.tail().is_some();
+        self.each().filter(with_tail).count()
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Tabled> {
+        steps::note(self.places.len());
+        self.places.iter().filter_map(|place| place.file.as_ref())
     }
 
     /// Has another session this open file, too?

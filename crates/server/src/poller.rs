@@ -27,7 +27,7 @@ use adit_base::fork::Registered;
 use adit_base::patience::Patience;
 use adit_base::simulation::{Bug, planted};
 use adit_base::thread::spawn_without_signals;
-use adit_base::{Errno, Error, Result, from_rustix, numbers};
+use adit_base::{Errno, Error, Result, from_rustix, numbers, steps};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::getpriority_process;
@@ -311,7 +311,9 @@ impl Polled {
             let slot = (self.next + ahead) % u64::BITS;
             self.waiting &= !(1 << slot);
             self.next = (slot + 1) % u64::BITS;
-            if let Err(error) = serve::begin(&self.session, slot as usize, begun) {
+            let was_begun = serve::begin(&self.session, slot as usize, begun);
+            steps::end_turn();
+            if let Err(error) = was_begun {
                 if let Some(omitted) = notices::ENDS.next() {
                     let (pid, uid) = (self.session.peer.pid, self.session.peer.uid);
                     let volume = &self.session.volume.name;

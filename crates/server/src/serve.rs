@@ -861,6 +861,8 @@ async fn close_each(fs: &Fs, files: &[Arc<OpenFile>], is_handed_over: bool) {
             }
             false => fs.close(file).await,
         };
+        // A session may have thousands of them.
+        fs.store().reactor().yield_now().await;
     }
 }
 
@@ -878,10 +880,11 @@ fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
         let _under_way = under_way;
         close_each(fs, &left.files, is_handed_over).await;
         // Last: a lock that waited for one of these files may have been granted meanwhile.
-        for (id, owner) in left.lock_owners {
+        for (id, owners) in left.lock_owners.into_files() {
             if !planted(Bug::SurvivingLock) {
-                fs.release_locks_of(id, owner);
+                fs.release_locks_of(id, &owners);
             }
+            fs.store().reactor().yield_now().await;
         }
         Ok(())
     });

@@ -17,7 +17,7 @@ use adit_base::fork::Registered;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, Credentials, OpenFile};
+use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
 use adit_store::cache::PublishedFrames;
 use adit_wire::calls::SessionState;
@@ -193,21 +193,21 @@ impl Session {
         &self.collected
     }
 
-    /// A slot's message begins to wait for a lock of this inode, until the value is dropped. None:
+    /// A slot's message begins to wait for a lock of this file, until the value is dropped. None:
     /// too many locks of this session wait, which could leave no slot for the message that releases
     /// one.
     pub(crate) fn begin_lock_wait(
         self: &Arc<Self>,
         slot: usize,
         message: u64,
-        inode: BlobId,
+        open: &Arc<OpenFile>,
     ) -> Option<LockWait> {
         let mut waits = self.lock_waits();
         (waits.len() < LOCK_WAITS_MAX).then(|| {
             waits.push(Waiting {
                 slot,
                 message,
-                inode,
+                open: open.clone(),
             });
             LockWait {
                 session: self.clone(),
@@ -223,15 +223,15 @@ impl Session {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message waits for no lock any more, whether it has begun or will. Answers the inode for
+    /// A message waits for no lock any more, whether it has begun or will. Answers the file for
     /// whose lock it waits now, if it does. `EINVAL`: there is no such slot.
-    pub(crate) fn withdraw(&self, slot: u32, message: u64) -> Result<Option<BlobId>> {
+    pub(crate) fn withdraw(&self, slot: u32, message: u64) -> Result<Option<Arc<OpenFile>>> {
         let withdrawn = self.withdrawn.get(slot as usize).ok_or(Errno::INVAL)?;
         // Not that of an earlier message, which comes late.
         withdrawn.fetch_max(message, Ordering::AcqRel);
         let waits = self.lock_waits();
         let is_it = |of: &&Waiting| of.slot == slot as usize && of.message == message;
-        Ok(waits.iter().find(is_it).map(|of| of.inode))
+        Ok(waits.iter().find(is_it).map(|of| of.open.clone()))
     }
 
     /// Was the message withdrawn?
@@ -506,7 +506,7 @@ impl Drop for Reclaim {
 struct Waiting {
     slot: usize,
     message: u64,
-    inode: BlobId,
+    open: Arc<OpenFile>,
 }
 
 /// A slot's message waits for a lock, as long as it lives.

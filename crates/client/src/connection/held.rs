@@ -175,9 +175,9 @@ impl Held {
             Flock::NUMBER => {
                 held.flock = match (held.flock, Flock::decode(call).map(|call| call.operation)) {
                     (Some(_), Some(FlockOperation::Shared { .. })) => Some(LockMode::Shared),
-                    // While it waits, it has none; without waiting it keeps what it has.
-                    (mode, Some(FlockOperation::Exclusive { wait })) => {
-                        mode.filter(|mode| !wait || *mode == LockMode::Exclusive)
+                    // A conversion first releases what it has.
+                    (mode, Some(FlockOperation::Exclusive { .. })) => {
+                        mode.filter(|mode| *mode == LockMode::Exclusive)
                     }
                     _ => None,
                 };
@@ -506,7 +506,7 @@ mod tests {
         held.note(Flock::NUMBER, 1, &shared);
         let at_once = flock(FlockOperation::Exclusive { wait: false });
         held.begin(Flock::NUMBER, 1, &at_once);
-        assert_eq!(mode(&held), Some(LockMode::Shared), "it may stay as it is");
+        assert_eq!(mode(&held), None, "a conversion releases it first");
         held.begin(Flock::NUMBER, 1, &flock(FlockOperation::Unlock));
         assert_eq!(mode(&held), None);
 

@@ -83,7 +83,10 @@ impl Fs {
                 next => next?,
             };
             match next {
-                Some(next) if !full => from = next,
+                Some(next) if !full => {
+                    from = next;
+                    self.store.reactor().yield_now().await;
+                }
                 _ if directory.flags().contains(OpenFlags::NOATIME) => return Ok(()),
                 _ => return self.note_access(id).await,
             }

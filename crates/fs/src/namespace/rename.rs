@@ -14,8 +14,9 @@ use adit_store::pages::Stop;
 use adit_store::{BlobId, SyncKind, Transaction};
 use bumpalo::Bump;
 
-/// The deepest directory into which a rename moves another directory.
-const DEPTH_MAX: usize = 1 << 16;
+/// The deepest directory into which a rename moves another directory: deeper ones have no path of
+/// [`PATH_BYTES_MAX`], and others wait while the rename walks up to the root.
+const DEPTH_MAX: usize = PATH_BYTES_MAX.div_ceil(2);
 
 impl Fs {
     /// Renames. A target is replaced atomically, after write-back of the source's data.
@@ -155,10 +156,13 @@ impl<'p> Plan<'p> {
         {
             return Err(Errno::NOTDIR.into());
         }
-        if is_directory(source) && is_inside(transaction, fs, new.parent, source.0)? {
+        let other_parent = old.parent != new.parent;
+        if other_parent && is_directory(source) && is_inside(transaction, fs, new.parent, source.0)?
+        {
             return Err(Errno::INVAL.into());
         }
         if let Some(other) = other
+            && other_parent
             && is_directory(other)
             && other.0 != source.0
             && is_inside(transaction, fs, old.parent, other.0)?
@@ -363,6 +367,6 @@ fn is_inside(
             return Err(Error::with(Errno::UCLEAN, what).into());
         }
     }
-    let what = "walk up to the root: the directory is more than 65,535 levels deep";
+    let what = "walk up to the root: the directory is more than 2,048 levels deep";
     Err(Error::with(Errno::NAMETOOLONG, what).into())
 }

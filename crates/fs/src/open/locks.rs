@@ -2,13 +2,14 @@
 //!
 //! Invariants of a [`Table`]: one owner's locks are disjoint, and merged where they touch and have
 //! one mode; of two overlapping locks of different owners none is exclusive. The two kinds of locks
-//! are independent, as on Linux: an inode has a table of each. A waiter looks again whenever a lock
-//! was given back or a descriptor closed.
+//! are independent, as on Linux: an inode has a table of each. Each change that may let a waiter in
+//! is told to the table's [`Queue`].
 
+use super::waits::Queue;
 use crate::types::LockMode;
-use adit_base::{Errno, Result};
-use adit_reactor::sync::Event;
+use adit_base::{Errno, Result, steps};
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 /// Most locks of one inode and kind; ENOLCK beyond.
 pub const LOCKS_MAX: usize = 4096;
@@ -44,7 +45,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    fn overlaps(&self, first: u64, last: u64) -> bool {
+    pub(super) fn overlaps(&self, first: u64, last: u64) -> bool {
         self.first <= last && first <= self.last
     }
 
@@ -54,29 +55,86 @@ impl Lock {
     }
 }
 
-/// The locks of one kind on an inode, in no order.
+/// The locks of one kind on an inode.
 #[derive(Default)]
-pub(crate) struct Table(pub(super) RefCell<Vec<Lock>>);
+pub(crate) struct Table {
+    /// In no order.
+    held: RefCell<Vec<Lock>>,
+    pub(super) queue: Queue,
+}
 
 impl Table {
     /// The first lock that excludes `wanted`.
     pub(crate) fn blocker(&self, wanted: &Lock) -> Option<Lock> {
-        let held = self.0.borrow();
+        let held = self.held.borrow();
+        steps::note(held.len());
         let blockers = held.iter().filter(|held| held.excludes(wanted));
         blockers.min_by_key(|held| held.first).copied()
     }
 
+    /// Takes a lock, in place of its holder's locks there. Answers the lock that excludes it, if
+    /// there is one; ENOLCK if there would be too many.
+    pub(crate) fn take(&self, wanted: &Lock) -> Result<Option<Lock>> {
+        let blocker = self.blocker(wanted);
+        if blocker.is_none() {
+            let Lock { holder, mode, .. } = *wanted;
+            self.replace(holder, Some(mode), wanted.first, wanted.last)?;
+        }
+        Ok(blocker)
+    }
+
     /// Locks a range for its holder in this mode, or releases it (None), without a look at other
-    /// holders' locks. Returns whether locks were released, or may have been; ENOLCK if there would
-    /// be too many.
+    /// holders' locks. ENOLCK if there would be too many.
     pub(crate) fn replace(
         &self,
         holder: Holder,
         mode: Option<LockMode>,
         first: u64,
         last: u64,
-    ) -> Result<bool> {
-        let mut held = self.0.borrow_mut();
+    ) -> Result<()> {
+        if self.put(holder, mode, first, last)? {
+            self.queue.release(|of| *of == holder, first, last);
+        }
+        Ok(())
+    }
+
+    /// Releases all locks of a holder. (No lock is split, so it cannot fail.)
+    pub(crate) fn release(&self, holder: Holder) {
+        let _ = self.replace(holder, None, 0, LAST_BYTE);
+    }
+
+    /// Releases all locks of several POSIX owners.
+    pub(crate) fn release_owners(&self, owners: &HashSet<u64>) {
+        let is_of = |of: &Holder| matches!(of, Holder::Posix { id, .. } if owners.contains(id));
+        let mut held = self.held.borrow_mut();
+        let before = held.len();
+        steps::note(before);
+        held.retain(|lock| !is_of(&lock.holder));
+        if held.len() < before {
+            drop(held);
+            self.queue.release(is_of, 0, LAST_BYTE);
+        }
+    }
+
+    /// The mode in which a holder has the first byte.
+    pub(crate) fn mode(&self, holder: Holder) -> Option<LockMode> {
+        let held = self.held.borrow();
+        steps::note(held.len());
+        let mut own = held.iter().filter(|lock| lock.holder == holder);
+        own.find(|lock| lock.first == 0).map(|lock| lock.mode)
+    }
+
+    /// A descriptor is closed: its locks are released, and those that wait through it look whether
+    /// it is open.
+    pub(crate) fn close(&self, descriptor: u64) {
+        self.release(Holder::Descriptor(descriptor));
+        self.queue.ask(descriptor);
+    }
+
+    /// Changes what the holder has. True: it has less of something than before.
+    fn put(&self, holder: Holder, mode: Option<LockMode>, first: u64, last: u64) -> Result<bool> {
+        let mut held = self.held.borrow_mut();
+        steps::note(held.len());
         let joins = |lock: &Lock| {
             Some(lock.mode) == mode && lock.overlaps(first.saturating_sub(1), last + 1)
         };
@@ -85,6 +143,7 @@ impl Table {
         let (mut merged_first, mut merged_last) = (first, last);
         let mut rest = Vec::new();
         let mut removed = 0;
+        let mut has_less = false;
         for lock in held.iter().filter(|lock| affected(lock)) {
             removed += 1;
             if joins(lock) {
@@ -92,6 +151,7 @@ impl Table {
                 merged_last = merged_last.max(lock.last);
                 continue;
             }
+            has_less |= mode != Some(LockMode::Exclusive);
             if lock.first < first {
                 let last = first - 1;
                 rest.push(Lock { last, ..*lock });
@@ -122,7 +182,8 @@ impl Table {
         };
         debug_assert!(rest.iter().all(is_sound), "one owner's locks are disjoint");
         held.extend(rest);
-        Ok(removed > 0)
+        debug_assert!(held.len() <= LOCKS_MAX, "a bounded table");
+        Ok(has_less)
     }
 }
 
@@ -132,44 +193,18 @@ pub(crate) struct Locks {
     /// Of `flock`; each covers everything.
     pub(crate) whole: Table,
     pub(crate) ranges: Table,
-    pub(crate) released: Event,
 }
 
 impl Locks {
-    /// Takes a lock unless another one excludes it.
-    pub(crate) fn take(&self, table: &Table, wanted: &Lock) -> Result<bool> {
-        if table.blocker(wanted).is_some() {
-            return Ok(false);
-        }
-        let Lock { holder, mode, .. } = *wanted;
-        self.replace(table, holder, Some(mode), wanted.first, wanted.last)?;
-        Ok(true)
-    }
-
-    pub(crate) fn replace(
-        &self,
-        table: &Table,
-        holder: Holder,
-        mode: Option<LockMode>,
-        first: u64,
-        last: u64,
-    ) -> Result<()> {
-        if table.replace(holder, mode, first, last)? {
-            self.released.notify_all();
-        }
-        Ok(())
-    }
-
-    /// Releases all locks of a holder. (No lock is split, so it cannot fail.)
-    pub(crate) fn release(&self, table: &Table, holder: Holder) {
-        let _ = self.replace(table, holder, None, 0, LAST_BYTE);
-    }
-
-    /// A descriptor is closed: its locks are released, and its waiters check again whether it is
-    /// open.
+    /// A descriptor is closed.
     pub(crate) fn close(&self, descriptor: u64) {
-        self.release(&self.whole, Holder::Descriptor(descriptor));
-        self.release(&self.ranges, Holder::Descriptor(descriptor));
-        self.released.notify_all();
+        self.whole.close(descriptor);
+        self.ranges.close(descriptor);
+    }
+
+    /// Those that wait through a descriptor look whether they are to end.
+    pub(crate) fn ask(&self, descriptor: u64) {
+        self.whole.queue.ask(descriptor);
+        self.ranges.queue.ask(descriptor);
     }
 }

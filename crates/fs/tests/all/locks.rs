@@ -542,3 +542,195 @@ proptest! {
         }
     }
 }
+
+/// A POSIX owner, and the lock that it waits for.
+struct Waiter {
+    owner: usize,
+    /// The descriptor through which it waits.
+    file: usize,
+    lock: RangeLock,
+    wait: Handle<()>,
+}
+
+/// Owners that wait for locks, and each byte's mode for each owner.
+struct Queueing {
+    locked: Locked,
+    held: Model,
+    waiters: Vec<Waiter>,
+}
+
+impl Queueing {
+    fn bytes(lock: &RangeLock) -> std::ops::Range<usize> {
+        let first = lock.offset as usize;
+        match lock.len_bytes {
+            0 => first..BYTES,
+            len => first..first + len as usize,
+        }
+    }
+
+    /// Notes the waits that have ended. EDEADLK only where a circle of waits would be closed.
+    fn look(&mut self) -> Result<(), TestCaseError> {
+        let mut failed = Vec::new();
+        let mut at = 0;
+        while let Some(waiter) = self.waiters.get_mut(at) {
+            let Some(done) = waiter.wait.poll_once() else {
+                at += 1;
+                continue;
+            };
+            let waiter = self.waiters.remove(at);
+            let bytes = Queueing::bytes(&waiter.lock);
+            match done {
+                Ok(()) => self.held.0[waiter.owner][bytes].fill(Some(waiter.lock.mode)),
+                Err(error) => {
+                    prop_assert_eq!(error.errno(), Errno::DEADLK);
+                    failed.push((waiter.owner, waiter.lock));
+                }
+            }
+        }
+        for (owner, lock) in failed {
+            prop_assert!(self.reaches(owner, &lock), "{owner} is in no circle");
+        }
+        Ok(())
+    }
+
+    fn blockers(&self, owner: usize, lock: &RangeLock) -> Vec<usize> {
+        let is_blocker = |other: &usize| {
+            let held = &self.held.0[*other][Queueing::bytes(lock)];
+            *other != owner
+                && held
+                    .iter()
+                    .flatten()
+                    .any(|held| *held == LockMode::Exclusive || lock.mode == LockMode::Exclusive)
+        };
+        (0..self.held.0.len()).filter(is_blocker).collect()
+    }
+
+    /// Would the owner wait for itself, directly or through others?
+    fn reaches(&self, owner: usize, lock: &RangeLock) -> bool {
+        let mut reached = self.blockers(owner, lock);
+        let mut next = 0;
+        while let Some(at) = reached.get(next).copied() {
+            next += 1;
+            for waiter in self.waiters.iter().filter(|waiter| waiter.owner == at) {
+                for blocker in self.blockers(at, &waiter.lock) {
+                    if !reached.contains(&blocker) {
+                        reached.push(blocker);
+                    }
+                }
+            }
+        }
+        reached.contains(&owner)
+    }
+
+    /// Nobody waits for a lock that is free, and not all of some owners wait for each other alone.
+    fn check(&self) -> Result<(), TestCaseError> {
+        let blockers = |waiter: &Waiter| self.blockers(waiter.owner, &waiter.lock);
+        for waiter in &self.waiters {
+            prop_assert!(
+                !blockers(waiter).is_empty(),
+                "{} waits for nobody",
+                waiter.owner
+            );
+        }
+        let mut stuck: Vec<usize> = self.waiters.iter().map(|waiter| waiter.owner).collect();
+        loop {
+            let before = stuck.len();
+            let keeps = |waiter: &&Waiter| {
+                let among = |of: &usize| stuck.contains(of);
+                among(&waiter.owner) && blockers(waiter).iter().all(among)
+            };
+            stuck = self
+                .waiters
+                .iter()
+                .filter(keeps)
+                .map(|waiter| waiter.owner)
+                .collect();
+            if stuck.len() == before {
+                break;
+            }
+        }
+        prop_assert!(stuck.is_empty(), "{stuck:?} wait for each other for ever");
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Each release lets in whom it concerns, in whatever order locks were taken and waited for,
+    /// waits that end in between included.
+    #[test]
+    fn nobody_waits_for_a_lock_that_is_free_or_in_a_circle(steps in steps(5)) {
+        let mut queue = Queueing {
+            locked: Locked::new(steps.len() + 1),
+            held: Model::default(),
+            waiters: Vec::new(),
+        };
+        for (at, step) in steps.iter().enumerate() {
+            let owner = step.owner;
+            let lock = RangeLock::new(
+                posix(owner as u64),
+                step.mode.unwrap_or(Shared),
+                step.first as u64,
+                step.len as u64,
+            );
+            let waits = queue.waiters.iter().position(|waiter| waiter.owner == owner);
+            match (waits, step.mode) {
+                // Its wait ends: its descriptor is closed.
+                (Some(waits), _) if step.ask_only => {
+                    let waiter = queue.waiters.remove(waits);
+                    queue.locked.volume.close(&queue.locked.files[waiter.file]).unwrap();
+                    let done = waiter.wait.wait();
+                    prop_assert_eq!(done.unwrap_err().errno(), Errno::BADF);
+                }
+                (_, None) => {
+                    let unset = queue.locked.unset(0, lock.owner, lock.offset, lock.len_bytes);
+                    unset.unwrap();
+                    queue.held.0[owner][step.bytes()].fill(None);
+                }
+                (Some(_), _) => {}
+                (None, Some(_)) => {
+                    // A descriptor of its own, so that its wait can end alone.
+                    let file = at + 1;
+                    let wait = queue.locked.waiting(file, lock);
+                    queue.waiters.push(Waiter { owner, file, lock, wait });
+                }
+            }
+            // Grants follow each other, one a turn.
+            for _ in 0..3 * steps.len() {
+                queue.look()?;
+                queue.locked.volume.run(|_| async { Ok(()) }).unwrap();
+            }
+            queue.check()?;
+        }
+    }
+
+    /// With a lock that can't be had at once the one to be converted is gone, as in the kernel: two
+    /// that convert in a loop, without waiting, kept each other out for ever.
+    #[test]
+    fn whole_locks_convert_as_the_kernels_do(
+        steps in proptest::collection::vec((0..DESCRIPTORS, 0..3), 1..60)
+    ) {
+        use adit_fs::FlockOperation;
+        let locked = Locked::new(DESCRIPTORS);
+        let temporary = tempfile::NamedTempFile::new().unwrap();
+        let open = || std::fs::File::options().read(true).write(true).open(temporary.path());
+        let files: Vec<_> = (0..DESCRIPTORS).map(|_| open().unwrap()).collect();
+        let wait = false;
+        for (at, operation) in steps {
+            let (here, there) = match operation {
+                0 => (FlockOperation::Shared { wait }, libc::LOCK_SH),
+                1 => (FlockOperation::Exclusive { wait }, libc::LOCK_EX),
+                _ => (FlockOperation::Unlock, libc::LOCK_UN),
+            };
+            let file = &locked.files[at];
+            let here = locked.volume.run(|fs| fs.flock(file, here));
+            // SAFETY: a valid descriptor.
+            let there = match unsafe { libc::flock(files[at].as_raw_fd(), there | libc::LOCK_NB) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+            };
+            prop_assert_eq!(here.map_err(|errno| errno.raw()), there);
+        }
+    }
+}

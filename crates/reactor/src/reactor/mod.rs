@@ -28,6 +28,7 @@ use std::time::Duration;
 use adit_base::Error;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
+use adit_base::steps;
 use adit_block::{Completion, Device, Doorbell, Queue, Request};
 
 use crate::driver::DeferredWakeups;
@@ -254,6 +255,7 @@ impl Reactor {
             unsafe { (task.vtable.poll)(task.data, self, &mut context) }
         };
         self.current.set(TaskId::NONE);
+        steps::end_turn();
         match polled {
             Polled::Done => {
                 self.tasks.borrow_mut().remove(id);

@@ -8,6 +8,7 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{FlockOperation, LockOwner, OpenFile, RangeLock};
 use adit_wire::calls::*;
 use adit_wire::value::Value;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// A lock waits until it is withdrawn, and until its file is closed at the latest, by the session's
@@ -86,7 +87,7 @@ pub(super) fn lock_call(
         return Ok(());
     }
     let (slot, message) = (ticket.slot, ticket.message);
-    let begin_wait = || session.begin_lock_wait(slot, message, open.blob_id());
+    let begin_wait = || session.begin_lock_wait(slot, message, &open);
     let waiting = waits.then(begin_wait).flatten();
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
@@ -107,7 +108,7 @@ pub(super) fn lock_call(
                     // While it waited, the session may have released its owner, or ended.
                     && !session.files().note_lock_owner(open.blob_id(), id)
                 {
-                    fs.release_locks_of(open.blob_id(), id);
+                    fs.release_locks_of(open.blob_id(), &HashSet::from([id]));
                     done = Err(Errno::NOLCK.into());
                 }
                 if planted(Bug::GrantedWithdrawn) && session.is_withdrawn(slot, message) {
@@ -147,8 +148,8 @@ pub(super) fn withdraw(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Resul
     let Withdraw { slot, message } = decoded.1;
     let session = ticket.session.clone();
     let allowed = rights::check(&session, &decoded);
-    let inode = match allowed.and_then(|()| session.withdraw(slot, message)) {
-        Ok(Some(inode)) => inode,
+    let open = match allowed.and_then(|()| session.withdraw(slot, message)) {
+        Ok(Some(open)) => open,
         Ok(None) => {
             ticket.finish_with_value(Ok(()));
             return Ok(());
@@ -158,10 +159,10 @@ pub(super) fn withdraw(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Resul
             return Ok(());
         }
     };
-    // It asks again then, and finds that it was withdrawn: both are operations of one worker.
+    // The wait asks then, and finds that it was withdrawn: both are operations of one worker.
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
-        fs.wake_lock_waiters(inode);
+        fs.ask_lock_waiters(&open);
         ticket.finish_with_value(Ok(()));
         Ok(())
     }));

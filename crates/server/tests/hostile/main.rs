@@ -13,6 +13,7 @@ mod resuming;
 mod rig;
 mod shares;
 mod tails;
+mod turns;
 
 use rig::{Rig, alone};
 
@@ -175,4 +176,30 @@ fn a_greedy_session_leaves_others_their_share() {
 #[test]
 fn a_long_call_leaves_others_their_share() {
     attack(&[shares::greedy_with_copies, shares::greedy_with_writes]);
+}
+
+#[test]
+fn no_session_chooses_how_long_others_wait() {
+    if cfg!(not(debug_assertions)) {
+        return adit_skip::skip("only a build with debug assertions counts steps");
+    }
+    let _alone = alone();
+    let rig = Rig::here();
+    let attacks: [fn(&Rig); 9] = [
+        turns::locks,
+        turns::waiters,
+        turns::ends,
+        turns::names,
+        turns::depth,
+        turns::extents,
+        turns::content,
+        turns::attributes,
+        turns::mapped,
+    ];
+    for attack in attacks {
+        turns::begin(&rig);
+        attack(&rig);
+        rig.is_unharmed();
+    }
+    rig.end();
 }

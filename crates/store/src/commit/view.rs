@@ -10,7 +10,7 @@ use crate::metadata::pages::{PagesRead, Stop};
 use crate::metadata::slot_page::absurdities;
 use crate::metadata::space::PageState;
 use crate::state::Store;
-use adit_base::{Errno, Error, SECTOR_BYTES};
+use adit_base::{Errno, Error, SECTOR_BYTES, steps};
 use std::ops::Range;
 use zerocopy::FromBytes;
 
@@ -71,6 +71,7 @@ pub(super) trait Staged: PagesRead {
 }
 
 pub(super) fn resident(store: &Store, page: u64, kind: PageKind) -> Result<&Page, Stop> {
+    steps::note(1);
     let frame = store.cache.find_fetching(FrameKey::meta(page), 0);
     let frame = loaded(store, page, kind, frame)?;
     Ok(store.cache.page(frame))
@@ -126,6 +127,7 @@ pub(super) fn slot_at<'p>(
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }
+    steps::note(1);
     let frame = store.cache.find_fetching(FrameKey::meta(page), offset);
     let index = address % SLOTS_PER_PAGE;
     // The frame goes when the page is freed.

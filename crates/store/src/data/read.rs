@@ -12,7 +12,7 @@ use crate::format::PageKind;
 use crate::metadata::extents::{Extent, Mapping};
 use crate::state::{ColdFuture, InFlight, Store};
 use adit_base::breakdown::{self, Layer};
-use adit_base::{Error, PAGE_BYTES, Result, memory};
+use adit_base::{Error, PAGE_BYTES, Result, memory, steps};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
 use std::io::IoSliceMut;
@@ -125,6 +125,7 @@ impl Store {
             let within = (at % PAGE_BYTES as u64) as usize;
             let count = (PAGE_BYTES - within).min(len - done);
             let page = (at / PAGE_BYTES as u64) as u32;
+            steps::note(1);
             let source = self.source_ahead(blob, page, end_page - page, &mut missed);
             match source.await? {
                 Source::Frame(frame) => {

@@ -8,10 +8,12 @@ use crate::blob::Blob;
 use crate::cache::FrameFlags;
 use crate::metadata::extents::Mapping;
 use crate::state::Store;
-use adit_base::{Errno, PAGE_BYTES, Result};
+use adit_base::{Errno, PAGE_BYTES, Result, steps};
 use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// A file may have millions of extents: after so many runs others have a turn.
+const RUNS_PER_TURN: u32 = 64;
 
 /// What to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +38,12 @@ impl Store {
         }
         let dirty = self.dirty_pages(blob);
         let mut page = from / PAGE;
+        let mut runs = 0_u32;
         while page * PAGE < size {
+            runs += 1;
+            if runs.is_multiple_of(RUNS_PER_TURN) {
+                self.reactor.yield_now().await;
+            }
             let (found, end) = self.run_at(blob, &dirty, page).await?;
             if found == sought {
                 return Ok(from.max(page * PAGE));
@@ -54,6 +61,7 @@ impl Store {
     /// Pages whose data is in the cache only, ascending.
     pub(crate) fn dirty_pages(&self, blob: &Blob) -> Vec<u32> {
         let mut listed = blob.dirty.borrow_mut();
+        steps::note(listed.len());
         listed.sort_unstable();
         listed.dedup();
         let is_dirty = |page: &u32| {

@@ -16,7 +16,7 @@ use crate::metadata::extents::Mapping;
 use crate::state::{ColdFuture, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
-use adit_base::{Errno, Error, PAGE_BYTES, Result, granules, memory};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, granules, memory, steps};
 use std::io::IoSlice;
 use std::rc::Rc;
 
@@ -202,6 +202,7 @@ impl Store {
                 promise.turn = 0;
             }
             promise.turn += 1;
+            steps::note(1);
             let at = offset + done as u64;
             let within = (at % PAGE) as usize;
             let count = (PAGE_BYTES - within).min(data.len() - done);

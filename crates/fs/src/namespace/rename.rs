@@ -367,6 +367,6 @@ fn is_inside(
             return Err(Error::with(Errno::UCLEAN, what).into());
         }
     }
-    let what = "walk up to the root: the directory is more than 2,048 levels deep";
+    let what = "walk up to the root: the directory is more than 2,047 levels deep";
     Err(Error::with(Errno::NAMETOOLONG, what).into())
 }

@@ -49,6 +49,12 @@ impl Locked {
         (self.volume).waiting(async move |fs| fs.lock_range(&file, &lock, true).await)
     }
 
+    /// A lock that is waited for, if another one excludes it.
+    fn begun(&self, file: usize, lock: RangeLock) -> Handle<()> {
+        let file = self.files[file].clone();
+        (self.volume.engine).spawn(move |fs| async move { fs.lock_range(&file, &lock, true).await })
+    }
+
     fn unset(&self, file: usize, owner: LockOwner, offset: u64, len_bytes: u64) -> Answer<()> {
         let file = &self.files[file];
         self.volume
@@ -559,6 +565,15 @@ struct Queueing {
     waiters: Vec<Waiter>,
 }
 
+impl Drop for Queueing {
+    /// The volume's end waits for all operations.
+    fn drop(&mut self) {
+        for waiter in &self.waiters {
+            let _ = self.locked.volume.close(&self.locked.files[waiter.file]);
+        }
+    }
+}
+
 impl Queueing {
     fn bytes(lock: &RangeLock) -> std::ops::Range<usize> {
         let first = lock.offset as usize;
@@ -692,7 +707,7 @@ proptest! {
                 (None, Some(_)) => {
                     // A descriptor of its own, so that its wait can end alone.
                     let file = at + 1;
-                    let wait = queue.locked.waiting(file, lock);
+                    let wait = queue.locked.begun(file, lock);
                     queue.waiters.push(Waiter { owner, file, lock, wait });
                 }
             }

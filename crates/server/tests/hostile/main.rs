@@ -203,3 +203,13 @@ fn no_session_chooses_how_long_others_wait() {
     }
     rig.end();
 }
+
+/// `cargo test --release -p adit-server --test hostile -- --ignored --nocapture speed`
+#[test]
+#[ignore = "measures time"]
+fn speed_beside_long_turns() {
+    let _alone = alone();
+    let rig = Rig::here();
+    turns::times(&rig);
+    rig.end();
+}

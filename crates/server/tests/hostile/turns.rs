@@ -10,6 +10,9 @@ use adit_fs::{
 use adit_wire::calls::*;
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::value::Value;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Most steps of a turn.
 const TURN_STEPS_MAX: usize = 10_000;
@@ -391,4 +394,126 @@ fn report(peer: &mut Peer, what: &str) {
 /// Steps of other attacks don't count.
 pub(crate) fn begin(_: &Rig) {
     let _ = steps::take_most();
+}
+
+/// Median time of a synced write of an honest session, while `attack` goes on in another one.
+fn synced_write_us(rig: &Rig, attack: impl FnMut(&mut Peer) + Send) -> f64 {
+    let stop = AtomicBool::new(false);
+    let mut honest = Peer::begin(&rig.socket());
+    let file = honest.create("/honest");
+    let mut attack = attack;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut peer = Peer::begin(&rig.socket());
+            while !stop.load(Ordering::Relaxed) {
+                attack(&mut peer);
+            }
+        });
+        let mut times: Vec<Duration> = Vec::new();
+        for _ in 0..2000 {
+            let begin = Instant::now();
+            honest.fill(0, b"honest");
+            let (len, offset, flags) = (6, 0, WriteFlags::SYNC_DATA);
+            let write = Message::Write {
+                file,
+                len,
+                offset,
+                flags,
+            };
+            assert_eq!(honest.ask(0, write).expect("written").errno, 0);
+            times.push(begin.elapsed());
+        }
+        stop.store(true, Ordering::Relaxed);
+        times.sort();
+        times[times.len() / 2].as_secs_f64() * 1e6
+    })
+}
+
+/// An honest synced write beside a session that repeats what takes the longest turns.
+pub(crate) fn times(rig: &Rig) {
+    locks(rig);
+    depth(rig);
+    extents_that_stay(rig);
+    let quiet = synced_write_us(rig, |_| std::thread::sleep(Duration::from_millis(1)));
+    println!("alone: {quiet:.1} us");
+    let beside = |what: &str, attack: &mut (dyn FnMut(&mut Peer) + Send)| {
+        let beside = synced_write_us(rig, attack);
+        println!(
+            "beside {what}: {beside:.1} us, {:.1} times as long",
+            beside / quiet
+        );
+        assert!(
+            beside < 20.0 * quiet,
+            "beside {what}: {beside} us, alone {quiet} us"
+        );
+    };
+    let mut holder = Peer::begin(&rig.socket());
+    let held = holder.create("/locks");
+    for id in 0..adit_fs::LOCKS_MAX as u64 - 100 {
+        lock(&mut holder, held, byte(id, 2 * id));
+    }
+    let mut files = HashMap::new();
+    beside("locks", &mut |peer| {
+        let file = *files
+            .entry("locks")
+            .or_insert_with(|| peer.create("/locks"));
+        lock(peer, file, byte(9999, 1_000_000));
+        let owner_id = 9999;
+        peer.call(0, file, ReleaseLocks { owner_id })
+            .expect("released");
+    });
+    // Two owners share what all others wait for, and release it in turn.
+    let shared = |id| RangeLock::new(posix(id), LockMode::Shared, 0, 0);
+    let mut sharer = Peer::begin(&rig.socket());
+    let file = sharer.create("/shared");
+    lock(&mut sharer, file, shared(1));
+    lock(&mut sharer, file, shared(2));
+    let waiting: Vec<Peer> = (0..16).map(|_| Peer::begin(&rig.socket())).collect();
+    let waiting = waiting.into_iter().map(|mut peer| {
+        let file = peer.create("/shared");
+        for slot in 1..32 {
+            let lock = byte(slot as u64, slot as u64);
+            let bytes = LockRange { lock, wait: true }.encode();
+            peer.fill(slot, &bytes);
+            let (number, len) = (LockRange::NUMBER, bytes.len() as u32);
+            peer.submit(slot, Message::FileCall { number, file, len });
+        }
+        peer
+    });
+    let waiting: Vec<Peer> = waiting.collect();
+    let mut turn = 0;
+    beside("496 waiters", &mut |_| {
+        turn += 1;
+        let owner_id = 1 + turn % 2;
+        sharer
+            .call(0, file, ReleaseLocks { owner_id })
+            .expect("released");
+        lock(&mut sharer, file, shared(owner_id));
+    });
+    drop(waiting);
+    beside("paths", &mut |peer| {
+        let (place, follow) = (path(b"/two"), Follow::Yes);
+        let _ = peer.volume_call(0, Stat { place, follow });
+    });
+    beside("extents", &mut |peer| {
+        let file = *files
+            .entry("extents")
+            .or_insert_with(|| peer.create("/stays"));
+        assert_eq!(peer.call(0, file, NextData { offset: 0 }), Err(libc::ENXIO));
+    });
+}
+
+fn extents_that_stay(rig: &Rig) {
+    let mut peer = Peer::begin(&rig.socket());
+    let file = peer.create("/stays");
+    let flags = AllocateFlags::empty();
+    for number in 0..4000 {
+        let (offset, len_bytes) = (number * 8192, 4096);
+        let allocate = Allocate {
+            flags,
+            offset,
+            len_bytes,
+        };
+        peer.call(0, file, allocate).expect("allocated");
+    }
 }

@@ -12,6 +12,7 @@ pub mod fork;
 pub mod hash;
 pub mod held;
 mod labels;
+pub mod identity;
 pub mod limits;
 pub mod memory;
 pub mod numbers;

@@ -143,5 +143,5 @@ pub use serve::{ServeOptions, Server, ServerState, SessionState};
 pub use shared_mapping::SharedMapping;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
-pub use volume::Fork;
+pub use volume::{Fork, Moving};
 pub use volume::Volume;

@@ -13,7 +13,7 @@
 mod requests;
 
 use crate::connection::{
-    ADDRESS_PREFIX, Connection, Fork, NO_GENERATION, Opening, RemoteFile, Requests, connect,
+    ADDRESS_PREFIX, Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, connect,
 };
 use crate::inspect;
 use crate::options::{IoEngine, VolumeOptions};
@@ -257,6 +257,16 @@ impl OpenVolume {
                 Some(Fork::begin(connection))
             }
             _ => None,
+        }
+    }
+
+    /// This process is about to become another user. None: there is no session of another one.
+    pub(crate) fn begin_move(&self, uid: u32, gid: u32) -> Result<Option<Moving>> {
+        match &self.placement {
+            Placement::Connected(connection) if connection.is_own() => {
+                Moving::begin(connection, uid, gid).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 

@@ -143,6 +143,22 @@ impl Volume {
         self.opened.begin_fork().map(Fork)
     }
 
+    /// Begins a session of another user, as which this thread may act, with all that is open: call it
+    /// before the process becomes that user. None: this process has no session in a server. `EAGAIN`:
+    /// a call of another thread doesn't end.
+    #[cfg(feature = "internal")]
+    pub fn begin_move(&self, uid: u32, gid: u32) -> Result<Option<Moving>> {
+        Ok(self.opened.begin_move(uid, gid)?.map(Moving))
+    }
+
+    /// The user of this process's session in a server, and whether the session may act for others.
+    /// None: the volume is in this process, or in a server whose session is another process's.
+    #[cfg(feature = "internal")]
+    pub fn session_user(&self) -> Option<(&'static Credentials, bool)> {
+        let connection = self.opened.connection().filter(|of| of.is_own())?;
+        Some((connection.own(), connection.is_privileged()))
+    }
+
     /// Leaves open files to a program that this process executes: a connection that the program
     /// must keep open, and what to tell it for [`of_program`](Self::of_program).
     #[cfg(feature = "internal")]
@@ -350,6 +366,18 @@ impl std::fmt::Debug for Volume {
         f.debug_struct("Volume")
             .field("address", &self.address())
             .finish_non_exhaustive()
+    }
+}
+
+/// A process with a volume in a server that is about to become another user. Dropping it: it has not.
+#[cfg(feature = "internal")]
+pub struct Moving(crate::connection::Moving);
+
+#[cfg(feature = "internal")]
+impl Moving {
+    /// The process is that user now.
+    pub fn finish(self) {
+        self.0.finish();
     }
 }
 

@@ -139,6 +139,11 @@ impl Credentials {
             ..Credentials::user(uid, gid, &[])
         }
     }
+
+    /// Is it this user with this group?
+    pub fn is(&self, uid: u32, gid: u32) -> bool {
+        self.uid == uid && self.gid == gid
+    }
 }
 
 /// A path, its starting directory, and the credentials that follow it.

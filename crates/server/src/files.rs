@@ -227,6 +227,19 @@ impl Files {
         self.lock_owners.forget(id);
     }
 
+    /// Has the owners of another session, too. Gives them back if this one has ended.
+    pub(crate) fn adopt(&mut self, others: LockOwners) -> LockOwners {
+        if self.ended {
+            return others;
+        }
+        for (id, owners) in others.into_files() {
+            for owner in owners {
+                self.lock_owners.add(id, owner);
+            }
+        }
+        LockOwners::default()
+    }
+
     /// Has it locked ranges for POSIX owners?
     pub(crate) fn has_lock_owners(&self) -> bool {
         self.lock_owners.number > 0

@@ -18,7 +18,7 @@ use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, Result};
 use adit_wire::handshake::Key;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Files that wait for their heir.
 pub(crate) struct Inheritance {
@@ -30,6 +30,7 @@ pub(crate) struct Inheritance {
     /// Of the session that left them.
     pub(crate) read_only: bool,
     files: Vec<(u64, Tabled)>,
+    from: Weak<Session>,
     /// The next server is asked for them: what has no name stays.
     pub(crate) is_handed_over: bool,
 }
@@ -38,7 +39,7 @@ impl Inheritance {
     /// Keeps what a session has open, as long as the connection lives. `EPIPE`: the session has
     /// ended.
     pub(crate) fn of(
-        session: &Session,
+        session: &Arc<Session>,
         socket: Registered<OwnedFd>,
         uid: u32,
     ) -> Result<Inheritance> {
@@ -57,6 +58,7 @@ impl Inheritance {
             volume: volume.clone(),
             read_only: session.read_only,
             files: Vec::new(),
+            from: Arc::downgrade(session),
             is_handed_over: false,
         };
         let files = session.files().share();
@@ -75,8 +77,12 @@ impl Inheritance {
         self.key
     }
 
-    /// Puts the files into the table of a new session.
-    pub(crate) fn hand_to(&mut self, session: &Session) {
+    /// Puts the files into the table of a new session; `moves`: it takes the place of the one that
+    /// left them.
+    pub(crate) fn hand_to(&mut self, session: &Arc<Session>, moves: bool) {
+        if moves && let Some(from) = self.from.upgrade() {
+            session.take_place_of(&from);
+        }
         for (number, file) in self.files.drain(..) {
             let put = session.files().put(number, file);
             debug_assert!(put.is_ok(), "a new session has no files");

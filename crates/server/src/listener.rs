@@ -365,7 +365,7 @@ impl Hall {
                 let what = "look at a served volume: begin a session that only reads";
                 Err(Error::with(Errno::OPNOTSUPP, what))
             }
-            Aim::Begin | Aim::Resume(_) | Aim::Inherit(_) => {
+            Aim::Begin | Aim::Resume(_) | Aim::Inherit(_) | Aim::Move(_) => {
                 let begun = self.begin(greeted, request, inheritances);
                 begun.map(|begun| self.place(begun))
             }
@@ -444,7 +444,7 @@ impl Hall {
         inheritances: &mut Vec<Inheritance>,
     ) -> Result<(Arc<Session>, Registered<OwnedFd>, Option<Resumed>)> {
         let mut inherited = None;
-        if let Aim::Inherit(key) = request.aim {
+        if let Aim::Inherit(key) | Aim::Move(key) = request.aim {
             let found = inheritances.iter().position(|left| left.key() == key);
             inherited = Some(found.ok_or_else(|| no_inheritance("files"))?);
         }
@@ -467,10 +467,11 @@ impl Hall {
             resumed,
             inherited.is_some_and(|at| inheritances[at].read_only),
         )?;
-        if let Some(at) = inherited {
-            inheritances.swap_remove(at).hand_to(&session);
-        }
         let session = Arc::new(session);
+        if let Some(at) = inherited {
+            let moves = matches!(request.aim, Aim::Move(_));
+            inheritances.swap_remove(at).hand_to(&session, moves);
+        }
         self.census.add(&session);
         Ok((session, descriptor, resumed))
     }

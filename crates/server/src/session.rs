@@ -29,7 +29,7 @@ use adit_wire::value::Value;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Most locks of a session that wait at a time.
 const LOCK_WAITS_MAX: usize = SLOTS / 2;
@@ -86,7 +86,9 @@ pub(crate) struct Session {
     /// The next server replies to what has no reply.
     handed_over: AtomicBool,
     /// Makes its POSIX owners of locks other ones than those of other sessions.
-    lock_key: u64,
+    lock_key: AtomicU64,
+    /// The session of the same process that takes its place, and with it its locks.
+    heir: Mutex<Weak<Session>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -117,7 +119,7 @@ impl Session {
         let random = || (os_random_u64(), os_random_u64());
         let (secret, family) = match request.aim {
             Aim::Resume(claim) => (claim.key.secret, claim.key.family),
-            Aim::Inherit(key) => (random(), key.family),
+            Aim::Inherit(key) | Aim::Move(key) => (random(), key.family),
             _ => (random(), os_random_u64()),
         };
         let key = Key {
@@ -165,7 +167,8 @@ impl Session {
             is_late: AtomicBool::new(false),
             has_returned: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
-            lock_key: os_random_u64(),
+            lock_key: AtomicU64::new(os_random_u64()),
+            heir: Mutex::default(),
         })
     }
 
@@ -398,7 +401,24 @@ impl Session {
 
     /// An owner of locks, as the file system knows it: no session can name another one's.
     pub(crate) fn lock_owner(&self, id: u64) -> u64 {
-        id ^ self.lock_key
+        id ^ self.lock_key.load(Ordering::Relaxed)
+    }
+
+    /// It begins with what another session of its process has, whose locks it gets when that ends.
+    pub(crate) fn take_place_of(self: &Arc<Self>, other: &Session) {
+        let lock_key = other.lock_key.load(Ordering::Relaxed);
+        self.lock_key.store(lock_key, Ordering::Relaxed);
+        *other.heir.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(self);
+    }
+
+    /// What it leaves behind. Its heir has the locks.
+    fn leave(&self) -> Left {
+        let mut left = self.files().end();
+        let heir = self.heir.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(heir) = heir.upgrade() {
+            left.lock_owners = heir.files().adopt(left.lock_owners);
+        }
+        left
     }
 
     /// The session takes no more messages. Returns the files that are to be closed, once.
@@ -443,7 +463,7 @@ impl Session {
         // The other side learns of it, and so does `poll` of whoever watches this end.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         self.collected.clear();
-        Some(self.files().end())
+        Some(self.leave())
     }
 }
 

@@ -121,7 +121,7 @@ impl SteppedServer {
         }
         let begin = || {
             let mut inherited = None;
-            if let Aim::Inherit(key) = request.aim {
+            if let Aim::Inherit(key) | Aim::Move(key) = request.aim {
                 let found = self.inheritances.iter().position(|of| of.key() == key);
                 inherited = Some(found.ok_or_else(|| no_inheritance("files"))?);
             }
@@ -130,10 +130,11 @@ impl SteppedServer {
             let socket = Registered::new(socket);
             let volume = self.volume.clone();
             let session = Session::new(socket, peer, memory, volume, request, resumed, false)?;
-            if let Some(at) = inherited {
-                self.inheritances.swap_remove(at).hand_to(&session);
-            }
             let session = Arc::new(session);
+            if let Some(at) = inherited {
+                let moves = matches!(request.aim, Aim::Move(_));
+                (self.inheritances.swap_remove(at)).hand_to(&session, moves);
+            }
             self.cutter.lock().memories.push(session.memory.clone());
             let published = session.published();
             let answer = Answer::Begun(Beginning {

@@ -16,7 +16,7 @@ use crate::value::{structs, variants};
 use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";
@@ -69,6 +69,9 @@ pub enum Aim {
     Mapped(MappedFile),
     /// A session without memory, which only looks.
     Look,
+    /// As `Inherit`, for the process that has left them itself, because it becomes another user: when
+    /// the session that left them ends, this one has its locks, too.
+    Move(Key),
 }
 
 /// Proves that a process may speak for a session, or have what was kept for it.
@@ -192,4 +195,4 @@ structs! {
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
 variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking });
-variants!(Aim { 0 = Begin, 1 = Resume(claim), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look });
+variants!(Aim { 0 = Begin, 1 = Resume(claim), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look, 6 = Move(key) });

@@ -3,6 +3,7 @@
 use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
+use super::moving::interned;
 use super::resume::Waiting;
 use super::tail::Tails;
 use adit_base::fork::{self, Registered};
@@ -60,7 +61,7 @@ impl Connection {
             address: address.to_owned(),
             read_only,
             reconnect,
-            own: Credentials::process(),
+            own: AtomicPtr::new(interned(Credentials::process()) as *const _ as *mut _),
             current: AtomicPtr::default(),
             links: Mutex::default(),
             end: OnceLock::new(),
@@ -261,7 +262,7 @@ impl Connection {
     /// The memory of a file's tail, or of its shared mappings: asked for once.
     pub(super) fn asked_memory(&self, link: &Link, file: u64) -> Result<Registered<OwnedFd>> {
         let key = link.key;
-        ask_for_mapped(&self.address, MappedFile { key, file })
+        self.acting_as_own(|| ask_for_mapped(&self.address, MappedFile { key, file }))
     }
 
     /// The memory of a file's shared mappings, which the session holds. It waits for the next server.

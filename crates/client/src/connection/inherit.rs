@@ -21,6 +21,7 @@ use adit_base::fork::{self, ChildGuard, Registered};
 use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
+use adit_fs::Credentials;
 use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Claim, Key, Opening};
 use adit_wire::value::Value;
@@ -40,10 +41,10 @@ pub(super) struct Inherited {
 }
 
 /// A session's files, kept by a server for a process that has not taken them yet.
-struct Leaving {
+pub(super) struct Leaving {
     /// The server keeps the files while this is open. A child forked by another thread closes it.
     socket: Registered<OwnedFd>,
-    key: Key,
+    pub(super) key: Key,
     opening: Opening,
 }
 
@@ -170,7 +171,7 @@ impl Connection {
 
     /// Goes on with the next server if the last one has ended. A child of vfork has no descriptor
     /// of a link that its parent has got meanwhile, and must make none.
-    fn have_a_server(&self) -> Result<()> {
+    pub(super) fn have_a_server(&self) -> Result<()> {
         let link = self.link();
         match !fork::is_in_vfork() && link.has_ended() {
             true => self.resume(link).map(drop),
@@ -178,10 +179,11 @@ impl Connection {
         }
     }
 
-    fn leave_now(&self) -> Result<Leaving> {
+    pub(super) fn leave_now(&self) -> Result<Leaving> {
         let link = self.link();
-        let (socket, key) = leave(&self.address, link.key)
-            .map_err(|error| error.context("leave open files to another process"))?;
+        let left = self.acting_as_own(|| leave(&self.address, link.key));
+        let (socket, key) =
+            left.map_err(|error| error.context("leave open files to another process"))?;
         Ok(Leaving {
             socket,
             key,
@@ -226,6 +228,7 @@ impl Connection {
             .store(Arc::as_ptr(&link).cast_mut(), Ordering::Release);
         links.push(link);
         *inherited = None;
+        self.set_own(Credentials::process());
         self.generation.store(fork::generation(), Ordering::Release);
         drop((held, links, inherited));
         for file in self.end_resuming() {

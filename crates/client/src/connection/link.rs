@@ -52,6 +52,8 @@ pub(super) struct Link {
     arena: OnceLock<Arc<Arena>>,
     /// The server's cache, if the session may read it itself.
     pub(super) cache: Option<Mapped>,
+    /// The session may act for any user.
+    pub(super) privileged: bool,
     /// None: the server has gone, and the session goes on with another one.
     socket: Mutex<Option<Arc<Socket>>>,
     /// A bit for each slot that no thread has.
@@ -141,6 +143,7 @@ impl Link {
             memory: Arc::new(memory),
             arena: OnceLock::new(),
             cache,
+            privileged: begun.privileged,
             socket: Mutex::new(Some(Arc::new(Socket { fd: socket }))),
             free: AtomicU64::new((1 << SLOTS) - 1),
             is_lost: AtomicBool::new(false),

@@ -16,6 +16,7 @@ mod held;
 mod inherit;
 mod link;
 mod mapped;
+mod moving;
 mod opening;
 mod outcome;
 mod requests;
@@ -30,6 +31,7 @@ pub(crate) use connect::{
 };
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::Fork;
+pub(crate) use moving::{Moving, interned};
 pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 use tail::Tails;
@@ -62,8 +64,8 @@ pub(crate) struct Connection {
     read_only: bool,
     /// How long a next server is waited for.
     reconnect: Duration,
-    /// The user that the server knows the session by.
-    own: Credentials,
+    /// The user that the server knows the session by: an interned value.
+    own: AtomicPtr<Credentials>,
     /// The link of now: the last of `links`.
     current: AtomicPtr<Link>,
     /// Each lives as long as the connection, since threads may look at it. Locked while a next
@@ -196,7 +198,7 @@ impl Connection {
         call: &C,
     ) -> Result<Message> {
         let mut bytes = Vec::with_capacity(256);
-        (*who != self.own).then(|| who.clone()).put(&mut bytes);
+        (who != self.own()).then(|| who.clone()).put(&mut bytes);
         call.put(&mut bytes);
         let filled = taken.fill(&bytes);
         filled.map_err(|error| too_long(&call.places(), error))?;
@@ -368,7 +370,7 @@ impl Connection {
     ) -> Kept {
         let opened = answer.reply;
         self.is_current(answer.link).then(|| {
-            held.open(opened, (*who != self.own).then(|| who.clone()));
+            held.open(opened, (who != self.own()).then(|| who.clone()));
             if let Some(cache) = &answer.link.cache {
                 cache.note_slot(opened.id, Hint(answer.hint));
             }

@@ -79,6 +79,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
                 EngineArgument::Sync => "sync",
             },
         )
+        .env("ADIT_RUN_NOEXEC", if arguments.noexec { "1" } else { "" })
         .env("ADIT_RUN_RECONNECT", arguments.reconnect.to_string())
         .env(
             "ADIT_RUN_ATOMIC_WRITES",

@@ -3,7 +3,8 @@
 use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors;
 use crate::path::{self, Place, Spot};
-use crate::real::real;
+use crate::program::copy;
+use crate::real::{real, text};
 use crate::volume::{settings, volume};
 use adit::{Errno, FileKind};
 use adit_fs::Follow;
@@ -21,13 +22,17 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
         Place::Volume(spot) if !super::numbers::is_ours() => {
             let shown = crate::inside::call(|| Ok(without_ups(&spot.shown)));
             crate::nowhere::go(&shown.unwrap_or_else(|_| path::normalized(&spot.shown)));
+            path::move_in_vfork();
             0
         }
         Place::Volume(spot) => crate::inside::call(|| go_to(&spot)).to_c() as c_int,
         Place::Host(host) => {
             let done = real!(chdir(host.pointer(name) => *const c_char) -> c_int);
-            if done == 0 && super::numbers::is_ours() {
-                path::leave();
+            if done == 0 {
+                match super::numbers::is_ours() {
+                    true => path::leave(),
+                    false => path::move_in_vfork(),
+                }
             }
             done
         }
@@ -45,6 +50,7 @@ unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
     match descriptors::get(fd) {
         Some(open) if !super::numbers::is_ours() => {
             crate::nowhere::go(&open.shown);
+            path::move_in_vfork();
             0
         }
         Some(open) => {
@@ -55,8 +61,11 @@ unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
         }
         None => {
             let done = real!(fchdir(fd => c_int) -> c_int);
-            if done == 0 && super::numbers::is_ours() {
-                path::leave();
+            if done == 0 {
+                match super::numbers::is_ours() {
+                    true => path::leave(),
+                    false => path::move_in_vfork(),
+                }
             }
             done
         }
@@ -129,13 +138,42 @@ pub(crate) fn without_ups(shown: &[u8]) -> Vec<u8> {
     canonical(shown).unwrap_or_else(|_| path::normalized(shown))
 }
 
+/// Without symbolic links, of an absolute path as the program sees it; as it is, if that fails.
+pub(crate) fn canonical_or_given(shown: &[u8]) -> Vec<u8> {
+    canonical(shown).unwrap_or_else(|_| shown.to_vec())
+}
+
 /// Without symbolic links, of an absolute path as the program sees it. It must exist.
 fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
+    match resolved(shown)? {
+        Resolved::Inside(path) => Ok(path),
+        Resolved::Outside(_) => Err(Errno::XDEV),
+    }
+}
+
+/// The host's path to which symbolic links of the volume lead.
+pub(crate) fn led_out(shown: &[u8]) -> Answer<Vec<u8>> {
+    match resolved(shown)? {
+        Resolved::Inside(_) => Err(Errno::XDEV),
+        Resolved::Outside(path) => Ok(path),
+    }
+}
+
+/// Where a path leads.
+enum Resolved {
+    Inside(Vec<u8>),
+    Outside(Vec<u8>),
+}
+
+fn resolved(shown: &[u8]) -> Answer<Resolved> {
     let prefix = &*settings().ok_or(Errno::NXIO)?.prefix;
     let mut left: Vec<u8> = shown.to_vec();
     let mut links = 0;
     'again: loop {
-        let rest = left.strip_prefix(prefix).ok_or(Errno::XDEV)?.to_vec();
+        if !path::is_below_prefix(&left) {
+            return Ok(Resolved::Outside(left));
+        }
+        let rest = left[prefix.len()..].to_vec();
         let mut done: Vec<u8> = prefix.to_vec();
         let components: Vec<&[u8]> = rest
             .split(|byte| *byte == b'/')
@@ -182,16 +220,28 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
                     [&done[..], b"/", &target].concat()
                 }
             };
-            left.push(b'/');
-            left.extend_from_slice(&behind);
+            if !behind.is_empty() {
+                left.push(b'/');
+                left.extend_from_slice(&behind);
+            }
             continue 'again;
         }
-        return Ok(done);
+        return Ok(Resolved::Inside(done));
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    if let Some(shown) = copy::executed_at(unsafe { text(name) }) {
+        let room = if buffer.is_null() {
+            0
+        } else {
+            libc::PATH_MAX as usize
+        };
+        // SAFETY: as above.
+        return pointer(unsafe { give(shown, buffer, room) });
+    }
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {

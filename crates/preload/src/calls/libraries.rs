@@ -136,7 +136,7 @@ fn open(spot: &Spot) -> Answer<File> {
 
 /// Makes a copy, unless another thread has since.
 fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
-    let copy = copy::sealed(file, shown)?.into_inner();
+    let copy = copy::sealed(file, shown, shown)?.into_inner();
     let copy = Own::new(std::fs::File::from(copy)).map_err(|_| Errno::MFILE)?;
     let made = Library {
         file: file.id(),

@@ -1,8 +1,9 @@
 //! Copies of programs, scripts and libraries of the volume that the kernel can execute and map: a
 //! sealed memfd each.
 //!
-//! The name of a program's copy is its path in the volume. So the library in that program knows
-//! which one it is, as it knows its working directory ([`nowhere`](crate::nowhere)).
+//! The name of a program's copy is its path in the volume, behind the name by which it was called if
+//! that is another. So the library in that program knows which one it is, as it knows its working
+//! directory ([`nowhere`](crate::nowhere)).
 //! Limit: a copy is as large as the file, and is made at each execution.
 
 use crate::answer::{Answer, errno};
@@ -27,6 +28,16 @@ const PIECE_BYTES: usize = 1 << 20;
 /// As long as the name of a thread may be.
 const COMMAND_BYTES_MAX: usize = 15;
 
+fn last_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+/// The name of the thread that executes a path.
+fn command(path: &[u8]) -> &[u8] {
+    let name = last_name(path);
+    &name[..name.len().min(COMMAND_BYTES_MAX)]
+}
+
 /// An empty memfd that can be executed.
 fn memory(name: &[u8]) -> Answer<OwnedFd> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
@@ -44,11 +55,16 @@ fn memory(name: &[u8]) -> Answer<OwnedFd> {
         .ok_or_else(Errno::last)
 }
 
-/// Copies a file. `shown` is its path as the program sees it.
-pub(crate) fn sealed(file: &File, shown: &[u8]) -> Answer<Registered<OwnedFd>> {
+/// Copies a file. `shown` is its path as the program sees it, `called` the path by which it is
+/// executed.
+pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registered<OwnedFd>> {
     let len = file.len().map_err(errno)?;
     check_limit(len)?;
-    let mut name = [BEGIN, shown].concat();
+    let called = match last_name(called) == last_name(shown) {
+        true => &[],
+        false => command(called),
+    };
+    let mut name = [BEGIN, called, shown].concat();
     if name.len() > NAME_BYTES_MAX {
         name.truncate(BEGIN.len());
     }
@@ -139,15 +155,19 @@ pub(crate) fn at_start() {
         .and_then(|text| text.strip_prefix(b"/memfd:"))
         .and_then(|text| text.strip_prefix(BEGIN))
         .and_then(|text| text.strip_suffix(b" (deleted)"));
-    let Some(shown) = shown.filter(|shown| path::is_below_prefix(shown)) else {
+    let slash = shown.and_then(|shown| shown.iter().position(|byte| *byte == b'/'));
+    let Some((called, shown)) = shown.zip(slash).map(|(shown, at)| shown.split_at(at)) else {
         return;
     };
-    name_thread(shown);
+    if !path::is_below_prefix(shown) {
+        return;
+    }
+    name_thread(command(if called.is_empty() { shown } else { called }));
     let _ = EXECUTED.set(shown.to_vec());
 }
 
 /// The kernel has named the program by the number of its copy. It gets the name that Linux gives it.
-fn name_thread(shown: &[u8]) {
+fn name_thread(called: &[u8]) {
     let mut name = [0u8; COMMAND_BYTES_MAX + 1];
     // SAFETY: the call fills 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -155,10 +175,8 @@ fn name_thread(shown: &[u8]) {
     if !given.clone().all(u8::is_ascii_digit) || given.count() == 0 {
         return;
     }
-    let file = shown.rsplit(|byte| *byte == b'/').next().unwrap_or(shown);
-    let len = file.len().min(COMMAND_BYTES_MAX);
     name = [0; COMMAND_BYTES_MAX + 1];
-    name[..len].copy_from_slice(&file[..len]);
+    name[..called.len()].copy_from_slice(called);
     // SAFETY: a C string of at most 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }

@@ -121,6 +121,11 @@ pub(crate) unsafe fn find(
                 false => name_of_number(directory, path, &spot.shown),
             };
             let first = Executable::at(&spot, follow)?;
+            let name = match &first {
+                // An interpreter couldn't open the link.
+                Executable::Host(path) => Some(path.to_bytes().to_vec()),
+                Executable::Volume { .. } => name,
+            };
             // SAFETY: as above.
             unsafe { prepare(first, name, given) }.map(Found::Volume)
         }
@@ -202,8 +207,8 @@ impl Source {
         Ok(got)
     }
 
-    fn copied(&self, shown: &[u8]) -> Answer<Registered<OwnedFd>> {
-        copy::sealed(self.0.as_ref().ok_or(Errno::BADF)?, shown)
+    fn copied(&self, shown: &[u8], called: &[u8]) -> Answer<Registered<OwnedFd>> {
+        copy::sealed(self.0.as_ref().ok_or(Errno::BADF)?, shown, called)
     }
 }
 
@@ -236,6 +241,8 @@ impl Executable {
                     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
                     Ok(Executable::Host(path))
                 }
+                // Pipes and devices can't be opened.
+                Err(Errno::NXIO) => Err(Errno::ACCESS),
                 Err(errno) => Err(errno),
             }
         })
@@ -358,12 +365,13 @@ unsafe fn prepare(first: Executable, mut name: Option<Vec<u8>>, given: Given) ->
         .map(Word::Given)
         .collect();
     let mut scripts: Vec<Script> = Vec::new();
+    let called = name.clone();
     let mut at = first;
     for _ in 0..=SCRIPTS_MAX {
         let begin = at.begin()?;
         if !line::is_script(&begin) {
             // SAFETY: promised by the caller.
-            return unsafe { finish(at, &begin, words, scripts, given.environment) };
+            return unsafe { finish(at, &begin, words, scripts, called, given.environment) };
         }
         if let Executable::Host(path) = &at
             && !may_execute(path)
@@ -397,6 +405,7 @@ unsafe fn finish(
     begin: &Begin,
     words: Vec<Word>,
     scripts: Vec<Script>,
+    called: Option<Vec<u8>>,
     environment: Words,
 ) -> Answer<Program> {
     let mut kept = Vec::new();
@@ -405,7 +414,7 @@ unsafe fn finish(
     for (name, script) in names.iter_mut().zip(&scripts) {
         if are_copied && let Executable::Volume { file, shown } = &script.source {
             let copy = inside::call(|| {
-                let copy = file.copied(shown)?;
+                let copy = file.copied(shown, shown)?;
                 calls::lasting(copy.as_raw_fd(), Start::Directly)
             })?;
             *name = format!("/dev/fd/{}", copy.number()).into_bytes();
@@ -418,7 +427,7 @@ unsafe fn finish(
             if !begin.starts_with(b"\x7fELF") {
                 return Err(Errno::NOEXEC);
             }
-            let copy = inside::call(|| file.copied(&shown))?;
+            let copy = inside::call(|| file.copied(&shown, called.as_deref().unwrap_or(&shown)))?;
             let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
             (CString::new(path).map_err(|_| Errno::INVAL)?, Some(copy))
         }

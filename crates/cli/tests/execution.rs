@@ -119,6 +119,13 @@ fn an_embedded_volume_is_closed_before_what_lies_in_it_is_executed() {
         run(&["dash", "-c", "exec /adit/s 1 2"]),
         format!("{said}exit status: 0\n")
     );
+    // The program itself.
+    let said = run(&["/adit/tool", "1"]);
+    assert!(
+        said.starts_with("[/adit/tool][1] exe=/adit/tool real name=tool"),
+        "{said}"
+    );
+    assert!(said.ends_with("exit status: 7\n"), "{said}");
     let spawn = "import os\n\
         for name in '/adit/s', '/adit/tool':\n\
         \x20   child = os.posix_spawn(name, [name, '1', '2'], os.environ)\n\

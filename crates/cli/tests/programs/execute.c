@@ -98,6 +98,19 @@ static void spawned(const char *what, int failed, pid_t child) {
     ended(what, status);
 }
 
+// In another working directory: that of a path, or of a number.
+static void spawned_in(const char *directory, int fd, const char *path) {
+    posix_spawn_file_actions_t actions;
+    pid_t child = 0;
+    posix_spawn_file_actions_init(&actions);
+    int failed = directory ? posix_spawn_file_actions_addchdir_np(&actions, directory)
+                           : posix_spawn_file_actions_addfchdir_np(&actions, fd);
+    if (!failed) failed = posix_spawn(&child, path, &actions, NULL, ARGUMENTS, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    printf("%s in %s, ", path, directory ? directory : "a number");
+    spawned("posix_spawn", failed, child);
+}
+
 static void ways(const char *top) {
     char path[4096];
     snprintf(path, sizeof path, "%s/tool", top);
@@ -141,6 +154,17 @@ static void ways(const char *top) {
     spawned("posix_spawnp with a slash", failed, child);
     failed = posix_spawnp(&child, "true", NULL, NULL, ARGUMENTS, environ);
     spawned("posix_spawnp of the host", failed, child);
+    snprintf(path, sizeof path, "%s/sub", top);
+    spawned_in(path, -1, "../tool");
+    spawned_in("sub", -1, "../script");
+    spawned_in("sub", -1, "./tool");
+    spawned_in("missing", -1, "./tool");
+    spawned_in("plain", -1, "./tool");
+    spawned_in("/", -1, "bin/pwd");
+    spawned_in("/", -1, "./tool");
+    int fd = open("sub", O_DIRECTORY | O_CLOEXEC);
+    spawned_in(NULL, fd, "../tool");
+    close(fd);
     ended("system", system("./tool say system"));
     ended("system, script", system("./script system"));
     fflush(stdout);

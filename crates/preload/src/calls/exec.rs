@@ -4,19 +4,18 @@
 //! find. Either has the files that are left to it (`left`).
 //! Invariant: a search of `PATH` looks where the C library looks, in its order, with its errno.
 
-use super::left::{Numbers, Start, environ, going_on, staying, with_left};
+use super::actions::{program_path, spawned};
+use super::left::{Start, environ, staying, with_left};
 use crate::aio::kernel;
 use crate::answer::set_errno;
 use crate::descriptors;
 use crate::path::{self, Place};
 use crate::program::{self, Found, Given, Words, entries};
 use crate::real::{real, text};
-use crate::renewed::{InChild, Renewed};
 use crate::volume::{self, settings};
 use adit::Errno;
 use adit_fs::Follow;
 use libc::{c_char, c_int, c_long, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
-use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 
 /// Where programs are looked for without a `PATH`.
@@ -136,10 +135,7 @@ unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: 
         environment,
         Start::Directly,
         |environment| {
-            let given = Given {
-                arguments,
-                environment,
-            };
+            let given = Given::new(arguments, environment);
             let execute = |path, arguments| by_kernel(path, arguments, environment);
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { at_path(path, given, &execute) }
@@ -160,10 +156,7 @@ unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment:
         environment,
         Start::Directly,
         |environment| {
-            let given = Given {
-                arguments,
-                environment,
-            };
+            let given = Given::new(arguments, environment);
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { in_path(file, &|path| at_path_or_by_shell(path, given)) }
         },
@@ -204,10 +197,7 @@ pub(crate) unsafe extern "C" fn execveat(
         environment,
         Start::Directly,
         |environment| {
-            let given = Given {
-                arguments,
-                environment,
-            };
+            let given = Given::new(arguments, environment);
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { at_place(directory, path, flags, given) }
         },
@@ -320,90 +310,6 @@ unsafe extern "C" fn with_environment_behind(path: *const c_char, arguments: Wor
     }
 }
 
-/// What `posix_spawn` does with descriptors in the child: (old, new) for a duplicate, (old, -1) for
-/// one that is closed.
-type Actions = Vec<(c_int, c_int)>;
-
-/// By the address of the program's own list.
-static ACTIONS: Renewed<Option<HashMap<usize, Actions>>> = Renewed::new(None);
-
-/// In a thread that forks.
-pub(crate) fn at_fork() -> InChild {
-    ACTIONS.at_fork()
-}
-
-fn note_action(actions: *const posix_spawn_file_actions_t, old: c_int, new: c_int) {
-    let mut noted = ACTIONS.lock();
-    let noted = noted.get_or_insert_default();
-    noted.entry(actions as usize).or_default().push((old, new));
-}
-
-fn forget_actions(actions: *const posix_spawn_file_actions_t) {
-    let mut noted = ACTIONS.lock();
-    noted.as_mut().and_then(|of| of.remove(&(actions as usize)));
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-    actions: *mut posix_spawn_file_actions_t,
-    old: c_int,
-    new: c_int,
-) -> c_int {
-    note_action(actions, old, new);
-    real!(posix_spawn_file_actions_adddup2(
-        actions => *mut posix_spawn_file_actions_t, old => c_int, new => c_int
-    ) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_addclose(
-    actions: *mut posix_spawn_file_actions_t,
-    fd: c_int,
-) -> c_int {
-    note_action(actions, fd, -1);
-    real!(posix_spawn_file_actions_addclose(
-        actions => *mut posix_spawn_file_actions_t, fd => c_int
-    ) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_init(
-    actions: *mut posix_spawn_file_actions_t,
-) -> c_int {
-    forget_actions(actions);
-    real!(posix_spawn_file_actions_init(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_destroy(
-    actions: *mut posix_spawn_file_actions_t,
-) -> c_int {
-    forget_actions(actions);
-    real!(posix_spawn_file_actions_destroy(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
-}
-
-/// The numbers of a child that `posix_spawn` makes.
-fn spawned(actions: *const posix_spawn_file_actions_t) -> Numbers {
-    let noted = ACTIONS.read();
-    let noted = noted.as_ref().and_then(|of| of.get(&(actions as usize)));
-    let mut numbers = going_on();
-    for (old, new) in noted.into_iter().flatten() {
-        let before = numbers.iter().find(|(fd, _)| fd == old);
-        // A duplicate stays, also of a number that doesn't.
-        let before = before.map(|(_, open)| open.clone());
-        let open = before.or_else(|| descriptors::get(*old).map(|open| open.clone()));
-        numbers.retain(|(fd, _)| fd != if *new < 0 { old } else { new });
-        if let (Some(open), 0..) = (open, *new) {
-            numbers.push((*new, open));
-        }
-    }
-    numbers
-}
-
 /// What a list of actions, and attributes, say of a child.
 #[derive(Clone, Copy)]
 struct Child {
@@ -443,13 +349,13 @@ unsafe extern "C" fn posix_spawn(
         environment,
         Start::Directly,
         |environment| {
-            let given = Given {
-                arguments,
-                environment,
-            };
+            let given = Given::new(arguments, environment);
             let execute = |path, arguments| child.spawn(path, arguments, environment);
             // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { at_path(path, given, &execute) }
+            unsafe {
+                let from = program_path(actions, path);
+                at_path(from.pointer(), given.called(path), &execute)
+            }
         },
     )
 }
@@ -500,13 +406,15 @@ unsafe extern "C" fn posix_spawnp(
                 arguments => Words, environment => Words,
             ) -> c_int);
             }
-            let given = Given {
-                arguments,
-                environment,
-            };
+            let given = Given::new(arguments, environment);
             let execute = |path, arguments| child.spawn(path, arguments, environment);
             // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { in_path(file, &|path| at_path(path.as_ptr(), given, &execute)) }
+            unsafe {
+                in_path(file, &|path| {
+                    let from = program_path(actions, path.as_ptr());
+                    at_path(from.pointer(), given.called(path.as_ptr()), &execute)
+                })
+            }
         },
     )
 }

@@ -5,6 +5,7 @@
 //! machines of 64 bits), `__…_chk` (with a check that the compiler asks for), `__xstat` and the like
 //! (of old programs).
 
+mod actions;
 mod attributes;
 mod children;
 mod copies;
@@ -41,7 +42,7 @@ pub(crate) fn at_fork() -> [InChild; 4] {
     [
         streams::at_fork(),
         directories::at_fork(),
-        exec::at_fork(),
+        actions::at_fork(),
         libraries::at_fork(),
     ]
 }

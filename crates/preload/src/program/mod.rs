@@ -48,6 +48,26 @@ const SCRIPTS_MAX: usize = 5;
 pub(crate) struct Given {
     pub(crate) arguments: Words,
     pub(crate) environment: Words,
+    /// The path that an interpreter is told, if it isn't the one that is looked for: it will be in
+    /// another working directory.
+    called: Option<*const c_char>,
+}
+
+impl Given {
+    pub(crate) fn new(arguments: Words, environment: Words) -> Given {
+        Given {
+            arguments,
+            environment,
+            called: None,
+        }
+    }
+
+    pub(crate) fn called(self, path: *const c_char) -> Given {
+        Given {
+            called: Some(path),
+            ..self
+        }
+    }
 }
 
 /// What the kernel is told to execute.
@@ -115,7 +135,7 @@ pub(crate) unsafe fn find(
         Place::Host(host) => Ok(Found::Host(host)),
         Place::Volume(spot) => {
             // SAFETY: as above.
-            let path = unsafe { text(path) };
+            let path = unsafe { text(given.called.unwrap_or(path)) };
             let name = match directory == libc::AT_FDCWD || path.starts_with(b"/") {
                 true => Some(path.to_vec()),
                 false => name_of_number(directory, path, &spot.shown),

@@ -217,7 +217,7 @@ unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: G
             // SAFETY: promised by the caller.
             .map(|open| unsafe { program::find_open(directory, &open, given) });
         match found {
-            Some(Ok(program)) => return program.begin(&execute),
+            Some(Ok(program)) => return program.begin(execute),
             Some(Err(errno)) => return errno.raw(),
             None => {}
         }
@@ -228,7 +228,7 @@ unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: G
         };
         // SAFETY: promised by the caller.
         match unsafe { program::find(directory, path, follow, given) } {
-            Ok(Found::Volume(program)) => return program.begin(&execute),
+            Ok(Found::Volume(program)) => return program.begin(execute),
             Ok(Found::Host(path::HostPath::Absolute(path))) => {
                 return execute(path.as_ptr(), given.arguments);
             }
@@ -364,18 +364,12 @@ unsafe extern "C" fn posix_spawn(
 fn may_be_in_volume(file: *const c_char) -> bool {
     // SAFETY: NULL or a C string, says the program.
     let name = unsafe { text(file) };
-    let is_ours = |path: *const c_char| {
-        // SAFETY: as above.
-        matches!(
-            unsafe { path::find(libc::AT_FDCWD, path) },
-            Place::Volume(_)
-        )
+    let is_ours = |path: &CString| {
+        // SAFETY: a C string.
+        let place = unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) };
+        matches!(place, Place::Volume(_))
     };
-    settings().is_some()
-        && match name.contains(&b'/') {
-            true => true,
-            false => candidates(name).iter().any(|path| is_ours(path.as_ptr())),
-        }
+    settings().is_some() && (name.contains(&b'/') || candidates(name).iter().any(is_ours))
 }
 
 #[unsafe(no_mangle)]

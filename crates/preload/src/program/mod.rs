@@ -430,9 +430,9 @@ unsafe fn finish(
 ) -> Answer<Program> {
     let mut kept = Vec::new();
     let mut names: Vec<Vec<u8>> = scripts.iter().map(|script| script.name.clone()).collect();
-    let are_copied = !scripts.is_empty() && !(calls::is_for_us(environment) && at.has_library());
+    let opens_itself = scripts.is_empty() || calls::is_for_us(environment) && at.has_library();
     for (name, script) in names.iter_mut().zip(&scripts) {
-        if are_copied && let Executable::Volume { file, shown } = &script.source {
+        if !opens_itself && let Executable::Volume { file, shown } = &script.source {
             let copy = inside::call(|| {
                 let copy = file.copied(shown, shown)?;
                 calls::lasting(copy.as_raw_fd(), Start::Directly)

@@ -355,6 +355,26 @@ fn libraries_of_the_volume_are_loaded_as_on_linux() {
             .status();
         assert!(built.expect("a compiler").success());
     }
+    // One that needs another one, in a directory below its own.
+    place.write(
+        "five.c",
+        "static int count = 3001; int five(void) { return count++; }\n",
+    );
+    place.write(
+        "four.c",
+        "int five(void); int next(void) { return five(); }\n",
+    );
+    place.write(
+        "lib/next.c",
+        "int five(void); int next(void) { return five() + 500; }\n",
+    );
+    let build = "cc -shared -fPIC -Wl,-soname,libfive.so -o lib/libfive.so five.c lib/next.c &&
+        cc -shared -fPIC -o four.so four.c -Wl,-rpath,'$ORIGIN/lib' -Llib -lfive";
+    let built = Command::new("sh")
+        .args(["-c", build])
+        .current_dir(place.path(""))
+        .status();
+    assert!(built.expect("a shell").success());
     let libraries = place.path("").to_str().expect("text").to_owned();
     let words = [&program[..], "/adit", &libraries];
     let host = on_host(&place, &words);

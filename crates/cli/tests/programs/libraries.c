@@ -99,6 +99,21 @@ int main(int argc, char **argv) {
     copy(two, "shared.so");
     void *changed = opened("./shared.so", RTLD_NOW);
     call(changed);
+    // One that needs another one, which lies below it.
+    char four[4096], five[4096];
+    snprintf(four, sizeof four, "%s/four.so", argv[2]);
+    snprintf(five, sizeof five, "%s/lib/libfive.so", argv[2]);
+    if (mkdir("lib", 0755)) return 99;
+    copy(four, "four.so");
+    copy(five, "lib/libfive.so");
+    void *fourth = opened("./four.so", RTLD_NOW);
+    call(fourth);
+    void *fifth = opened("./lib/libfive.so", RTLD_NOW | RTLD_NOLOAD);
+    if (!fourth || !fifth) return 97;
+    call(fifth);
+    dlclose(fifth);
+    dlclose(fourth);
+    opened("./lib/libfive.so", RTLD_NOW | RTLD_NOLOAD);
     // A hundred libraries, one after the other.
     for (int i = 0; i < 100; i++) {
         snprintf(path, sizeof path, "./l%d.so", i);

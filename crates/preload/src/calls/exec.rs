@@ -86,6 +86,8 @@ unsafe fn in_path(file: *const c_char, execute: &dyn Fn(&CStr) -> Failed) -> Fai
         match failed {
             libc::EACCES => is_denied = true,
             libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
+            // A volume that this process can't have is passed over, as one that isn't there.
+            libc::EBUSY | libc::EBADF => failed = libc::ENOENT,
             _ => return failed,
         }
     }

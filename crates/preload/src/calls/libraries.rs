@@ -3,13 +3,13 @@
 //! The loader knows a library by the path of its copy, `/proc/self/fd/N`. So a copy stays open as
 //! long as its library is loaded, and a second `dlopen` of the same file gets the same handle.
 //! Invariants: no lock is held while the loader works, since it runs functions of the program.
-//! Limits: the loader itself finds other libraries, those of `LD_LIBRARY_PATH` and those that a
-//! library needs, and only with the host.
+//! Limits: names without a slash are the loader's, which finds them with the host only. So are
+//! libraries that one needs, but for those in its own path (`$ORIGIN/../lib`), which are loaded first.
 
 use crate::answer::{Answer, errno};
 use crate::own::Own;
 use crate::path::{self, Place, Spot};
-use crate::program::copy;
+use crate::program::{copy, elf};
 use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
@@ -19,7 +19,9 @@ use adit_fs::{BlobId, OpenFlags};
 use libc::{c_char, c_int, c_void};
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A library that is loaded, or is being loaded.
 #[derive(Clone)]
@@ -27,8 +29,17 @@ struct Library {
     file: BlobId,
     /// The path by which it was loaded first.
     shown: Vec<u8>,
-    copy: Arc<Own>,
+    copy: Arc<Copied>,
 }
+
+struct Copied {
+    memory: Own,
+    /// How often it was loaded.
+    loads: AtomicUsize,
+}
+
+/// A library needs one that needs one, and so on: so many of them.
+const DEPTH_MAX: usize = 16;
 
 static LIBRARIES: Renewed<Vec<Library>> = Renewed::new(Vec::new());
 
@@ -76,16 +87,22 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // The loader finds nothing at this path, and says so.
-        Place::Volume(spot) => load(&spot, flags).unwrap_or(Instead::NOTHING),
+        Place::Volume(spot) => {
+            forget_unloaded();
+            load(&spot, flags, 0).map_or(Instead::NOTHING, Instead::done)
+        }
         Place::Host(_) => Instead::NOTHING,
     }
 }
 
 fn real_open(library: &Library, flags: c_int) -> *mut c_void {
-    let name = format!("/proc/self/fd/{}", library.copy.as_raw_fd());
+    let name = format!("/proc/self/fd/{}", library.copy.memory.as_raw_fd());
     let Ok(name) = CString::new(name) else {
         return std::ptr::null_mut();
     };
+    if flags & libc::RTLD_NOLOAD == 0 {
+        library.copy.loads.fetch_add(1, Ordering::AcqRel);
+    }
     real!(dlopen(name.as_ptr() => *const c_char, flags => c_int) -> *mut c_void)
 }
 
@@ -95,20 +112,21 @@ fn is_loaded(library: &Library) -> bool {
     !handle.is_null() && unsafe { libc::dlclose(handle) } == 0
 }
 
-/// Loads a library of the volume.
-fn load(spot: &Spot, flags: c_int) -> Answer<Instead> {
-    forget_unloaded();
-    let known = |is: &dyn Fn(&Library) -> bool| {
-        let known = LIBRARIES.read();
-        known.iter().find(|library| is(library)).cloned()
-    };
+/// A library of the table.
+fn known(is: impl Fn(&Library) -> bool) -> Option<Library> {
+    let known = LIBRARIES.read();
+    known.iter().find(|library| is(library)).cloned()
+}
+
+/// Loads a library of the volume, with those that it needs. `depth`: so many need it.
+fn load(spot: &Spot, flags: c_int, depth: usize) -> Answer<*mut c_void> {
     // As the loader: a path that is loaded stays the same library.
-    if let Some(library) = known(&|library| library.shown == spot.shown) {
-        return Ok(Instead::done(real_open(&library, flags)));
+    if let Some(library) = known(|library| library.shown == spot.shown) {
+        return Ok(real_open(&library, flags));
     }
     let file = inside::call(|| open(spot))?;
     let id = file.id();
-    let library = match known(&|library| library.file == id) {
+    let library = match known(|library| library.file == id) {
         Some(library) => Some(library),
         None if flags & libc::RTLD_NOLOAD != 0 => None,
         None => Some(inside::call(|| copied(&file, &spot.shown))?),
@@ -117,11 +135,57 @@ fn load(spot: &Spot, flags: c_int) -> Answer<Instead> {
         drop(file);
         Ok(())
     })?;
-    let handle = match library {
-        Some(library) => real_open(&library, flags),
-        None => std::ptr::null_mut(),
+    let Some(library) = library else {
+        return Ok(std::ptr::null_mut());
     };
-    Ok(Instead::done(handle))
+    let needed = load_needed(&library, depth);
+    let handle = real_open(&library, flags);
+    for needed in needed {
+        // The library has it now.
+        // SAFETY: a handle of the loader's.
+        unsafe { libc::dlclose(needed) };
+    }
+    Ok(handle)
+}
+
+/// Loads the libraries of the volume that a library needs. The loader, which finds them with the host
+/// only, then knows them by their own names (`DT_SONAME`).
+fn load_needed(library: &Library, depth: usize) -> Vec<*mut c_void> {
+    if depth == DEPTH_MAX {
+        return Vec::new();
+    }
+    let memory = &library.copy.memory;
+    let needed = elf::needed(|at, bytes| memory.read_exact_at(bytes, at).ok());
+    let slash = library.shown.iter().rposition(|byte| *byte == b'/');
+    let origin = &library.shown[..slash.unwrap_or(0)];
+    let directories: Vec<Vec<u8>> = needed
+        .path
+        .split(|byte| *byte == b':')
+        .filter_map(|directory| below_origin(directory, origin))
+        .collect();
+    let load = |name: &Vec<u8>| {
+        directories.iter().find_map(|directory| {
+            let path = CString::new([directory, &b"/"[..], name].concat()).ok()?;
+            // SAFETY: a C string.
+            match unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) } {
+                Place::Volume(spot) => load(&spot, libc::RTLD_LAZY, depth + 1).ok(),
+                Place::Host(_) => None,
+            }
+        })
+    };
+    let plain = needed.names.iter().filter(|name| !name.contains(&b'/'));
+    let handles = plain.filter_map(load);
+    handles.filter(|handle| !handle.is_null()).collect()
+}
+
+/// A directory of a library's path, if it is absolute.
+fn below_origin(directory: &[u8], origin: &[u8]) -> Option<Vec<u8>> {
+    for word in [&b"$ORIGIN"[..], b"${ORIGIN}"] {
+        if let Some(rest) = directory.strip_prefix(word) {
+            return Some([origin, rest].concat());
+        }
+    }
+    directory.starts_with(b"/").then(|| directory.to_vec())
 }
 
 fn open(spot: &Spot) -> Answer<File> {
@@ -137,11 +201,14 @@ fn open(spot: &Spot) -> Answer<File> {
 /// Makes a copy, unless another thread has since.
 fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
     let copy = copy::sealed(file, shown, shown)?.into_inner();
-    let copy = Own::new(std::fs::File::from(copy)).map_err(|_| Errno::MFILE)?;
+    let memory = Own::new(std::fs::File::from(copy)).map_err(|_| Errno::MFILE)?;
     let made = Library {
         file: file.id(),
         shown: shown.to_vec(),
-        copy: Arc::new(copy),
+        copy: Arc::new(Copied {
+            memory,
+            loads: AtomicUsize::new(0),
+        }),
     };
     let mut known = LIBRARIES.lock();
     let others = known.iter().find(|library| library.file == made.file);
@@ -157,11 +224,18 @@ fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
 /// Closes the copies of libraries that aren't loaded any more, and that no thread is loading.
 fn forget_unloaded() {
     let known = LIBRARIES.read().clone();
-    for library in known.iter().filter(|library| !is_loaded(library)) {
-        // One in the table, one in `known`: another thread that loads it has a third.
+    for library in &known {
+        let loads = library.copy.loads.load(Ordering::Acquire);
+        if is_loaded(library) {
+            continue;
+        }
+        // One in the table, one in `known`: a thread that is about to load it has a third.
         let mut table = LIBRARIES.lock();
         table.retain(|of| {
-            !(Arc::ptr_eq(&of.copy, &library.copy) && Arc::strong_count(&of.copy) == 2)
+            let is_it = Arc::ptr_eq(&of.copy, &library.copy);
+            let is_used =
+                Arc::strong_count(&of.copy) > 2 || of.copy.loads.load(Ordering::Acquire) != loads;
+            !is_it || is_used
         });
     }
 }

@@ -11,10 +11,10 @@
 //!
 //! - `line`: the first line of a script
 //! - [`copy`]: the copies, also of libraries
-//! - `elf`: programs that load this library
+//! - [`elf`]: which programs load this library, and which libraries one needs
 
 pub(crate) mod copy;
-mod elf;
+pub(crate) mod elf;
 mod line;
 
 use crate::aio::kernel;

@@ -181,6 +181,12 @@ static void ways(const char *top) {
     }
     spawned("vfork", 0, child);
     child = vfork();
+    if (child == 0) _exit(chdir("missing") ? errno : 125);
+    spawned("vfork, nowhere", 0, child);
+    child = vfork();
+    if (child == 0) _exit(chdir("plain") ? errno : 125);
+    spawned("vfork, no directory", 0, child);
+    child = vfork();
     if (child == 0) {
         if (chdir("/") == 0) execve("./tool", ARGUMENTS, environ);
         _exit(errno == ENOENT ? 124 : 125);

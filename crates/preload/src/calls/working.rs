@@ -5,9 +5,9 @@ use crate::descriptors;
 use crate::path::{self, Place, Spot};
 use crate::program::copy;
 use crate::real::{real, text};
-use crate::volume::{settings, volume};
+use crate::volume::{opened, settings, volume};
 use adit::{Errno, FileKind};
-use adit_fs::Follow;
+use adit_fs::{Access, Follow};
 use libc::{c_char, c_int, size_t};
 use std::ffi::CString;
 
@@ -20,10 +20,7 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // A child of vfork has its parent's memory, but a working directory of its own.
         Place::Volume(spot) if !super::numbers::is_ours() => {
-            let shown = crate::inside::call(|| Ok(without_ups(&spot.shown)));
-            crate::nowhere::go(&shown.unwrap_or_else(|_| path::normalized(&spot.shown)));
-            path::move_in_vfork();
-            0
+            crate::inside::call(|| go_in_vfork(&spot)).to_c() as c_int
         }
         Place::Volume(spot) => crate::inside::call(|| go_to(&spot)).to_c() as c_int,
         Place::Host(host) => {
@@ -37,6 +34,21 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
             done
         }
     }
+}
+
+/// For the kernel only. An embedded volume that isn't open can't be asked now.
+fn go_in_vfork(spot: &Spot) -> Answer<()> {
+    if let Some(volume) = opened() {
+        let found = volume.stat_at(spot.at(), Follow::Yes).map_err(errno)?;
+        if found.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let may = volume.access_at(spot.at(), Follow::Yes, Access::EXECUTE);
+        may.map_err(errno)?;
+    }
+    crate::nowhere::go(&without_ups(&spot.shown));
+    path::move_in_vfork();
+    Ok(())
 }
 
 fn go_to(spot: &Spot) -> Answer<()> {

@@ -424,23 +424,15 @@ unsafe fn finish(
     at: Executable,
     begin: &Begin,
     words: Vec<Word>,
-    scripts: Vec<Script>,
+    mut scripts: Vec<Script>,
     called: Option<Vec<u8>>,
     environment: Words,
 ) -> Answer<Program> {
-    let mut kept = Vec::new();
-    let mut names: Vec<Vec<u8>> = scripts.iter().map(|script| script.name.clone()).collect();
     let opens_itself = scripts.is_empty() || calls::is_for_us(environment) && at.has_library();
-    for (name, script) in names.iter_mut().zip(&scripts) {
-        if !opens_itself && let Executable::Volume { file, shown } = &script.source {
-            let copy = inside::call(|| {
-                let copy = file.copied(shown, shown)?;
-                calls::lasting(copy.as_raw_fd(), Start::Directly)
-            })?;
-            *name = format!("/dev/fd/{}", copy.number()).into_bytes();
-            kept.push(copy);
-        }
-    }
+    let kept = match opens_itself {
+        true => Vec::new(),
+        false => copy_scripts(&mut scripts)?,
+    };
     let (path, program) = match at {
         Executable::Host(path) => (path, None),
         Executable::Volume { file, shown } => {
@@ -452,6 +444,31 @@ unsafe fn finish(
             (CString::new(path).map_err(|_| Errno::INVAL)?, Some(copy))
         }
     };
+    Ok(Program {
+        told: told(path, words, &scripts)?,
+        _program: program,
+        _scripts: kept,
+    })
+}
+
+/// Copies of scripts for a program that can't open them; they get the paths of the copies.
+fn copy_scripts(scripts: &mut [Script]) -> Answer<Vec<Lasting>> {
+    let mut kept = Vec::new();
+    for script in scripts {
+        if let Executable::Volume { file, shown } = &script.source {
+            let copy = inside::call(|| {
+                let copy = file.copied(shown, shown)?;
+                calls::lasting(copy.as_raw_fd(), Start::Directly)
+            })?;
+            script.name = format!("/dev/fd/{}", copy.number()).into_bytes();
+            kept.push(copy);
+        }
+    }
+    Ok(kept)
+}
+
+/// The arguments as the kernel wants them.
+fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<Told> {
     let mut texts = Vec::new();
     let mut arguments = Vec::new();
     for word in words {
@@ -461,21 +478,17 @@ unsafe fn finish(
                 continue;
             }
             Word::Made(text) => text,
-            Word::Script(at) => std::mem::take(&mut names[at]),
+            Word::Script(at) => scripts[at].name.clone(),
         };
         let text = CString::new(text).map_err(|_| Errno::INVAL)?;
         arguments.push(text.as_ptr());
         texts.push(text);
     }
     arguments.push(std::ptr::null());
-    Ok(Program {
-        told: Told {
-            path,
-            arguments,
-            _texts: texts,
-        },
-        _program: program,
-        _scripts: kept,
+    Ok(Told {
+        path,
+        arguments,
+        _texts: texts,
     })
 }
 

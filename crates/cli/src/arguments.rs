@@ -306,6 +306,9 @@ pub(crate) struct Run {
     /// The volume is inside the program: refuses the address of a server
     #[arg(long)]
     pub(crate) embedded: bool,
+    /// Nothing of the volume is executed or loaded as a library: EACCES
+    #[arg(long)]
+    pub(crate) noexec: bool,
     /// Other processes can use the volume meanwhile, as unix:SOCKET
     ///
     /// Those of the same user and of root. The first process of the program that uses the volume

@@ -20,6 +20,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const LIBRARY: &str = "libadit_preload.so";
+/// What starts a program that lies in the volume, and how.
+const SHELL: &str = "/bin/sh";
+const EXECUTE: &str = "exec \"$0\" \"$@\"";
 /// The smallest journal takes whole writes of four times as much.
 const ATOMIC_BYTES_MAX: u64 = 64 << 10;
 /// Scripts whose interpreter is a script, and so on.
@@ -45,7 +48,12 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
         return Err(Error::with(Errno::INVAL, what));
     }
     let (name, rest) = arguments.program.split_first().expect("clap wants one");
-    let program = find(name)?;
+    let is_inside = Path::new(name).starts_with(&arguments.prefix);
+    let program = match is_inside {
+        // Only a program that has the library finds it.
+        true => PathBuf::from(SHELL),
+        false => find(name)?,
+    };
     check(&program, INTERPRETERS_MAX)?;
     let library = library(arguments.library.as_deref())?;
     let mut preload = library.into_os_string();
@@ -55,8 +63,11 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     }
     take_over(arguments, options)?;
     let mut command = Command::new(&program);
+    match is_inside {
+        true => command.args(["-c", EXECUTE]).arg(name),
+        false => command.arg0(name),
+    };
     command
-        .arg0(name)
         .args(rest)
         .env("LD_PRELOAD", preload)
         .env("ADIT_RUN_VOLUME", volume)
@@ -79,6 +90,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
                 EngineArgument::Sync => "sync",
             },
         )
+        .env("ADIT_RUN_NOEXEC", if arguments.noexec { "1" } else { "" })
         .env("ADIT_RUN_RECONNECT", arguments.reconnect.to_string())
         .env(
             "ADIT_RUN_ATOMIC_WRITES",

@@ -14,6 +14,7 @@
 //! - [`descriptors`]: numbers of the kernel with our open files behind them
 //! - [`position`]: where in its file a descriptor is, also in forked processes
 //! - [`own`]: numbers that the library itself needs
+//! - [`program`]: what is executed of the volume: copies, and interpreters of scripts
 //! - [`nowhere`]: the kernel's working directory, while ours is in the volume
 //! - [`inside`]: what a thread in a call must not do: be cancelled, or begin another
 //! - [`memory`]: what the library allocates, never from the program's `malloc`
@@ -37,6 +38,7 @@ mod nowhere;
 mod own;
 mod path;
 mod position;
+mod program;
 mod real;
 mod renewed;
 mod volume;

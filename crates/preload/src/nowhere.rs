@@ -14,6 +14,8 @@
 use crate::real::real;
 use libc::{c_char, c_int, mode_t, size_t, ssize_t};
 use std::ffi::CString;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// In memory first: a file system with a journal may wait for its disk to remove a directory.
 const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
@@ -25,8 +27,11 @@ const REMOVED: &[u8] = b" (deleted)";
 /// Goes to a removed directory that had this path. Should there be no place for it, to one where
 /// nothing can be made, which the next program doesn't recognize.
 pub(crate) fn go(shown: &[u8]) {
-    if PLACES.iter().any(|place| go_below(place, shown)) {
-        return;
+    if let Some(directory) = removed(shown) {
+        let directory = directory.as_raw_fd();
+        if real!(fchdir(directory => c_int) -> c_int) == 0 {
+            return;
+        }
     }
     let directory = c"/proc/self/fdinfo".as_ptr();
     if real!(chdir(directory => *const c_char) -> c_int) != 0 {
@@ -37,45 +42,75 @@ pub(crate) fn go(shown: &[u8]) {
     }
 }
 
-fn open(directory: c_int, name: *const c_char) -> c_int {
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    real!(openat(directory => c_int, name => *const c_char, flags => c_int, 0 => mode_t) -> c_int)
+/// A removed directory that had this path.
+pub(crate) fn removed(shown: &[u8]) -> Option<Directory> {
+    PLACES.iter().find_map(|place| removed_from(place, shown))
 }
 
-fn go_below(place: &str, shown: &[u8]) -> bool {
+/// A directory of the host, closed past us: a child of vfork has numbers of its own.
+pub(crate) struct Directory(c_int);
+
+impl Directory {
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        let fd = ManuallyDrop::new(self).0;
+        // SAFETY: made by `open`, and nobody else has it.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+}
+
+impl AsRawFd for Directory {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let fd = self.0;
+        real!(close(fd => c_int) -> c_int);
+    }
+}
+
+fn open(directory: c_int, name: *const c_char) -> Option<Directory> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let fd = real!(openat(
+        directory => c_int, name => *const c_char, flags => c_int, 0 => mode_t
+    ) -> c_int);
+    (fd >= 0).then_some(Directory(fd))
+}
+
+fn removed_from(place: &str, shown: &[u8]) -> Option<Directory> {
     let template = CString::new([place, NAME, RANDOM].concat()).expect("no zeroes");
     let template = template.into_raw();
     let made = real!(mkdtemp(template => *mut c_char) -> *mut c_char);
     // SAFETY: from `into_raw`, and as long as before.
     let top = unsafe { CString::from_raw(template) };
     if made.is_null() {
-        return false;
+        return None;
     }
     // What was made, each with its directory.
     let mut directories = vec![open(libc::AT_FDCWD, top.as_ptr())];
     let mut names = Vec::new();
     let components = shown.split(|byte| *byte == b'/');
     for name in components.filter(|name| !name.is_empty()) {
-        let (Some(&directory), Ok(name)) = (directories.last(), CString::new(name)) else {
+        let (Some(Some(directory)), Ok(name)) = (directories.last(), CString::new(name)) else {
             break;
         };
-        let text = name.as_ptr();
+        let (directory, text) = (directory.as_raw_fd(), name.as_ptr());
         let mode: mode_t = 0o700;
         real!(mkdirat(directory => c_int, text => *const c_char, mode => mode_t) -> c_int);
         directories.push(open(directory, text));
         names.push(name);
     }
-    let last = *directories.last().expect("the top is there");
-    let done = last >= 0 && real!(fchdir(last => c_int) -> c_int) == 0;
     for (name, directory) in names.iter().zip(&directories).rev() {
+        let Some(directory) = directory.as_ref().map(AsRawFd::as_raw_fd) else {
+            continue;
+        };
         let (name, remove) = (name.as_ptr(), libc::AT_REMOVEDIR);
-        real!(unlinkat(*directory => c_int, name => *const c_char, remove => c_int) -> c_int);
+        real!(unlinkat(directory => c_int, name => *const c_char, remove => c_int) -> c_int);
     }
     real!(rmdir(top.as_ptr() => *const c_char) -> c_int);
-    for fd in directories.into_iter().filter(|fd| *fd >= 0) {
-        real!(close(fd => c_int) -> c_int);
-    }
-    done
+    directories.pop().flatten()
 }
 
 /// The path of the working directory in the volume, if this program was started in one.

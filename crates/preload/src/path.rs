@@ -15,6 +15,7 @@ use crate::renewed::{InChild, Renewed};
 use crate::volume::{credentials, settings, volume};
 use crate::{inside, nowhere};
 use adit::{Errno, FileKind};
+use adit_base::fork;
 use adit_fs::{At, BlobId, Follow};
 use libc::{c_char, c_int};
 use std::ffi::CString;
@@ -126,6 +127,11 @@ pub(crate) fn normalized(path: &[u8]) -> Vec<u8> {
 fn behind<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(prefix)?;
     (rest.is_empty() || rest[0] == b'/').then_some(rest)
+}
+
+/// Is it an absolute path of the volume's, by its text?
+pub(crate) fn is_below_prefix(path: &[u8]) -> bool {
+    behind(path, prefix()).is_some()
 }
 
 /// The path behind the address of a volume, `ADDRESS//PATH`: the plugin for SQLite names files so.
@@ -468,7 +474,22 @@ fn decimal(text: &[u8]) -> Option<c_int> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
+/// Has a child of vfork ever changed its working directory?
+static HAS_VFORKED: AtomicBool = AtomicBool::new(false);
+
+/// In a child of vfork, which has its parent's memory: its working directory isn't its parent's any
+/// more. The kernel knows it.
+pub(crate) fn move_in_vfork() {
+    HAS_VFORKED.store(true, Ordering::Relaxed);
+}
+
 fn from_working_directory(path: &[u8]) -> Place {
+    if HAS_VFORKED.load(Ordering::Relaxed) && fork::is_in_vfork() {
+        return match nowhere::inherited().filter(|shown| is_below_prefix(shown)) {
+            Some(shown) => absolute(&[&shown[..], b"/", path].concat()),
+            None => from_host_directory(libc::AT_FDCWD, path),
+        };
+    }
     if IS_INSIDE.load(Ordering::Acquire) && !path.is_empty() {
         let working = match inside::call(|| Ok(WORKING_DIRECTORY.read().clone())) {
             Ok(working) => working,

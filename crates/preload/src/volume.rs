@@ -8,7 +8,7 @@
 use crate::answer::{Answer, errno};
 use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
-use crate::{aio, calls, descriptors, inside, path, position};
+use crate::{aio, calls, descriptors, inside, path, position, program};
 use adit::log::{Filter, Level};
 use adit::{Credentials, Errno, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) share: Option<PathBuf>,
     /// How long a next server is waited for.
     reconnect: Duration,
+    /// Is nothing of the volume executed?
+    pub(crate) noexec: bool,
     /// Aligned writes of at most so many bytes are atomic; 0: no promise.
     pub(crate) atomic_bytes: usize,
 }
@@ -65,6 +67,7 @@ mod variable {
     pub(super) const SURVIVE_IN: &str = "ADIT_RUN_SURVIVE_IN";
     pub(super) const SHARE: &str = "ADIT_RUN_SHARE";
     pub(super) const RECONNECT: &str = "ADIT_RUN_RECONNECT";
+    pub(super) const NOEXEC: &str = "ADIT_RUN_NOEXEC";
     pub(super) const ATOMIC: &str = "ADIT_RUN_ATOMIC_WRITES";
 }
 
@@ -125,6 +128,7 @@ impl Settings {
             reconnect: text(variable::RECONNECT)
                 .and_then(|given| given.parse().ok())
                 .map_or(RECONNECT, Duration::from_secs),
+            noexec: text(variable::NOEXEC).is_some(),
             atomic_bytes: size(variable::ATOMIC, 0) as usize,
         })
     }
@@ -168,6 +172,7 @@ extern "C" fn at_start() {
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
         path::inherit();
+        program::copy::at_start();
         inherit();
         // What the loader registers later runs earlier: the destructors of all libraries, which may
         // write to the volume.

@@ -1,16 +1,18 @@
 //! The functions of libaio 0.3.113, and two ways past them: `syscall` with the numbers of these calls
-//! (MariaDB waits for its events so), and `dlopen` of libaio.
+//! (MariaDB waits for its events so), and the names of libaio for `dlopen`.
 //!
 //! They need no libaio: they are system calls. As libaio's they return negative error numbers.
 //! `syscall` also has the calls that make and close descriptors: were the table of them not told of
-//! a close (libuv closes so), the next file of that number would be the volume's.
+//! a close (libuv closes so), the next file of that number would be the volume's. So are those that
+//! execute programs.
 
 use super::context;
 use super::kernel::{self, Event, Iocb, SignalMask};
+use crate::calls::execveat;
+use crate::program::Words;
 use crate::volume::settings;
 use crate::{descriptors, inside};
 use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, timespec};
-use std::ffi::CStr;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn io_setup(events: c_int, context: *mut usize) -> c_int {
@@ -171,6 +173,8 @@ const OURS: &[c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_statx,
     libc::SYS_copy_file_range,
+    libc::SYS_execve,
+    libc::SYS_execveat,
 ];
 
 /// All of them are smaller.
@@ -273,6 +277,14 @@ unsafe fn of_descriptors(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Opti
                 let (from, to) = (b as *mut libc::off_t, d as *mut libc::off_t);
                 libc::copy_file_range(fd, from, c as c_int, to, e, f as c_uint) as c_long
             }
+            libc::SYS_execve => {
+                let (arguments, environment) = (b as Words, c as Words);
+                libc::execve(a as *const c_char, arguments, environment).into()
+            }
+            libc::SYS_execveat => {
+                let (arguments, environment) = (c as Words, d as Words);
+                execveat(fd, b as *const c_char, arguments, environment, e as c_int).into()
+            }
             _ => {
                 let (path, result) = (b as *const c_char, e as *mut libc::statx);
                 libc::statx(fd, path, c as c_int, d as c_uint, result).into()
@@ -362,14 +374,14 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
 
 // ------------------------------------------------------------------------ dlopen
 
-/// A handle of this library for who opens libaio by name; NULL for everything else.
-unsafe extern "C" fn instead_of_libaio(name: *const c_char) -> *mut c_void {
-    // SAFETY: NULL or a C string, says the program.
-    let text = unsafe { crate::real::text(name) };
-    let file = text.rsplit(|byte| *byte == b'/').next();
-    if !matches!(file, Some(b"libaio.so" | b"libaio.so.1")) || settings().is_none() {
-        return std::ptr::null_mut();
-    }
+/// Is it the name of libaio, for who opens a library by name?
+pub(crate) fn is_libaio(name: &[u8]) -> bool {
+    let file = name.rsplit(|byte| *byte == b'/').next();
+    matches!(file, Some(b"libaio.so" | b"libaio.so.1"))
+}
+
+/// A handle of this library; NULL: none.
+pub(crate) fn own_handle() -> *mut c_void {
     // SAFETY: all zeroes are a value; the call fills it for an address in this library.
     let own = unsafe {
         let mut own: libc::Dl_info = std::mem::zeroed();
@@ -379,69 +391,6 @@ unsafe extern "C" fn instead_of_libaio(name: *const c_char) -> *mut c_void {
     if own.is_null() {
         return std::ptr::null_mut();
     }
-    // SAFETY: the loader's own name of this library, which is there.
-    unsafe { open_again(CStr::from_ptr(own)) }
-}
-
-unsafe fn open_again(own: &CStr) -> *mut c_void {
-    let (name, flags) = (own.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-    crate::real::real!(dlopen(name => *const c_char, flags => c_int) -> *mut c_void)
-}
-
-/// The C library's `dlopen`.
-unsafe extern "C" fn real_dlopen() -> *mut c_void {
-    static FOUND: std::sync::atomic::AtomicPtr<c_void> =
-        std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-    let found = crate::real::find(&FOUND, c"dlopen");
-    if found.is_null() {
-        crate::real::missing(c"dlopen");
-    }
-    found
-}
-
-/// The loader looks at who calls `dlopen` (for its search path), so the call is handed on without a
-/// frame.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_void {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {instead}",
-        "test rax, rax",
-        "jnz 2f",
-        "call {real}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        "2: add rsp, 24",
-        "ret",
-        instead = sym instead_of_libaio,
-        real = sym real_dlopen,
-    )
-}
-
-/// As above.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_void {
-    std::arch::naked_asm!(
-        "stp x29, x30, [sp, -32]!",
-        "stp x0, x1, [sp, 16]",
-        "bl {instead}",
-        "cbnz x0, 2f",
-        "bl {real}",
-        "mov x16, x0",
-        "ldp x0, x1, [sp, 16]",
-        "ldp x29, x30, [sp], 32",
-        "br x16",
-        "2: ldp x29, x30, [sp], 32",
-        "ret",
-        instead = sym instead_of_libaio,
-        real = sym real_dlopen,
-    )
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    crate::real::real!(dlopen(own => *const c_char, flags => c_int) -> *mut c_void)
 }

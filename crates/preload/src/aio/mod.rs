@@ -19,6 +19,8 @@ mod posix;
 mod submission;
 mod uring;
 
+pub(crate) use libaio::{is_libaio, own_handle};
+
 use crate::answer::Answer;
 use crate::renewed::InChild;
 use adit_base::fork;

@@ -5,7 +5,7 @@ use crate::descriptors::{self, Open};
 use crate::inside;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
-use crate::volume::volume;
+use crate::volume::{settings, volume};
 use adit::calls::{SetMode, SetOwner, SetTimes};
 use adit::{Errno, FileKind, SetTime, Timestamp, Volume};
 use adit_fs::{Access, At, Follow, Stat};
@@ -323,7 +323,15 @@ unsafe extern "C" fn fchownat(
 fn rights(spot: &Spot, mode: c_int, follow: Follow) -> Answer<()> {
     let wanted = Access::from_bits(mode as u32).ok_or(Errno::INVAL)?;
     let volume = volume()?;
-    volume.access_at(spot.at(), follow, wanted).map_err(errno)
+    let may = volume.access_at(spot.at(), follow, wanted).map_err(errno);
+    let noexec = settings().is_some_and(|settings| settings.noexec);
+    if may.is_ok() && noexec && wanted.contains(Access::EXECUTE) {
+        let found = volume.stat_at(spot.at(), follow).map_err(errno)?;
+        if found.kind == FileKind::File {
+            return Err(Errno::ACCESS);
+        }
+    }
+    may
 }
 
 unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {

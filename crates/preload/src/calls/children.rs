@@ -6,7 +6,7 @@
 //! file, a mapping or the working directory is the volume's, it stays, and the child gets EBUSY.
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
-use super::exec::with_left_in_environment;
+use super::left::with_left_in_environment;
 use crate::real::{self, real};
 use crate::{inside, volume};
 use libc::{FILE, c_char, c_int, c_void, pid_t};

@@ -1,406 +1,148 @@
-//! Programs that are executed: a program keeps every descriptor without `FD_CLOEXEC`, as under the
-//! kernel, if its volume is in a server.
+//! Programs that are executed: `exec…` and `posix_spawn`.
 //!
-//! ```text
-//! execve ─► the server keeps the files ─► a memfd says which numbers have which file ─► program
-//!           with a connection                its number is in the environment             at_start
-//! ```
-//! Descriptors: the connection, the memfd, and the memory of positions stay open in the program.
-//! Invariants: if the program can't be executed, these descriptors are closed again. A child forked
-//! meanwhile by another thread has none of them, unless they are for a program of `system` or
-//! `popen`. A child started meanwhile by `posix_spawn` has them, and keeps the files open as long as
-//! it lives.
+//! A program of the volume is executed as what [`program`] makes of it. Any other is the kernel's to
+//! find. Either has the files that are left to it (`left`).
+//! Invariant: a search of `PATH` looks where the C library looks, in its order, with its errno.
 
-use super::is_ours;
-use crate::answer::{Answer, errno};
-use crate::descriptors::{self, Open};
-use crate::message::say_once;
-use crate::position::{self, Cells, Position};
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
-use crate::{inside, volume};
-use adit::{Errno, FileKind, Volume};
-use adit_base::fork::Registered;
-use adit_base::numbers::{self, FIRST_FREE, FIRST_HIGH};
-use libc::{
-    c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, ssize_t,
-};
-use std::collections::HashMap;
+use super::actions::{program_path, spawned};
+use super::left::{Start, environ, staying, with_left};
+use crate::aio::kernel;
+use crate::answer::set_errno;
+use crate::descriptors;
+use crate::path::{self, Place};
+use crate::program::{self, Found, Given, Words, entries};
+use crate::real::{real, text};
+use crate::volume::{self, settings};
+use adit::Errno;
+use adit_fs::Follow;
+use libc::{c_char, c_int, c_long, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use std::ffi::{CStr, CString};
-use std::fs::File;
-use std::io::{Read, Seek};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 
-/// The environment variable with the memfd's number.
-const VARIABLE: &CStr = c"ADIT_RUN_INHERIT";
-/// What its content begins with.
-const MAGIC: &[u8] = b"adit left 1\n";
+/// Where programs are looked for without a `PATH`.
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+const SHELL: &CStr = c"/bin/sh";
 
-/// A number and what stands behind it in the program.
-type Numbers = Vec<(c_int, Arc<Open>)>;
+/// The errno of what failed; 0: it didn't.
+type Failed = c_int;
 
-/// What a program is given: the environment, and what has to stay open until it has begun.
-struct Left {
-    environment: Vec<*const c_char>,
-    _variable: CString,
-    _open: Vec<Lasting>,
+fn to_c(failed: Failed) -> c_int {
+    set_errno(Errno::from_raw(failed));
+    -1
 }
 
-/// A descriptor that stays open in the program.
-enum Lasting {
-    /// No forked child has it.
-    Registered(Registered<OwnedFd>),
-    Inherited(OwnedFd),
+/// The kernel's `execve`, which returns only if it fails.
+fn by_kernel(path: *const c_char, arguments: Words, environment: Words) -> Failed {
+    real!(execve(path => *const c_char, arguments => Words, environment => Words) -> c_int);
+    Errno::last().raw()
 }
 
-impl Lasting {
-    fn number(&self) -> RawFd {
-        match self {
-            Lasting::Registered(fd) => fd.as_raw_fd(),
-            Lasting::Inherited(fd) => fd.as_raw_fd(),
+/// Has `execute` start what is at a path. It gets a path for the kernel, and the arguments.
+///
+/// # Safety
+/// `path` is NULL or a C string; what is given is as for `execve`.
+unsafe fn at_path(
+    path: *const c_char,
+    given: Given,
+    execute: &dyn Fn(*const c_char, Words) -> Failed,
+) -> Failed {
+    // SAFETY: promised by the caller.
+    let host = match unsafe { program::find(libc::AT_FDCWD, path, Follow::Yes, given) } {
+        Ok(Found::Volume(program)) => return program.begin(execute),
+        Ok(Found::Host(host)) => host,
+        Err(errno) => return errno.raw(),
+    };
+    let path = host.pointer(path);
+    let failed = execute(path, given.arguments);
+    if failed != libc::ENOENT || settings().is_none() {
+        return failed;
+    }
+    // SAFETY: promised by the caller.
+    match unsafe { program::find_behind_host(path, given) } {
+        Ok(program) => program.begin(execute),
+        Err(errno) => errno.raw(),
+    }
+}
+
+/// Has `execute` start what a search of `PATH` finds.
+///
+/// # Safety
+/// `file` is NULL or a C string.
+unsafe fn in_path(file: *const c_char, execute: &dyn Fn(&CStr) -> Failed) -> Failed {
+    // SAFETY: promised by the caller.
+    let name = unsafe { text(file) };
+    if name.is_empty() {
+        return libc::ENOENT;
+    }
+    if name.contains(&b'/') {
+        // SAFETY: as above; it isn't NULL.
+        return execute(unsafe { CStr::from_ptr(file) });
+    }
+    if name.len() > libc::FILENAME_MAX as usize {
+        return libc::ENAMETOOLONG;
+    }
+    let (mut failed, mut is_denied) = (libc::ENOENT, false);
+    for candidate in candidates(name) {
+        failed = execute(&candidate);
+        match failed {
+            libc::EACCES => is_denied = true,
+            libc::ENOENT | libc::ESTALE | libc::ENOTDIR | libc::ENODEV | libc::ETIMEDOUT => {}
+            // A volume that this process can't have is passed over, as one that isn't there.
+            libc::EBUSY | libc::EBADF => failed = libc::ENOENT,
+            _ => return failed,
         }
     }
+    if is_denied { libc::EACCES } else { failed }
 }
 
-/// How a program is started.
-#[derive(Clone, Copy)]
-enum Start {
-    /// This process goes on as the program, or the kernel makes a child for it alone.
-    Directly,
-    /// The C library may fork for it, with the handlers of forks: glibc before 2.29.
-    ByFork,
-}
-
-/// Numbers of this process, or of a child of vfork, that stay open when a program is executed.
-fn staying() -> Numbers {
-    let stays = |fd: c_int| {
-        // SAFETY: no preconditions.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
-        flags >= 0 && flags & libc::FD_CLOEXEC == 0
-    };
-    let mut numbers = descriptors::seen();
-    numbers.retain(|(fd, _)| stays(*fd));
-    numbers
-}
-
-/// The same for a process that goes on beside the program.
-fn going_on() -> Numbers {
-    volume::share_files();
-    staying()
-}
-
-/// A copy of a descriptor that stays open in the program.
-fn lasting(fd: RawFd, start: Start) -> Answer<Lasting> {
-    let copy_from = |least: c_int| {
-        // SAFETY: a new number, or -1.
-        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD, least) };
-        // SAFETY: just made, and nobody else has it.
-        (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
-    };
-    // A process may not have so high ones.
-    let copy = || copy_from(FIRST_HIGH).or_else(|| copy_from(FIRST_FREE));
-    let make = || copy().ok_or_else(Errno::last);
-    match start {
-        Start::Directly => numbers::registered(make).map(Lasting::Registered),
-        Start::ByFork => numbers::alone(make).map(Lasting::Inherited),
-    }
-}
-
-/// Leaves files to a program that is about to be executed with this environment.
-fn leave(numbers: &Numbers, environment: *const *const c_char, start: Start) -> Answer<Left> {
-    let volume = volume::volume()?;
-    let mut opens: Vec<&Arc<Open>> = Vec::new();
-    let mut places = Vec::new();
-    for (_, open) in numbers {
-        let known = opens.iter().position(|other| Arc::ptr_eq(other, open));
-        places.push(known.unwrap_or_else(|| {
-            opens.push(open);
-            opens.len() - 1
-        }));
-    }
-    // A child of vfork has none to share: `before_vfork` has done so.
-    if is_ours() {
-        position::share(opens.iter().map(|open| &open.position))?;
-    }
-    let files: Vec<&adit::File> = opens.iter().map(|open| &open.file).collect();
-    let (socket, words) = volume.leave(&files).map_err(errno)?;
-    let mut open = vec![lasting(socket.as_raw_fd(), start)?];
-
-    let mut content = MAGIC.to_vec();
-    let put = |content: &mut Vec<u8>, number: usize| {
-        content.extend_from_slice(&(number as u64).to_le_bytes());
-    };
-    let put_bytes = |content: &mut Vec<u8>, bytes: &[u8]| {
-        put(content, bytes.len());
-        content.extend_from_slice(bytes);
-    };
-    put(&mut content, open[0].number() as usize);
-    put_bytes(&mut content, &words);
-    let mut memories: HashMap<*const Cells, RawFd> = HashMap::new();
-    put(&mut content, opens.len());
-    for of in &opens {
-        let (cells, at) = of.position.shared().ok_or(Errno::IO)?;
-        let memory = match memories.get(&Arc::as_ptr(cells)) {
-            Some(known) => *known,
-            None => {
-                let memory = lasting(cells.memory.as_raw_fd(), start)?;
-                let number = memory.number();
-                memories.insert(Arc::as_ptr(cells), number);
-                open.push(memory);
-                number
-            }
-        };
-        put(&mut content, memory as usize);
-        put(&mut content, *at);
-        put(&mut content, of.kind as usize);
-        put(&mut content, of.flags() as usize);
-        put_bytes(&mut content, &of.shown);
-    }
-    put(&mut content, numbers.len());
-    for ((fd, _), place) in numbers.iter().zip(places) {
-        put(&mut content, *fd as usize);
-        put(&mut content, place);
-    }
-
-    let told = numbers::high(|| {
-        // SAFETY: a C string; the result is ours.
-        let fd = unsafe { libc::memfd_create(c"adit-left".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: just made, and nobody else has it.
-        (fd >= 0)
-            .then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-            .ok_or_else(Errno::last)
-    })?;
-    // Past us: a child of vfork may have a number anew that is its parent's file.
-    let (number, bytes, len) = (told.as_raw_fd(), content.as_ptr(), content.len());
-    let written = real!(write(
-        number => c_int, bytes.cast() => *const c_void, len => size_t
-    ) -> ssize_t);
-    if written < 0 || written as usize != len {
-        return Err(Errno::NOSPC);
-    }
-    open.push(lasting(told.as_raw_fd(), start)?);
-    let number = open[open.len() - 1].number().to_string();
-    let variable = [VARIABLE.to_bytes(), b"=", number.as_bytes()].concat();
-    let variable = CString::new(variable).map_err(|_| Errno::INVAL)?;
-    let mut environment = without_variable(environment);
-    environment.push(variable.as_ptr());
-    environment.push(std::ptr::null());
-    Ok(Left {
-        environment,
-        _variable: variable,
-        _open: open,
-    })
-}
-
-/// Has the program that gets this environment this library?
-fn is_for_us(environment: *const *const c_char) -> bool {
-    let entries = without_variable(environment);
-    // SAFETY: C strings of the environment.
-    let mut texts = entries
-        .iter()
-        .map(|entry| unsafe { CStr::from_ptr(*entry) });
-    texts.any(|text| text.to_bytes().starts_with(b"ADIT_RUN_VOLUME="))
-}
-
-/// An environment without what another program was told.
-fn without_variable(environment: *const *const c_char) -> Vec<*const c_char> {
-    let mut entries = Vec::new();
-    let mut at = environment;
-    // SAFETY: an array of C strings with NULL at its end, or NULL.
-    while !at.is_null() && unsafe { !(*at).is_null() } {
+/// The paths at which a program of this name may be.
+fn candidates(name: &[u8]) -> Vec<CString> {
+    // SAFETY: a C string; the program changes its environment in no other thread meanwhile.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    let path = match path.is_null() {
+        true => DEFAULT_PATH,
         // SAFETY: as above.
-        let (entry, text) = unsafe { (*at, CStr::from_ptr(*at).to_bytes()) };
-        let rest = text.strip_prefix(VARIABLE.to_bytes());
-        if rest.is_none_or(|rest| !rest.starts_with(b"=")) {
-            entries.push(entry);
-        }
-        // SAFETY: there is a NULL at the end.
-        at = unsafe { at.add(1) };
-    }
-    entries
+        false => unsafe { text(path) },
+    };
+    let directories = path.split(|byte| *byte == b':');
+    let short = directories.filter(|directory| directory.len() < libc::PATH_MAX as usize);
+    let candidate = |directory: &[u8]| match directory.is_empty() {
+        true => CString::new(name).ok(),
+        false => CString::new([directory, b"/", name].concat()).ok(),
+    };
+    short.filter_map(candidate).collect()
 }
 
-/// Calls something that executes a program, with the environment that it is to have.
-fn with_left<T>(
-    numbers: impl FnOnce() -> Numbers,
-    environment: *const *const c_char,
-    start: Start,
-    execute: impl FnOnce(*const *const c_char) -> T,
-) -> T {
-    let is_served = || volume::opened().is_some_and(|volume| volume.is_connected());
-    if !descriptors::are_there_any() || inside::is_inside() || !is_served() {
-        return execute(environment);
+/// `execvp` hands a file of no known format to the shell.
+///
+/// # Safety
+/// As for `execve`.
+unsafe fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
+    let execute = |path, arguments| by_kernel(path, arguments, given.environment);
+    // SAFETY: promised by the caller.
+    let failed = unsafe { at_path(path.as_ptr(), given, &execute) };
+    if failed != libc::ENOEXEC {
+        return failed;
     }
-    if !is_for_us(environment) {
-        return execute(environment);
-    }
-    let left = inside::call(|| {
-        let numbers = numbers();
-        match numbers.is_empty() {
-            true => Ok(None),
-            false => leave(&numbers, environment, start).map(Some),
-        }
-    });
-    match left {
-        Ok(Some(left)) => {
-            let done = execute(left.environment.as_ptr());
-            drop(left);
-            done
-        }
-        Ok(None) => execute(environment),
-        Err(errno) => {
-            say_once!("a program that is executed has none of the open files: {errno:?}");
-            execute(environment)
-        }
-    }
+    let mut arguments = vec![SHELL.as_ptr(), path.as_ptr()];
+    // SAFETY: promised by the caller.
+    arguments.extend(unsafe { entries(given.arguments) }.skip(1));
+    arguments.push(std::ptr::null());
+    by_kernel(SHELL.as_ptr(), arguments.as_ptr(), given.environment)
 }
-
-/// Calls something that starts a program with this process's own environment.
-pub(super) fn with_left_in_environment<T>(execute: impl FnOnce() -> T) -> T {
-    // SAFETY: the C library's variable.
-    let own = unsafe { environ };
-    with_left(going_on, own, Start::ByFork, |environment| {
-        if environment == own {
-            return execute();
-        }
-        let mut last = environment;
-        // SAFETY: made by `leave`: the variable is the last string before the NULL.
-        unsafe {
-            while !(*last.add(1)).is_null() {
-                last = last.add(1);
-            }
-            libc::setenv(
-                VARIABLE.as_ptr(),
-                (*last).add(VARIABLE.count_bytes() + 1),
-                1,
-            );
-        }
-        let done = execute();
-        // SAFETY: as the program's own calls of it.
-        unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
-        done
-    })
-}
-
-// ------------------------------------------------------------------------ in the program
-
-/// Bytes that are taken from the front.
-struct Reader<'b>(&'b [u8]);
-
-impl<'b> Reader<'b> {
-    fn bytes(&mut self, len: usize) -> Option<&'b [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn number(&mut self) -> Option<usize> {
-        let bytes = self.bytes(8)?.try_into().ok()?;
-        usize::try_from(u64::from_le_bytes(bytes)).ok()
-    }
-
-    fn descriptor(&mut self) -> Option<RawFd> {
-        RawFd::try_from(self.number()?).ok()
-    }
-
-    fn text(&mut self) -> Option<&'b [u8]> {
-        let len = self.number()?;
-        self.bytes(len)
-    }
-}
-
-/// At the start: takes what the program before this one has left. The volume, if there is some.
-pub(crate) fn inherit(
-    begin: impl FnOnce(OwnedFd, &[u8]) -> Answer<(Volume, Vec<adit::File>)>,
-) -> Option<Volume> {
-    let told = std::env::var(VARIABLE.to_str().ok()?).ok()?;
-    // SAFETY: the program has not begun, so no other thread reads the environment.
-    unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
-    let told = told.parse().ok()?;
-    if !is_told(told) {
-        return None;
-    }
-    let mut content = Vec::new();
-    let mut file = File::from(owned(told)?);
-    file.rewind().ok()?;
-    file.read_to_end(&mut content).ok()?;
-    drop(file);
-    let volume = take_all(Reader(content.strip_prefix(MAGIC)?), begin);
-    if volume.is_none() {
-        say_once!("what the program before this one had open can't be had: EBADF");
-    }
-    volume
-}
-
-/// Does it begin as what a program is told? A program without this library may have handed on the
-/// variable and used the number for something else, of which nothing is taken here.
-fn is_told(fd: RawFd) -> bool {
-    let mut found = [0; MAGIC.len()];
-    // SAFETY: memory of that length. A pipe has no positions and keeps its bytes.
-    let count = unsafe { libc::pread(fd, found.as_mut_ptr().cast(), found.len(), 0) };
-    usize::try_from(count) == Ok(found.len()) && found == MAGIC
-}
-
-/// A descriptor that was left to this program; None: it is none.
-fn owned(fd: RawFd) -> Option<OwnedFd> {
-    // SAFETY: no preconditions.
-    let is_open = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
-    // SAFETY: it was opened for this, says the environment.
-    is_open.then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn take_all(
-    mut from: Reader<'_>,
-    begin: impl FnOnce(OwnedFd, &[u8]) -> Answer<(Volume, Vec<adit::File>)>,
-) -> Option<Volume> {
-    let socket = owned(from.descriptor()?)?;
-    let (volume, files) = begin(socket, from.text()?).ok()?;
-    let mut memories: HashMap<RawFd, Arc<Cells>> = HashMap::new();
-    let mut opens = Vec::new();
-    let count = from.number()?;
-    for file in files.into_iter().take(count) {
-        let (memory, at) = (from.descriptor()?, from.number()?);
-        let cells = match memories.get(&memory) {
-            Some(known) => known.clone(),
-            None => {
-                let cells = Arc::new(Cells::map(File::from(owned(memory)?)).ok()?);
-                memories.insert(memory, cells.clone());
-                cells
-            }
-        };
-        let position = (at < cells.count()).then(|| Position::of_cell(cells, at))?;
-        let kind = FileKind::from_u8(u8::try_from(from.number()?).ok()?)?;
-        let flags = c_int::try_from(from.number()?).ok()?;
-        let shown = from.text()?.to_vec();
-        opens.push(Arc::new(Open::inherited(
-            file, kind, flags, shown, position,
-        )));
-    }
-    for _ in 0..from.number()? {
-        let (fd, place) = (from.descriptor()?, from.number()?);
-        if descriptors::is_placeholder(fd) {
-            descriptors::put(fd, opens.get(place)?.clone()).ok()?;
-        }
-    }
-    Some(volume)
-}
-
-// ------------------------------------------------------------------------ the calls
-
-unsafe extern "C" {
-    static environ: *const *const c_char;
-}
-
-type Words = *const *const c_char;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
-    with_left(staying, environment, Start::Directly, |environment| {
-        real!(execve(
-            path => *const c_char, arguments => Words, environment => Words
-        ) -> c_int)
-    })
+    to_c(with_left(
+        staying,
+        environment,
+        Start::Directly,
+        |environment| {
+            let given = Given::new(arguments, environment);
+            let execute = |path, arguments| by_kernel(path, arguments, environment);
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { at_path(path, given, &execute) }
+        },
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -411,11 +153,16 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
-    with_left(staying, environment, Start::Directly, |environment| {
-        real!(execvpe(
-            file => *const c_char, arguments => Words, environment => Words
-        ) -> c_int)
-    })
+    to_c(with_left(
+        staying,
+        environment,
+        Start::Directly,
+        |environment| {
+            let given = Given::new(arguments, environment);
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { in_path(file, &|path| at_path_or_by_shell(path, given)) }
+        },
+    ))
 }
 
 #[unsafe(no_mangle)]
@@ -426,12 +173,82 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Words) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
-    with_left(
+    // SAFETY: as for this function.
+    unsafe {
+        execveat(
+            fd,
+            c"".as_ptr(),
+            arguments,
+            environment,
+            libc::AT_EMPTY_PATH,
+        )
+    }
+}
+
+/// The C library has it since 2.34.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: Words,
+    environment: Words,
+    flags: c_int,
+) -> c_int {
+    to_c(with_left(
         staying,
         environment,
         Start::Directly,
-        |environment| real!(fexecve(fd => c_int, arguments => Words, environment => Words) -> c_int),
-    )
+        |environment| {
+            let given = Given::new(arguments, environment);
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe { at_place(directory, path, flags, given) }
+        },
+    ))
+}
+
+/// # Safety
+/// As for `execveat`.
+unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: Given) -> Failed {
+    let execute = |path, arguments| by_kernel(path, arguments, given.environment);
+    let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: promised by the caller.
+    let is_number = unsafe { text(path) }.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
+    if flags & !known == 0 && is_number {
+        // The file is let go before the program begins, which forgets what a child of vfork holds.
+        let found = descriptors::get(directory)
+            // SAFETY: promised by the caller.
+            .map(|open| unsafe { program::find_open(directory, &open, given) });
+        match found {
+            Some(Ok(program)) => return program.begin(execute),
+            Some(Err(errno)) => return errno.raw(),
+            None => {}
+        }
+    } else if flags & !known == 0 {
+        let follow = match flags & libc::AT_SYMLINK_NOFOLLOW {
+            0 => Follow::Yes,
+            _ => Follow::No,
+        };
+        // SAFETY: promised by the caller.
+        match unsafe { program::find(directory, path, follow, given) } {
+            Ok(Found::Volume(program)) => return program.begin(execute),
+            Ok(Found::Host(path::HostPath::Absolute(path))) => {
+                return execute(path.as_ptr(), given.arguments);
+            }
+            Ok(Found::Host(path::HostPath::Given)) => {}
+            Err(errno) => return errno.raw(),
+        }
+    }
+    let arguments = [
+        directory as usize,
+        path as usize,
+        given.arguments as usize,
+        given.environment as usize,
+        flags as usize,
+        0,
+    ];
+    // SAFETY: promised by the caller.
+    let failed = unsafe { kernel::call(libc::SYS_execveat as c_long, arguments) };
+    -failed as Failed
 }
 
 /// The functions with the arguments one after the other: puts those of registers in front of those
@@ -495,106 +312,105 @@ unsafe extern "C" fn with_environment_behind(path: *const c_char, arguments: Wor
     }
 }
 
-/// What `posix_spawn` does with descriptors in the child: (old, new) for a duplicate, (old, -1) for
-/// one that is closed.
-type Actions = Vec<(c_int, c_int)>;
-
-/// By the address of the program's own list.
-static ACTIONS: Renewed<Option<HashMap<usize, Actions>>> = Renewed::new(None);
-
-/// In a thread that forks.
-pub(crate) fn at_fork() -> InChild {
-    ACTIONS.at_fork()
+/// What a list of actions, and attributes, say of a child.
+#[derive(Clone, Copy)]
+struct Child {
+    number: *mut pid_t,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
 }
 
-fn note_action(actions: *const posix_spawn_file_actions_t, old: c_int, new: c_int) {
-    let mut noted = ACTIONS.lock();
-    let noted = noted.get_or_insert_default();
-    noted.entry(actions as usize).or_default().push((old, new));
-}
-
-fn forget_actions(actions: *const posix_spawn_file_actions_t) {
-    let mut noted = ACTIONS.lock();
-    noted.as_mut().and_then(|of| of.remove(&(actions as usize)));
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-    actions: *mut posix_spawn_file_actions_t,
-    old: c_int,
-    new: c_int,
-) -> c_int {
-    note_action(actions, old, new);
-    real!(posix_spawn_file_actions_adddup2(
-        actions => *mut posix_spawn_file_actions_t, old => c_int, new => c_int
-    ) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_addclose(
-    actions: *mut posix_spawn_file_actions_t,
-    fd: c_int,
-) -> c_int {
-    note_action(actions, fd, -1);
-    real!(posix_spawn_file_actions_addclose(
-        actions => *mut posix_spawn_file_actions_t, fd => c_int
-    ) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_init(
-    actions: *mut posix_spawn_file_actions_t,
-) -> c_int {
-    forget_actions(actions);
-    real!(posix_spawn_file_actions_init(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_spawn_file_actions_destroy(
-    actions: *mut posix_spawn_file_actions_t,
-) -> c_int {
-    forget_actions(actions);
-    real!(posix_spawn_file_actions_destroy(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
-}
-
-/// The numbers of a child that `posix_spawn` makes.
-fn spawned(actions: *const posix_spawn_file_actions_t) -> Numbers {
-    let noted = ACTIONS.read();
-    let noted = noted.as_ref().and_then(|of| of.get(&(actions as usize)));
-    let mut numbers = going_on();
-    for (old, new) in noted.into_iter().flatten() {
-        let before = numbers.iter().find(|(fd, _)| fd == old);
-        // A duplicate stays, also of a number that doesn't.
-        let before = before.map(|(_, open)| open.clone());
-        let open = before.or_else(|| descriptors::get(*old).map(|open| open.clone()));
-        numbers.retain(|(fd, _)| fd != if *new < 0 { old } else { new });
-        if let (Some(open), 0..) = (open, *new) {
-            numbers.push((*new, open));
-        }
+impl Child {
+    fn spawn(self, path: *const c_char, arguments: Words, environment: Words) -> Failed {
+        real!(posix_spawn(
+            self.number => *mut pid_t, path => *const c_char,
+            self.actions => *const posix_spawn_file_actions_t,
+            self.attributes => *const posix_spawnattr_t,
+            arguments => Words, environment => Words,
+        ) -> c_int)
     }
-    numbers
 }
 
-macro_rules! spawn {
-    ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(
-            child: *mut pid_t, program: *const c_char,
-            actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,
-            arguments: Words, environment: Words,
-        ) -> c_int {
-            volume::give_back();
-            with_left(|| spawned(actions), environment, Start::Directly, |environment| real!($name(
-                child => *mut pid_t, program => *const c_char,
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawn(
+    number: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: Words,
+    environment: Words,
+) -> c_int {
+    let child = Child {
+        number,
+        actions,
+        attributes,
+    };
+    volume::give_back();
+    with_left(
+        || spawned(actions),
+        environment,
+        Start::Directly,
+        |environment| {
+            let given = Given::new(arguments, environment);
+            let execute = |path, arguments| child.spawn(path, arguments, environment);
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe {
+                let from = program_path(actions, path);
+                at_path(from.pointer(), given.called(path), &execute)
+            }
+        },
+    )
+}
+
+/// Does a search for a program come through the volume?
+fn may_be_in_volume(file: *const c_char) -> bool {
+    // SAFETY: NULL or a C string, says the program.
+    let name = unsafe { text(file) };
+    let is_ours = |path: &CString| {
+        // SAFETY: a C string.
+        let place = unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) };
+        matches!(place, Place::Volume(_))
+    };
+    settings().is_some() && (name.contains(&b'/') || candidates(name).iter().any(is_ours))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_spawnp(
+    number: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    arguments: Words,
+    environment: Words,
+) -> c_int {
+    let child = Child {
+        number,
+        actions,
+        attributes,
+    };
+    volume::give_back();
+    with_left(
+        || spawned(actions),
+        environment,
+        Start::Directly,
+        |environment| {
+            if !may_be_in_volume(file) {
+                return real!(posix_spawnp(
+                number => *mut pid_t, file => *const c_char,
                 actions => *const posix_spawn_file_actions_t,
                 attributes => *const posix_spawnattr_t,
                 arguments => Words, environment => Words,
-            ) -> c_int))
-        }
-    )*};
+            ) -> c_int);
+            }
+            let given = Given::new(arguments, environment);
+            let execute = |path, arguments| child.spawn(path, arguments, environment);
+            // SAFETY: the program vouches for its arguments, as to the C library.
+            unsafe {
+                in_path(file, &|path| {
+                    let from = program_path(actions, path.as_ptr());
+                    at_path(from.pointer(), given.called(path.as_ptr()), &execute)
+                })
+            }
+        },
+    )
 }
-spawn!(posix_spawn posix_spawnp);

@@ -5,12 +5,15 @@
 //! machines of 64 bits), `__…_chk` (with a check that the compiler asks for), `__xstat` and the like
 //! (of old programs).
 
+mod actions;
 mod attributes;
 mod children;
 mod copies;
 pub(crate) mod data;
 mod directories;
 mod exec;
+mod left;
+mod libraries;
 mod locks;
 mod maps;
 mod names;
@@ -27,14 +30,21 @@ mod xattrs;
 use crate::renewed::InChild;
 
 pub(crate) use attributes::note_device;
-pub(crate) use exec::inherit;
+pub(crate) use exec::execveat;
+pub(crate) use left::{Lasting, Start, inherit, is_for_us, lasting};
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
 pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
+pub(crate) use working::{canonical_or_given, led_out};
 
 /// In a thread that forks: the tables of these functions.
-pub(crate) fn at_fork() -> [InChild; 3] {
-    [streams::at_fork(), directories::at_fork(), exec::at_fork()]
+pub(crate) fn at_fork() -> [InChild; 4] {
+    [
+        streams::at_fork(),
+        directories::at_fork(),
+        actions::at_fork(),
+        libraries::at_fork(),
+    ]
 }
 
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.

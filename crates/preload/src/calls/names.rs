@@ -6,6 +6,7 @@ use crate::descriptors;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
 use crate::volume::volume;
+use crate::{inside, program};
 use adit::calls::{
     Link, MakeDirectory, MakeNode, MakeSymlink, ReadLink, RemoveDirectory, Rename, Unlink,
 };
@@ -23,16 +24,12 @@ of_path! {
     mkfifo: (mode: mode_t) -> c_int = make_pipe;
     mknod: (mode: mode_t, device: dev_t) -> c_int = make_node;
     truncate | truncate64: (size: libc::off_t) -> c_int = resize;
-    readlink: (buffer: *mut c_char, room: size_t) -> ssize_t = read_link;
-    __readlink_chk: (buffer: *mut c_char, room: size_t, size: size_t) -> ssize_t = read_link_checked;
 }
 of_path_at! {
     unlinkat: (flags: c_int) -> c_int = remove_at;
     mkdirat: (mode: mode_t) -> c_int = make_directory;
     mkfifoat: (mode: mode_t) -> c_int = make_pipe;
     mknodat: (mode: mode_t, device: dev_t) -> c_int = make_node;
-    readlinkat: (buffer: *mut c_char, room: size_t) -> ssize_t = read_link;
-    __readlinkat_chk: (buffer: *mut c_char, room: size_t, size: size_t) -> ssize_t = read_link_checked;
 }
 
 unsafe fn remove_name(spot: &Spot) -> Answer<()> {
@@ -108,31 +105,99 @@ pub(crate) fn target(at: At<'_>) -> Answer<Vec<u8>> {
     volume()?.call(ReadLink { place: at.into() })
 }
 
-unsafe fn read_link(spot: &Spot, buffer: *mut c_char, room: size_t) -> Answer {
+/// The text of a link, as much of it as there is room for.
+unsafe fn give_link(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer {
     if room == 0 {
         return Err(Errno::INVAL);
     }
-    let target = match spot.is_descriptor {
-        true => super::working::without_ups(&spot.shown),
-        false => target(spot.at())?,
-    };
-    let count = target.len().min(room);
+    let count = text.len().min(room);
     // SAFETY: the program's buffer has that room, it says.
-    unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), buffer.cast(), count) };
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), count) };
     Ok(count as i64)
 }
 
-unsafe fn read_link_checked(
-    spot: &Spot,
+unsafe fn read_link(
+    directory: c_int,
+    path: *const c_char,
+    (buffer, room): (*mut c_char, size_t),
+    host: impl FnOnce(*const c_char) -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    if let Some(shown) = program::copy::executed_at(unsafe { text(path) }) {
+        // SAFETY: as above.
+        return unsafe { give_link(shown, buffer, room) }.to_c() as ssize_t;
+    }
+    // SAFETY: as above.
+    match unsafe { path::find(directory, path) } {
+        Place::Host(of_host) => host(of_host.pointer(path)),
+        Place::Volume(spot) => {
+            let given = inside::call(|| {
+                let target = match spot.is_descriptor {
+                    true => super::working::without_ups(&spot.shown),
+                    false => target(spot.at())?,
+                };
+                // SAFETY: as above.
+                unsafe { give_link(&target, buffer, room) }
+            });
+            given.to_c() as ssize_t
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readlink(path: *const c_char, buffer: *mut c_char, room: size_t) -> ssize_t {
+    let host = |path| {
+        real!(readlink(
+            path => *const c_char, buffer => *mut c_char, room => size_t
+        ) -> ssize_t)
+    };
+    // SAFETY: as for this function.
+    unsafe { read_link(libc::AT_FDCWD, path, (buffer, room), host) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readlinkat(
+    directory: c_int,
+    path: *const c_char,
+    buffer: *mut c_char,
+    room: size_t,
+) -> ssize_t {
+    let host = |path| {
+        real!(readlinkat(
+            directory => c_int, path => *const c_char, buffer => *mut c_char, room => size_t
+        ) -> ssize_t)
+    };
+    // SAFETY: as for this function.
+    unsafe { read_link(directory, path, (buffer, room), host) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __readlink_chk(
+    path: *const c_char,
     buffer: *mut c_char,
     room: size_t,
     size: size_t,
-) -> Answer {
+) -> ssize_t {
     if room > size {
         std::process::abort();
     }
     // SAFETY: as for this function.
-    unsafe { read_link(spot, buffer, room) }
+    unsafe { readlink(path, buffer, room) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __readlinkat_chk(
+    directory: c_int,
+    path: *const c_char,
+    buffer: *mut c_char,
+    room: size_t,
+    size: size_t,
+) -> ssize_t {
+    if room > size {
+        std::process::abort();
+    }
+    // SAFETY: as for this function.
+    unsafe { readlinkat(directory, path, buffer, room) }
 }
 
 // ------------------------------------------------------------------------ two paths

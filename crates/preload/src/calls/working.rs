@@ -3,10 +3,11 @@
 use crate::answer::{Answer, ToC, errno, pointer};
 use crate::descriptors;
 use crate::path::{self, Place, Spot};
-use crate::real::real;
-use crate::volume::{settings, volume};
+use crate::program::copy;
+use crate::real::{real, text};
+use crate::volume::{opened, settings, volume};
 use adit::{Errno, FileKind};
-use adit_fs::Follow;
+use adit_fs::{Access, Follow};
 use libc::{c_char, c_int, size_t};
 use std::ffi::CString;
 
@@ -19,19 +20,35 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // A child of vfork has its parent's memory, but a working directory of its own.
         Place::Volume(spot) if !super::numbers::is_ours() => {
-            let shown = crate::inside::call(|| Ok(without_ups(&spot.shown)));
-            crate::nowhere::go(&shown.unwrap_or_else(|_| path::normalized(&spot.shown)));
-            0
+            crate::inside::call(|| go_in_vfork(&spot)).to_c() as c_int
         }
         Place::Volume(spot) => crate::inside::call(|| go_to(&spot)).to_c() as c_int,
         Place::Host(host) => {
             let done = real!(chdir(host.pointer(name) => *const c_char) -> c_int);
-            if done == 0 && super::numbers::is_ours() {
-                path::leave();
+            if done == 0 {
+                match super::numbers::is_ours() {
+                    true => path::leave(),
+                    false => path::move_in_vfork(),
+                }
             }
             done
         }
     }
+}
+
+/// For the kernel only. An embedded volume that isn't open can't be asked now.
+fn go_in_vfork(spot: &Spot) -> Answer<()> {
+    if let Some(volume) = opened() {
+        let found = volume.stat_at(spot.at(), Follow::Yes).map_err(errno)?;
+        if found.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let may = volume.access_at(spot.at(), Follow::Yes, Access::EXECUTE);
+        may.map_err(errno)?;
+    }
+    crate::nowhere::go(&without_ups(&spot.shown));
+    path::move_in_vfork();
+    Ok(())
 }
 
 fn go_to(spot: &Spot) -> Answer<()> {
@@ -45,6 +62,7 @@ unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
     match descriptors::get(fd) {
         Some(open) if !super::numbers::is_ours() => {
             crate::nowhere::go(&open.shown);
+            path::move_in_vfork();
             0
         }
         Some(open) => {
@@ -55,8 +73,11 @@ unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
         }
         None => {
             let done = real!(fchdir(fd => c_int) -> c_int);
-            if done == 0 && super::numbers::is_ours() {
-                path::leave();
+            if done == 0 {
+                match super::numbers::is_ours() {
+                    true => path::leave(),
+                    false => path::move_in_vfork(),
+                }
             }
             done
         }
@@ -129,13 +150,42 @@ pub(crate) fn without_ups(shown: &[u8]) -> Vec<u8> {
     canonical(shown).unwrap_or_else(|_| path::normalized(shown))
 }
 
+/// Without symbolic links, of an absolute path as the program sees it; as it is, if that fails.
+pub(crate) fn canonical_or_given(shown: &[u8]) -> Vec<u8> {
+    canonical(shown).unwrap_or_else(|_| shown.to_vec())
+}
+
 /// Without symbolic links, of an absolute path as the program sees it. It must exist.
 fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
+    match resolved(shown)? {
+        Resolved::Inside(path) => Ok(path),
+        Resolved::Outside(_) => Err(Errno::XDEV),
+    }
+}
+
+/// The host's path to which symbolic links of the volume lead.
+pub(crate) fn led_out(shown: &[u8]) -> Answer<Vec<u8>> {
+    match resolved(shown)? {
+        Resolved::Inside(_) => Err(Errno::XDEV),
+        Resolved::Outside(path) => Ok(path),
+    }
+}
+
+/// Where a path leads.
+enum Resolved {
+    Inside(Vec<u8>),
+    Outside(Vec<u8>),
+}
+
+fn resolved(shown: &[u8]) -> Answer<Resolved> {
     let prefix = &*settings().ok_or(Errno::NXIO)?.prefix;
     let mut left: Vec<u8> = shown.to_vec();
     let mut links = 0;
     'again: loop {
-        let rest = left.strip_prefix(prefix).ok_or(Errno::XDEV)?.to_vec();
+        if !path::is_below_prefix(&left) {
+            return Ok(Resolved::Outside(left));
+        }
+        let rest = left[prefix.len()..].to_vec();
         let mut done: Vec<u8> = prefix.to_vec();
         let components: Vec<&[u8]> = rest
             .split(|byte| *byte == b'/')
@@ -182,16 +232,28 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
                     [&done[..], b"/", &target].concat()
                 }
             };
-            left.push(b'/');
-            left.extend_from_slice(&behind);
+            if !behind.is_empty() {
+                left.push(b'/');
+                left.extend_from_slice(&behind);
+            }
             continue 'again;
         }
-        return Ok(done);
+        return Ok(Resolved::Inside(done));
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    if let Some(shown) = copy::executed_at(unsafe { text(name) }) {
+        let room = if buffer.is_null() {
+            0
+        } else {
+            libc::PATH_MAX as usize
+        };
+        // SAFETY: as above.
+        return pointer(unsafe { give(shown, buffer, room) });
+    }
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         Place::Volume(spot) => {

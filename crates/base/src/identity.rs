@@ -33,7 +33,7 @@ pub fn acting_as<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Result<T> {
             // It would go on with rights that it must not have.
             std::process::abort();
         }
-        done.map_err(from_rustix)
+        done.map_err(|errno| from_rustix(errno).into())
     })
 }
 

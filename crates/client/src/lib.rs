@@ -129,6 +129,9 @@ pub use adit_store::{
 pub use blob::Blobs;
 pub use completion_queue::CompletionQueue;
 pub use connection::Withdrawal;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub use connection::interned;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};
@@ -141,7 +144,7 @@ pub use repair::Repaired;
 pub use scrub::{Damaged, ScrubOptions, Scrubbed};
 pub use serve::{ServeOptions, Server, ServerState, SessionState};
 pub use shared_mapping::SharedMapping;
+pub use volume::Volume;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub use volume::{Fork, Moving};
-pub use volume::Volume;

@@ -19,6 +19,7 @@
 //! - [`inside`]: what a thread in a call must not do: be cancelled, or begin another
 //! - [`memory`]: what the library allocates, never from the program's `malloc`
 //! - [`endings`]: destructors of thread-local values, without it, too
+//! - [`identity`]: the user on whose behalf a thread calls
 //! - `calls`: the functions, by subject
 //! - [`aio`]: libaio, POSIX aio, io_uring
 //!
@@ -31,6 +32,7 @@ mod answer;
 mod calls;
 mod descriptors;
 mod endings;
+mod identity;
 mod inside;
 mod memory;
 mod message;

@@ -10,9 +10,10 @@
 
 use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
+use crate::identity::credentials;
 use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
-use crate::volume::{credentials, settings, volume};
+use crate::volume::{settings, volume};
 use crate::{inside, nowhere};
 use adit::{Errno, FileKind};
 use adit_base::fork;

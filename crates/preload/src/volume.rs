@@ -8,9 +8,9 @@
 use crate::answer::{Answer, errno};
 use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
-use crate::{aio, calls, descriptors, inside, path, position, program};
+use crate::{aio, calls, descriptors, identity, inside, path, position, program};
 use adit::log::{Filter, Level};
-use adit::{Credentials, Errno, Fork, IoEngine, Survive, Volume, VolumeOptions};
+use adit::{Errno, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
 use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use arc_swap::{ArcSwapOption, Guard};
@@ -23,7 +23,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a volume is waited for that a process before us is closing.
@@ -215,12 +215,12 @@ pub(crate) fn volume() -> Answer<Opened> {
 }
 
 impl Opened {
-    /// Does a call for the user of this process.
+    /// Does a call for the user of this thread.
     pub(crate) fn call<'a, C>(&'a self, call: C) -> Answer<C::Reply>
     where
         C: adit::PerformVolume<'a> + Send,
     {
-        Volume::call(self, credentials(), call).map_err(errno)
+        Volume::call(self, identity::credentials(), call).map_err(errno)
     }
 }
 
@@ -269,6 +269,7 @@ fn open() -> Answer<Opened> {
     drop(low);
     calls::note_device(&volume);
     VOLUME.store(Some(Arc::new(volume)));
+    identity::changed();
     Ok(Opened(VOLUME.load()))
 }
 
@@ -400,6 +401,7 @@ pub(crate) extern "C" fn in_child() {
     descriptors::in_child();
     forking.tables.into_iter().for_each(|of| of());
     forking.maps.in_child();
+    identity::changed();
     let has_files = forking.volume.map(Fork::in_child);
     if forking.is_unused || has_files == Some(false) {
         // Its parent's.
@@ -458,13 +460,6 @@ fn say_messages() {
             "messages of the volume are not shown: {error}"
         ));
     }
-}
-
-/// On whose behalf files are made and opened: the user of the process at its first call, with all
-/// rights, since it can open the device.
-pub(crate) fn credentials() -> &'static Credentials {
-    static CREDENTIALS: OnceLock<Credentials> = OnceLock::new();
-    CREDENTIALS.get_or_init(Credentials::process)
 }
 
 /// Runs after the program's own `atexit` functions and the libraries' destructors: writes what C's

@@ -24,6 +24,7 @@ mod ready;
 mod space;
 mod streams;
 mod trees;
+mod users;
 mod working;
 mod xattrs;
 

@@ -324,7 +324,7 @@ unsafe extern "C" fn linkat(
             set_errno(Errno::XDEV);
             return -1;
         };
-        let existing = At::inode(crate::volume::credentials(), open.id());
+        let existing = At::inode(crate::identity::credentials(), open.id());
         let added = crate::inside::call(|| add_name(existing, &spot, Follow::No));
         return added.to_c() as c_int;
     }

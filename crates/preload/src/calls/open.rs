@@ -95,7 +95,7 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
     loop {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!(".adit-unnamed-{}-{count}", std::process::id());
-        let at = At::inside(crate::volume::credentials(), id, name.as_bytes());
+        let at = At::inside(crate::identity::credentials(), id, name.as_bytes());
         let kept = flags & !libc::O_TMPFILE;
         match open_at(at, &spot.shown, kept | libc::O_CREAT | libc::O_EXCL, mode) {
             Err(Errno::EXIST) => continue,

@@ -469,7 +469,7 @@ pub(crate) struct Lsof {
 
 #[derive(Args)]
 pub(crate) struct Ctl {
-    /// unix:SOCKET, or unix:SOCKET,NAME
+    /// unix:SOCKET
     pub(crate) volume: String,
     /// Move this session to this poller, from 0 on; the server may move it again
     #[arg(long = "move", num_args = 2, value_names = ["SESSION", "POLLER"])]

@@ -58,9 +58,11 @@ struct InfoLine {
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
-    /// These two of the process that has it open, if one has.
+    /// These three of the process that has it open, if one has.
     cache_bytes: Option<u64>,
     cache_huge_bytes: Option<u64>,
+    survives: Option<bool>,
+    /// A server tells it only root and its own user.
     survives_in: Option<String>,
     unsaved: Option<String>,
     failure: Option<String>,
@@ -91,6 +93,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         cache_bytes: volume.owner().map(|_| info.cache_bytes),
         cache_huge_bytes: volume.owner().map(|_| info.cache_huge_bytes),
         open_by: volume.owner().map(OwnerLine::from),
+        survives: volume.owner().map(|_| info.survives),
         survives_in: info.mapping,
         unsaved: info.unsaved,
         failure: info.failure,
@@ -143,6 +146,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         )?;
         match &line.survives_in {
             Some(path) => writeln!(out, "  survives  its process, in {}", output::plain(path))?,
+            None if info.survives => writeln!(out, "  survives  its process")?,
             None => writeln!(out, "  survives  NOT: unsynced writes die with its process")?,
         }
     }

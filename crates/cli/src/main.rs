@@ -7,9 +7,11 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
+mod change;
 mod check;
 mod compare;
 mod ctl;
+mod interrupt;
 mod log;
 mod lsof;
 mod mappings;
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Err(error) if error.errno() == Errno::PIPE && output::reader_is_gone() => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
+            interrupt::die();
             ExitCode::from(1)
         }
     }
@@ -101,6 +104,11 @@ fn run(
         Command::Rmdir(arguments) => return names::rmdir(&arguments, options),
         Command::Mv(arguments) => names::mv(&arguments, options)?,
         Command::Ln(arguments) => names::ln(&arguments, options)?,
+        Command::Chmod(arguments) => return change::chmod(&arguments, options),
+        Command::Chown(arguments) => return change::chown(&arguments, options),
+        Command::Touch(arguments) => return change::touch(&arguments, options),
+        Command::Truncate(arguments) => return change::truncate(&arguments, options),
+        Command::Umount(arguments) => mount::umount(&arguments)?,
         Command::Put(arguments) => return transfer::put(&arguments, options),
         Command::Get(arguments) => return transfer::get(&arguments, options),
         Command::Bench(arguments) => volumes::bench(arguments)?,

@@ -1,6 +1,6 @@
 //! `adit mount`.
 
-use crate::arguments::{Mount, VolumeArguments};
+use crate::arguments::{Mount, Umount, VolumeArguments};
 use crate::{log, output};
 use adit::log::Filter;
 use adit::{Error, Result};
@@ -68,6 +68,11 @@ pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments, filter: Filter
             }
         }
     }
+}
+
+/// `adit umount`.
+pub(crate) fn umount(arguments: &Umount) -> Result<()> {
+    adit_fuse::unmount(&arguments.directory, arguments.lazy)
 }
 
 /// How a child ended that has said nothing.

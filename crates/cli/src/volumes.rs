@@ -1,6 +1,7 @@
 //! Commands about a whole volume: mkfs, info, df, grow, bench. For check see `check.rs`.
 
 use crate::arguments::{Bench, Grow, Info, Mkfs, VolumeArguments};
+use crate::interrupt;
 use crate::output::{self, OwnerLine};
 use crate::progress::Progress;
 use adit::{Errno, Error, MkfsOptions, Volume, format_size};
@@ -29,7 +30,16 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
         .preallocate(arguments.preallocate)
         .label(arguments.label.clone())
         .force(arguments.force);
-    Volume::mkfs(&arguments.volume, &options).map_err(|error| match error.errno() {
+    interrupt::say(&format!(
+        "{} holds no volume yet; the same command with --force makes it one",
+        arguments.volume
+    ));
+    let progress = Progress::steps();
+    let made = Volume::mkfs_with(&arguments.volume, &options, |done, total| {
+        progress.step("writing zeroes", done as f64 / total.max(1) as f64);
+    });
+    drop(progress);
+    made.map_err(|error| match error.errno() {
         Errno::EXIST if !arguments.force => {
             Error::with(Errno::EXIST, format!("{} (--force does)", error.what()))
         }
@@ -38,7 +48,19 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
             format!("{} (--size creates it)", error.what()),
         ),
         _ => error,
-    })
+    })?;
+    // What was made, which defaults may have decided.
+    let volume = VolumeArguments::inspect_new(&arguments.volume)?;
+    let info = volume.info()?;
+    writeln!(
+        output::stdout(),
+        "{}: a volume of {}, with a journal of {}, id {}",
+        output::plain(&arguments.volume),
+        format_size(info.volume_bytes),
+        format_size(info.journal_bytes),
+        output::volume_id(u128::from_le_bytes(info.volume_id))
+    )?;
+    volume.close()
 }
 
 #[derive(Serialize)]
@@ -221,7 +243,8 @@ pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()
 
 pub(crate) fn grow(arguments: &Grow, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.open(&arguments.volume)?;
-    volume.grow(arguments.size)?;
+    let size = arguments.size.or(arguments.size_option);
+    volume.grow(size.expect("clap wants one"))?;
     volume.close()
 }
 

@@ -133,6 +133,13 @@ impl VolumeArguments {
         patiently(|| Inspector::open(address, &self.options()))
     }
 
+    /// A volume that was just made, with a small cache.
+    pub(crate) fn inspect_new(address: &str) -> adit::Result<Inspector> {
+        let mut options = VolumeOptions::new();
+        options.survive(Survive::Off).cache_bytes(8 << 20);
+        patiently(|| Inspector::open(address, &options))
+    }
+
     /// Checks a volume.
     pub(crate) fn examine(
         &self,

@@ -1,0 +1,196 @@
+//! Commands with the names of Unix commands: they behave as those do.
+
+mod support;
+
+use std::process::Command;
+use support::{Place, noise};
+
+fn stat(place: &Place, path: &str) -> serde_json::Value {
+    let printed = place.ok(&["stat", "--json", "v.adit", path]);
+    let mut lines: Vec<serde_json::Value> = serde_json::from_str(&printed).expect("JSON");
+    lines.remove(0)
+}
+
+fn with_tree() -> Place {
+    let place = Place::with_volume();
+    place.write("tree/a", noise(1, 1500));
+    place.write("tree/.hidden", "");
+    place.write("tree/d/b", "text");
+    place.write("tree/d/e/c", "");
+    place.write("tree/z/y", "");
+    std::os::unix::fs::symlink("a", place.path("tree/link")).expect("made");
+    place.ok(&["put", "v.adit", "tree", "/"]);
+    place
+}
+
+/// Of the kernel's file system, as the Unix command prints it.
+fn unix(place: &Place, command: &[&str]) -> String {
+    let output = Command::new(command[0])
+        .args(&command[1..])
+        .env("LC_ALL", "C")
+        .current_dir(place.path("."))
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{command:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn ls_lists_trees_hidden_names_and_sizes_as_ls_does() {
+    let place = with_tree();
+    // Except that names with a dot are always there, and directories end with a slash.
+    let ours = place.ok(&["ls", "-R", "v.adit", "tree"]);
+    assert_eq!(ours, unix(&place, &["ls", "-1ARp", "tree"]));
+    let ours = place.ok(&["ls", "-Ra", "v.adit", "tree"]);
+    assert_eq!(ours, unix(&place, &["ls", "-1aRp", "tree"]));
+    let sizes = |listed: &str| -> Vec<String> {
+        let words = listed.lines().map(|line| line.split_whitespace().nth(4));
+        words.flatten().map(str::to_owned).collect()
+    };
+    place.ok(&["truncate", "-s", "23000000", "v.adit", "/tree/large"]);
+    let ours = place.ok(&["ls", "-lh", "v.adit", "/tree"]);
+    assert!(sizes(&ours).contains(&"1.5K".to_owned()), "{ours}");
+    assert!(sizes(&ours).contains(&"22M".to_owned()), "{ours}");
+    let ours = place.ok(&["ls", "-l", "v.adit", "/tree"]);
+    assert!(sizes(&ours).contains(&"23000000".to_owned()), "{ours}");
+    assert!(place.ok(&["ls", "--help"]).contains("--recursive"));
+    place.fails(2, &["ls", "-R", "--json", "v.adit"]);
+}
+
+#[test]
+fn chmod_changes_files_and_trees() {
+    let place = with_tree();
+    let mode = |path: &str| stat(&place, path)["mode"].as_u64().expect("a number");
+    place.ok(&["chmod", "v.adit", "640", "/tree/a", "/tree/d/b"]);
+    assert_eq!((mode("/tree/a"), mode("/tree/d/b")), (0o640, 0o640));
+    place.ok(&["chmod", "v.adit", "u+x,o=r", "/tree/link"]);
+    assert_eq!(mode("/tree/a"), 0o744, "the link was followed");
+    place.ok(&["chmod", "-R", "v.adit", "go-rwx", "/tree/d"]);
+    assert_eq!((mode("/tree/d"), mode("/tree/d/e/c") & 0o77), (0o700, 0));
+    place.ok(&["chmod", "-R", "v.adit", "a+X", "/tree/d"]);
+    assert_eq!((mode("/tree/d/e"), mode("/tree/d/b")), (0o711, 0o600));
+    place.ok(&["chmod", "v.adit", "-x", "/tree/a"]);
+    assert_eq!(mode("/tree/a"), 0o644);
+    let errors = place.fails(1, &["chmod", "v.adit", "u+q", "/tree/a"]);
+    assert!(errors.contains("u+q"), "{errors}");
+    let errors = place.fails(1, &["chmod", "v.adit", "600", "/none", "/tree/a"]);
+    assert!(errors.contains("/none"), "{errors}");
+    assert_eq!(mode("/tree/a"), 0o600, "one that fails stops no other");
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn chown_changes_owners_by_name_and_number() {
+    let place = with_tree();
+    let owner = |path: &str| {
+        let stat = stat(&place, path);
+        (
+            stat["uid"].as_u64().expect("one"),
+            stat["gid"].as_u64().expect("one"),
+        )
+    };
+    place.ok(&["chown", "v.adit", "7:8", "/tree/link"]);
+    assert_eq!(owner("/tree/a"), (7, 8), "the link was followed");
+    place.ok(&["chown", "-h", "v.adit", "9", "/tree/link"]);
+    assert_eq!((owner("/tree/link").0, owner("/tree/a")), (9, (7, 8)));
+    place.ok(&["chown", "v.adit", ":5", "/tree/a"]);
+    assert_eq!(owner("/tree/a"), (7, 5));
+    place.ok(&["chown", "-R", "v.adit", "root:", "/tree"]);
+    for path in ["/tree", "/tree/a", "/tree/link", "/tree/d/e/c"] {
+        assert_eq!(owner(path), (0, 0), "{path}");
+    }
+    let errors = place.fails(1, &["chown", "v.adit", "nobody-here", "/tree/a"]);
+    assert!(errors.contains("no user nobody-here"), "{errors}");
+    assert!(place.ok(&["chown", "--help"]).contains("-h"));
+}
+
+#[test]
+fn touch_makes_files_and_sets_their_times() {
+    let place = with_tree();
+    let times = |path: &str| {
+        let stat = stat(&place, path);
+        (stat["accessed"].to_string(), stat["modified"].to_string())
+    };
+    place.ok(&["touch", "v.adit", "/new", "/tree/a"]);
+    assert_eq!(stat(&place, "/new")["size_bytes"], 0);
+    assert_eq!(stat(&place, "/new")["mode"], 0o644);
+    place.ok(&["touch", "-c", "v.adit", "/none"]);
+    place.fails(1, &["stat", "v.adit", "/none"]);
+    // Old times come from a file of the host.
+    place.write("old", "");
+    unix(&place, &["touch", "-d", "2001-02-03 04:05:06Z", "old"]);
+    place.ok(&["put", "v.adit", "old", "/"]);
+    let (new, old) = (times("/new"), times("/old"));
+    assert!(old.1.contains("2001-02-03T04:05:06Z"), "{old:?}");
+    place.ok(&["touch", "-m", "-r", "/old", "v.adit", "/new"]);
+    assert_eq!(times("/new"), (new.0, old.1.clone()));
+    place.ok(&["touch", "-r", "/old", "v.adit", "/new"]);
+    assert_eq!(times("/new"), old);
+    place.ok(&["touch", "v.adit", "/tree/d"]);
+}
+
+#[test]
+fn truncate_makes_files_so_long() {
+    let place = with_tree();
+    let size = |path: &str| stat(&place, path)["size_bytes"].as_u64().expect("a number");
+    for (given, expected) in [
+        ("10", 10),
+        ("+1K", 1034),
+        ("-34", 1000),
+        ("%512", 1024),
+        ("<100", 100),
+        (">4K", 4096),
+        ("/3000", 3000),
+    ] {
+        place.ok(&["truncate", "-s", given, "v.adit", "/f"]);
+        assert_eq!(size("/f"), expected, "{given}");
+    }
+    place.ok(&["truncate", "-r", "/tree/a", "v.adit", "/f"]);
+    assert_eq!(size("/f"), 1500);
+    place.ok(&["truncate", "-c", "-s", "1", "v.adit", "/none"]);
+    place.fails(1, &["stat", "v.adit", "/none"]);
+    place.fails(1, &["truncate", "-s", "many", "v.adit", "/f"]);
+    place.fails(2, &["truncate", "v.adit", "/f"]);
+    place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn mkfs_says_in_one_line_what_it_has_made() {
+    let place = Place::new();
+    let made = place.ok(&["mkfs", "v.adit", "--size", "64M", "--preallocate"]);
+    assert!(
+        made.starts_with("v.adit: a volume of 64 MiB, with a journal of "),
+        "{made}"
+    );
+    assert_eq!(made.lines().count(), 1, "{made}");
+    let info = place.ok(&["info", "--json", "v.adit"]);
+    let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+    assert!(
+        made.ends_with(&format!("id {}\n", info["id"].as_str().expect("text"))),
+        "{made}"
+    );
+    assert!(place.ok(&["check", "v.adit"]).contains("clean"));
+}
+
+#[test]
+fn umount_ends_a_mount_and_nothing_else() {
+    let place = with_tree();
+    std::fs::create_dir(place.path("m")).expect("made");
+    let errors = place.fails(1, &["umount", "m"]);
+    assert!(errors.contains("no volume is mounted there"), "{errors}");
+    let mounted = place.run(&["mount", "v.adit", "m"]);
+    if !mounted.status.success() {
+        return adit_skip::skip("a volume can't be mounted here");
+    }
+    let open = std::fs::File::open(place.path("m/tree/a")).expect("there");
+    let errors = place.fails(1, &["umount", "m"]);
+    assert!(errors.contains("EBUSY"), "{errors}");
+    let errors = place.fails(1, &["umount", "m/tree"]);
+    assert!(errors.contains("no volume is mounted there"), "{errors}");
+    place.ok(&["umount", "--lazy", "m"]);
+    assert!(!place.path("m/tree").exists());
+    drop(open);
+    place.ok(&["mount", "v.adit", "m"]);
+    place.ok(&["umount", "m"]);
+    place.ok(&["check", "v.adit"]);
+}

@@ -4,7 +4,7 @@
 mod change;
 mod volume;
 
-pub(crate) use change::{Chmod, Chown, Touch, Truncate};
+pub(crate) use change::{Chmod, Chown, Cp, Find, Touch, Truncate};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 pub(crate) use volume::{EngineArgument, SurviveArgument, TakeoverArgument, VolumeArguments};
@@ -111,6 +111,16 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Mv(Mv),
     /// Give a file another name (a hard link), or make a symbolic link with -s
     Ln(Ln),
+    /// Copy files and trees inside of the volume, as cp(1)
+    Cp(Cp),
+    /// List what is below directories, as find(1)
+    ///
+    /// PATHs, then tests of find: -name -iname -path GLOB, -type b|c|d|f|l|p|s, -size [+-]N[ckMG],
+    /// -empty, -mindepth N, -maxdepth N, -print, -print0.
+    #[command(after_help = "Examples:
+  adit find db.adit / -name '*.log' -size +10M
+  adit find db.adit /data -type f -print0")]
+    Find(Find),
     /// Change permission bits, as chmod(1)
     Chmod(Chmod),
     /// Change owner and group, as chown(1)

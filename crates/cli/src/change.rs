@@ -220,7 +220,7 @@ impl Clause {
     fn parse(text: &str) -> Option<Clause> {
         let is_operator = |byte: &u8| b"+-=".contains(byte);
         let bytes = text.as_bytes();
-        let begin = bytes.iter().position(|byte| is_operator(byte))?;
+        let begin = bytes.iter().position(is_operator)?;
         let (whose, mut rest) = bytes.split_at(begin);
         let mut who = 0;
         for letter in whose {

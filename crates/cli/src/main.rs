@@ -11,6 +11,7 @@ mod change;
 mod check;
 mod compare;
 mod ctl;
+mod find;
 mod interrupt;
 mod log;
 mod lsof;
@@ -104,6 +105,8 @@ fn run(
         Command::Rmdir(arguments) => return names::rmdir(&arguments, options),
         Command::Mv(arguments) => names::mv(&arguments, options)?,
         Command::Ln(arguments) => names::ln(&arguments, options)?,
+        Command::Cp(arguments) => return transfer::cp(&arguments, options),
+        Command::Find(arguments) => return find::find(&arguments, options),
         Command::Chmod(arguments) => return change::chmod(&arguments, options),
         Command::Chown(arguments) => return change::chown(&arguments, options),
         Command::Touch(arguments) => return change::touch(&arguments, options),

@@ -19,11 +19,11 @@ const PAGE_BYTES: usize = 4096;
 
 /// The errors of a walk through a tree: the command prints each and goes on with the rest.
 #[derive(Default)]
-struct Unread(Cell<bool>);
+pub(crate) struct Unread(Cell<bool>);
 
 impl Unread {
     /// An error about a file or directory is said; any other one ends the command.
-    fn take(&self, error: Error) -> adit::Result<()> {
+    pub(crate) fn take(&self, error: Error) -> adit::Result<()> {
         match error.errno() {
             Errno::UCLEAN | Errno::IO | Errno::STALE | Errno::ACCESS => {
                 output::complain(&error);
@@ -34,7 +34,7 @@ impl Unread {
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         match self.0.get() {
             true => Outcome::Partly,
             false => Outcome::Done,
@@ -42,7 +42,7 @@ impl Unread {
     }
 
     /// The attributes of an entry of a directory; None: they can't be read, or it is gone.
-    fn metadata(
+    pub(crate) fn metadata(
         &self,
         volume: &Inspector,
         path: &Path,

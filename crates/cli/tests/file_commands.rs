@@ -194,3 +194,114 @@ fn umount_ends_a_mount_and_nothing_else() {
     place.ok(&["umount", "m"]);
     place.ok(&["check", "v.adit"]);
 }
+
+#[test]
+fn find_finds_what_find_finds() {
+    let place = with_tree();
+    std::fs::hard_link(place.path("tree/a"), place.path("tree/z/A.txt")).expect("made");
+    place.ok(&["put", "v.adit", "tree/z", "/tree"]);
+    for tests in [
+        &[][..],
+        &["-name", "*e*"],
+        &["-iname", "a*"],
+        &["-path", "tree/*/e"],
+        &["-type", "d"],
+        &["-type", "l"],
+        &["-type", "f", "-size", "+2"],
+        &["-type", "f", "-size", "-2k"],
+        &["-size", "1500c"],
+        &["-empty"],
+        &["-mindepth", "1", "-maxdepth", "2", "-name", "[.bce]*"],
+        &["-print0"],
+    ] {
+        let sorted = |text: String| {
+            let end = if tests == ["-print0"] { '\0' } else { '\n' };
+            let mut lines: Vec<String> = text.split(end).map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        // The size of a directory is each file system's own.
+        let ours = sorted(place.ok(&[&["find", "v.adit", "tree"], tests].concat()));
+        let theirs = sorted(unix(&place, &[&["find", "tree"], tests].concat()));
+        assert_eq!(ours, theirs, "{tests:?}");
+    }
+    assert!(place.ok(&["find", "v.adit"]).starts_with("/\n"));
+    let errors = place.fails(1, &["find", "v.adit", "/none", "/tree/a"]);
+    assert!(errors.contains("/none"), "{errors}");
+    let errors = place.fails(1, &["find", "v.adit", "/", "-newer", "x"]);
+    assert!(errors.contains("find -newer"), "{errors}");
+    assert!(place.ok(&["find", "--help"]).contains("-maxdepth"));
+}
+
+/// Attributes of all that is below, without times and inodes.
+fn listed(place: &Place, path: &str) -> Vec<String> {
+    let listed = place.ok(&["ls", "-lR", "v.adit", path]);
+    let lines = listed.lines().filter(|line| !line.ends_with(':'));
+    let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let kept = words.map(|mut words| {
+        // The time, and of a directory also the size.
+        words.retain(|word| !word.contains("T") || !word.ends_with('Z'));
+        words.join(" ")
+    });
+    kept.collect()
+}
+
+#[test]
+fn cp_copies_files_and_trees_as_cp_does() {
+    let place = with_tree();
+    let cat = |path: &str| place.ok(&["cat", "v.adit", path]);
+    place.ok(&["cp", "v.adit", "/tree/d/b", "/copy"]);
+    assert_eq!(cat("/copy"), "text");
+    place.ok(&["cp", "v.adit", "/tree/d/b", "/copy", "/tree/z"]);
+    assert_eq!(
+        (cat("/tree/z/b"), cat("/tree/z/copy")),
+        ("text".into(), "text".into())
+    );
+    // A file that is there keeps its inode, and its other names.
+    place.ok(&["ln", "v.adit", "/copy", "/other"]);
+    let before = stat(&place, "/copy")["inode"].clone();
+    place.ok(&["cp", "v.adit", "/tree/.hidden", "/copy"]);
+    assert_eq!(
+        (stat(&place, "/copy")["inode"].clone(), cat("/other")),
+        (before, String::new())
+    );
+    place.ok(&["cp", "-n", "v.adit", "/tree/d/b", "/copy"]);
+    assert_eq!(cat("/copy"), "");
+    // A link is followed, except in a tree.
+    place.ok(&["cp", "v.adit", "/tree/link", "/followed"]);
+    assert_eq!(stat(&place, "/followed")["kind"], "file");
+
+    let errors = place.fails(1, &["cp", "v.adit", "/tree", "/all"]);
+    assert!(errors.contains("-r copies it"), "{errors}");
+    place.ok(&["chmod", "v.adit", "751", "/tree/d"]);
+    place.ok(&["chown", "v.adit", "7:8", "/tree/a"]);
+    place.ok(&["ln", "v.adit", "/tree/a", "/tree/d/a"]);
+    place.ok(&["touch", "-r", "/tree/z", "v.adit", "/tree/d"]);
+    place.ok(&["cp", "-r", "v.adit", "/tree", "/plain"]);
+    assert_eq!(stat(&place, "/plain/a")["uid"], 0, "the copy is mine");
+    assert_eq!(stat(&place, "/plain/d")["mode"], 0o751);
+    assert_eq!(stat(&place, "/plain/link")["kind"], "symlink");
+    place.ok(&["cp", "-a", "v.adit", "/tree", "/archive"]);
+    assert_eq!(listed(&place, "/archive"), listed(&place, "/tree"));
+    let modified = |path: &str| stat(&place, path)["modified"].to_string();
+    for path in ["", "/a", "/d", "/link", "/d/e"] {
+        let (of, copy) = (format!("/tree{path}"), format!("/archive{path}"));
+        assert_eq!(modified(&copy), modified(&of), "{path}");
+    }
+    assert_eq!(
+        stat(&place, "/archive/a")["inode"],
+        stat(&place, "/archive/d/a")["inode"]
+    );
+    // Again: into it.
+    place.ok(&["cp", "-r", "v.adit", "/tree", "/archive"]);
+    assert_eq!(cat("/archive/tree/d/b"), "text");
+
+    let errors = place.fails(1, &["cp", "-r", "v.adit", "/tree", "/tree/d/inside"]);
+    assert!(errors.contains("inside of it"), "{errors}");
+    let errors = place.fails(1, &["cp", "v.adit", "/tree/a", "/tree/link"]);
+    assert!(errors.contains("same file"), "{errors}");
+    assert_eq!(stat(&place, "/tree/a")["size_bytes"], 1500);
+    place.fails(1, &["cp", "v.adit", "/tree/a", "/tree/d/b", "/none"]);
+    place.fails(1, &["cp", "v.adit", "/tree/d/b", "/none/"]);
+    place.ok(&["check", "v.adit"]);
+}

@@ -1,8 +1,40 @@
-//! The arguments of the commands that change attributes and sizes: as those of the Unix commands of
+//! The arguments of the commands that change files, and of find: as those of the Unix commands of
 //! the same names, behind the volume.
 
 use clap::Args;
 use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Cp {
+    pub(crate) volume: String,
+    #[arg(required = true)]
+    pub(crate) from: Vec<PathBuf>,
+    pub(crate) to: PathBuf,
+    /// Directories with everything in them; links as links
+    #[arg(long, short, visible_short_alias = 'R')]
+    pub(crate) recursive: bool,
+    /// As -r, and keep owners, modes, times, extended attributes and hard links
+    #[arg(long, short)]
+    pub(crate) archive: bool,
+    /// Keep owners, modes and times
+    #[arg(short)]
+    pub(crate) preserve: bool,
+    /// Leave files that are there
+    #[arg(long, short)]
+    pub(crate) no_clobber: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Find {
+    pub(crate) volume: String,
+    /// Where to begin (else /), and what to find
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PATH|TEST"
+    )]
+    pub(crate) words: Vec<std::ffi::OsString>,
+}
 
 #[derive(Args)]
 pub(crate) struct Chmod {

@@ -1,4 +1,5 @@
-//! put and get: copying files and trees between the host and a volume, with bounded memory.
+//! put, get, cp: copying files and trees between the host and a volume, or inside of a volume, with
+//! bounded memory.
 //!
 //! | file | what |
 //! |---|---|
@@ -8,6 +9,7 @@
 //! | `site.rs` | the temporary name of a copy until it is whole |
 //! | `mark.rs` | a tree whose copy is not complete, for the copy that goes on with it |
 //! | `put.rs`, `get.rs` | the two directions |
+//! | `cp.rs` | inside of a volume; what is below is about the other two |
 //!
 //! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one
 //! file. An inode of the same name and kind is replaced by a rename, when the new one is complete;
@@ -22,12 +24,14 @@
 
 mod attributes;
 mod content;
+mod cp;
 mod get;
 mod host;
 mod mark;
 mod put;
 mod site;
 
+pub(crate) use cp::cp;
 pub(crate) use get::get;
 pub(crate) use put::{put, umask};
 

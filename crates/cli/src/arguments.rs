@@ -84,6 +84,8 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Scrub(Scrub),
     /// Make a volume larger (an image file too)
     Grow(Grow),
+    /// Show the volume's label, or give it another one
+    Label(Label),
     /// List a directory
     #[command(disable_help_flag = true)]
     Ls(Ls),
@@ -199,6 +201,8 @@ Examples:
         after_help = "A mount goes through the kernel, with a switch of threads for each request: it is for administration, not the
 fast path. It ends with `umount DIR` or a SIGTERM to its process; when that is killed, nothing that was written is
 lost, and the volume can be mounted again at once. Without root it takes fusermount3 (Debian package fuse3).
+From /etc/fstab: a link /sbin/mount.adit to adit, and a line
+  /var/lib/db.adit  /mnt/db  adit  allow_other,cache-size=1G,nofail  0 0
 
 Examples:
   adit mount db.adit /mnt && ls /mnt && umount /mnt
@@ -251,6 +255,10 @@ pub(crate) struct Mount {
     pub(crate) volume: String,
     /// Where to
     pub(crate) directory: PathBuf,
+    /// As mount(8) and /etc/fstab say it: ro, rw, noatime, allow_other; what systemd and mount read
+    /// themselves (noauto, nofail, user, x-…) is left to them
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
     /// Refuse changes
     #[arg(long)]
     pub(crate) read_only: bool,
@@ -354,9 +362,6 @@ pub(crate) struct Run {
     /// ends.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) share: Option<PathBuf>,
-    /// If the server ends, calls wait so long for the next one
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pub(crate) reconnect: u64,
     /// libadit_preload.so, if it is not beside this program
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
@@ -450,6 +455,13 @@ pub(crate) struct Grow {
     pub(crate) size: Option<u64>,
     #[arg(long = "size", id = "option", value_name = "SIZE", value_parser = size, conflicts_with = "size", hide = true)]
     pub(crate) size_option: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct Label {
+    pub(crate) volume: String,
+    /// The new one, of at most 64 bytes; empty: none
+    pub(crate) label: Option<String>,
 }
 
 #[derive(Args)]

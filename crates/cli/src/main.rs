@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod ctl;
 mod find;
+mod fstab;
 mod interrupt;
 mod log;
 mod lsof;
@@ -59,7 +60,7 @@ fn outlive_the_limit_of_file_sizes() {
 
 fn main() -> ExitCode {
     outlive_the_limit_of_file_sizes();
-    let arguments = Arguments::parse();
+    let arguments = Arguments::parse_from(fstab::words(std::env::args_os()));
     let filter = log::filter(arguments.verbose);
     let outcome = log::to_stderr(filter.clone())
         .and_then(|()| run(arguments.command, &arguments.volume, filter))
@@ -92,6 +93,7 @@ fn run(
         Command::Check(arguments) => return check::check(&arguments, options),
         Command::Scrub(arguments) => return scrub::scrub(&arguments, options),
         Command::Grow(arguments) => volumes::grow(&arguments, options)?,
+        Command::Label(arguments) => volumes::label(&arguments, options)?,
         Command::Ls(arguments) => return read::ls(&arguments, options),
         Command::Stat(arguments) => return read::stat(&arguments, options),
         Command::Cat(arguments) => return read::cat(&arguments, options),

@@ -1,7 +1,7 @@
 //! `adit mount`.
 
 use crate::arguments::{Mount, Umount, VolumeArguments};
-use crate::{log, output};
+use crate::{fstab, log, output};
 use adit::log::Filter;
 use adit::{Error, Result};
 use adit_fuse::MountOptions;
@@ -103,14 +103,23 @@ fn serve(
         );
         return Err(Error::with(adit::Errno::OPNOTSUPP, what));
     }
-    let volume = match arguments.read_only {
+    let has = |name: &str| arguments.options.iter().any(|option| option == name);
+    for option in &arguments.options {
+        let is_known = ["ro", "noatime", "allow_other"].contains(&option.as_str());
+        if !is_known && !fstab::is_others(option) {
+            let what = format!("mount with -o {option}: there is no such option");
+            return Err(Error::with(adit::Errno::INVAL, what));
+        }
+    }
+    let read_only = arguments.read_only || has("ro");
+    let volume = match read_only {
         true => options.open_to_read(&arguments.volume)?,
         false => options.open(&arguments.volume)?,
     };
     let mount_options = MountOptions {
-        read_only: arguments.read_only,
-        allow_other: arguments.allow_other,
-        no_access_times: arguments.noatime,
+        read_only,
+        allow_other: arguments.allow_other || has("allow_other"),
+        no_access_times: arguments.noatime || has("noatime"),
     };
     adit_fuse::mount(
         volume,

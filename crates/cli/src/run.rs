@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
                 EngineArgument::Sync => "sync",
             },
         )
-        .env("ADIT_RUN_RECONNECT", arguments.reconnect.to_string())
+        .env("ADIT_RUN_RECONNECT", options.reconnect.to_string())
         .env(
             "ADIT_RUN_ATOMIC_WRITES",
             arguments.atomic_writes.unwrap_or(0).to_string(),

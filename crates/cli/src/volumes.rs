@@ -1,6 +1,6 @@
 //! Commands about a whole volume: mkfs, info, df, grow, bench. For check see `check.rs`.
 
-use crate::arguments::{Bench, Grow, Info, Mkfs, VolumeArguments};
+use crate::arguments::{Bench, Grow, Info, Label, Mkfs, VolumeArguments};
 use crate::interrupt;
 use crate::output::{self, OwnerLine};
 use crate::progress::Progress;
@@ -245,6 +245,18 @@ pub(crate) fn grow(arguments: &Grow, options: &VolumeArguments) -> adit::Result<
     let volume = options.open(&arguments.volume)?;
     let size = arguments.size.or(arguments.size_option);
     volume.grow(size.expect("clap wants one"))?;
+    volume.close()
+}
+
+pub(crate) fn label(arguments: &Label, options: &VolumeArguments) -> adit::Result<()> {
+    if let Some(label) = &arguments.label {
+        let volume = options.open(&arguments.volume)?;
+        volume.set_label(label)?;
+        return volume.close();
+    }
+    let volume = options.inspect(&arguments.volume)?;
+    let label = volume.info()?.label;
+    writeln!(output::stdout(), "{}", output::plain(&label))?;
     volume.close()
 }
 

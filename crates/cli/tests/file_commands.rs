@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::process::Command;
 use support::{Place, noise};
 
@@ -193,6 +194,33 @@ fn umount_ends_a_mount_and_nothing_else() {
     place.ok(&["mount", "v.adit", "m"]);
     place.ok(&["umount", "m"]);
     place.ok(&["check", "v.adit"]);
+    // A container that began meanwhile has a copy of the mount: nobody waits for it.
+    place.ok(&["mount", "v.adit", "m"]);
+    let mut other = Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            "echo ready; cat",
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut ready = [0; 6];
+    let began = other.stdout.as_mut().expect("piped").read_exact(&mut ready);
+    place.ok(&["umount", "m"]);
+    assert!(!place.path("m/tree").exists());
+    if began.is_ok() {
+        let errors = place.fails(1, &["mkdir", "v.adit", "/d"]);
+        assert!(errors.contains("EBUSY"), "the other one keeps it: {errors}");
+    }
+    drop(other.stdin.take());
+    other.wait().expect("ended");
+    let opens = || place.run(&["check", "v.adit"]).status.success();
+    support::servers::until("the copy has ended", opens);
 }
 
 #[test]
@@ -304,4 +332,56 @@ fn cp_copies_files_and_trees_as_cp_does() {
     place.fails(1, &["cp", "v.adit", "/tree/a", "/tree/d/b", "/none"]);
     place.fails(1, &["cp", "v.adit", "/tree/d/b", "/none/"]);
     place.ok(&["check", "v.adit"]);
+}
+
+#[test]
+fn a_label_is_shown_and_changed() {
+    let place = Place::new();
+    place.ok(&["mkfs", "v.adit", "--size", "64M", "--label", "first"]);
+    assert_eq!(place.ok(&["label", "v.adit"]), "first\n");
+    place.ok(&["label", "v.adit", "second one"]);
+    place.ok(&["grow", "v.adit", "80M"]);
+    assert_eq!(place.ok(&["label", "v.adit"]), "second one\n");
+    assert!(place.ok(&["info", "v.adit"]).contains("second one"));
+    place.ok(&["label", "v.adit", ""]);
+    assert_eq!(place.ok(&["label", "v.adit"]), "\n");
+    let errors = place.fails(1, &["label", "v.adit", &"x".repeat(65)]);
+    assert!(errors.contains("64 bytes"), "{errors}");
+    place.ok(&["check", "v.adit"]);
+}
+
+/// As mount(8) calls it.
+#[test]
+fn a_line_of_fstab_mounts_a_volume() {
+    let place = with_tree();
+    std::fs::create_dir(place.path("m")).expect("made");
+    let helper = place.path("mount.adit");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_adit"), &helper).expect("made");
+    let mount = |options: &str| {
+        let mut command = Command::new(&helper);
+        command.args(["v.adit", "m", "-n", "-o", options]);
+        place.end({
+            command.current_dir(place.path("."));
+            command
+        })
+    };
+    let output = mount("ro,frobnicate");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("-o frobnicate"),
+        "{errors}"
+    );
+    if !mount("ro,noatime,cache-size=16M,nofail,x-systemd.automount")
+        .status
+        .success()
+    {
+        return adit_skip::skip("a volume can't be mounted here");
+    }
+    assert_eq!(
+        std::fs::read(place.path("m/tree/d/b")).expect("read"),
+        b"text"
+    );
+    let refused = std::fs::write(place.path("m/new"), "").expect_err("it is read-only");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    place.ok(&["umount", "m"]);
 }

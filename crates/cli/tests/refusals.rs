@@ -227,3 +227,29 @@ fn a_command_that_was_copied_alone_says_where_the_library_would_be_found() {
     }
     assert!(errors.contains("--library FILE"), "{errors}");
 }
+
+/// A program that looked whether a server is there waited for it for 10 s.
+#[test]
+fn a_command_that_is_to_wait_for_no_server_fails_at_once() {
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let address = format!("unix:{}", place.path("s").display());
+    let session = adit::Volume::open(&address).expect("connected");
+    // One that is killed leaves its sessions to the next one.
+    served.signal(Signal::KILL);
+    drop(served);
+    assert!(place.path("s.sessions").exists());
+    let errors = place.fails(1, &["ls", "--reconnect", "0", "unix:s"]);
+    assert!(errors.contains("no server answers there"), "{errors}");
+    drop(session);
+}
+
+#[test]
+fn a_server_outlives_the_signals_of_users() {
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    served.signal(Signal::USR1);
+    served.signal(Signal::USR2);
+    place.ok(&["ls", "unix:s"]);
+    ended(served);
+}

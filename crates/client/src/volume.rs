@@ -330,6 +330,13 @@ impl Volume {
             .map_err(|error| naming(error, "grow", self.address()))
     }
 
+    /// Gives the volume another label, of at most 64 bytes, durably. `EOPNOTSUPP` for a volume in a
+    /// server.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        let done = self.opened.run(|fs| fs.store().set_label(label));
+        done.map_err(|error| naming(error, "label", self.address()))
+    }
+
     /// The sessions and pollers of the server that has the volume. `EOPNOTSUPP` for a volume in
     /// this process, `EACCES` for other users than root and the server's.
     pub fn server_state(&self) -> Result<ServerState> {

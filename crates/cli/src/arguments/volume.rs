@@ -43,6 +43,15 @@ pub(crate) struct VolumeArguments {
         hide_short_help = true
     )]
     pub(crate) survive_in: PathBuf,
+    /// Wait so long for the next server, where one has ended; 0: fail at once
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 10,
+        hide_short_help = true
+    )]
+    pub(crate) reconnect: u64,
     /// How to treat unsaved data that a killed process left
     #[arg(
         long,
@@ -107,6 +116,7 @@ impl VolumeArguments {
                 SurviveArgument::Off => Survive::Off,
             })
             .survive_in(self.survive_in.clone())
+            .reconnect(Duration::from_secs(self.reconnect))
             .takeover(match self.takeover {
                 TakeoverArgument::Complete => Takeover::Complete,
                 TakeoverArgument::Adopt => Takeover::Adopt,

@@ -128,7 +128,9 @@ static int open_handle(struct file *file, int *flags)
         *flags = (*flags & ~(SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)) | SQLITE_OPEN_READONLY;
     }
     if (result < 0) {
-        file_failed(file, result, SQLITE_CANTOPEN);
+        /* A temporary file is the other VFS's then, and a journal may have gone since SQLite has seen it. */
+        if (!(*flags & SQLITE_OPEN_DELETEONCLOSE) && !(result == -ENOENT && (*flags & SQLITE_OPEN_MAIN_JOURNAL)))
+            file_failed(file, result, SQLITE_CANTOPEN);
         if (result == -ELOOP)
             tell(SQLITE_CANTOPEN, "a database and its journal are opened by their own names, not by symbolic links");
         return result == -ENOSPC ? SQLITE_FULL : SQLITE_CANTOPEN;

@@ -127,7 +127,7 @@ struct file {
 
 extern const sqlite3_io_methods adit_io_methods;
 
-/* Logs the last error of Adit, remembers its number, and returns the SQLite code for it: `code` unless space or memory
+/* Says the last error of Adit, remembers its number, and returns the SQLite code for it: `code` unless space or memory
  * are the reason. */
 int file_failed(struct file *file, int64_t result, int code);
 

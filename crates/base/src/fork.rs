@@ -19,8 +19,8 @@ use rustix::io::DupFlags;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 /// More descriptors than this are possible, but aren't taken from a child (its use of them is still
 /// refused by the generation).
@@ -69,14 +69,22 @@ pub fn watch() {
     });
 }
 
+/// What [`refused`] says to a program that links Adit.
+const TO_DEVELOPERS: &str =
+    "a forked process can't use its parent's volume (EBADF); open it again, or exec";
+static WORDS: OnceLock<&str> = OnceLock::new();
+
+/// [`refused`] says this from now on: the program that forks may know nothing of volumes.
+pub fn refuse_with(words: &'static str) {
+    let _ = WORDS.set(words);
+}
+
 /// The error of a call in a forked child; the first one also says so on stderr.
 #[cold]
 pub fn refused() -> Error {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
-        eprintln!(
-            "adit: a forked process can't use its parent's volume (EBADF); open it again, or exec"
-        );
+        eprintln!("adit: {}", WORDS.get().unwrap_or(&TO_DEVELOPERS));
     }
     Error::with(Errno::BADF, "use a volume in a forked process")
 }

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn adit_volume_info(
         result.put(&AditInfo {
             struct_bytes: size_of::<AditInfo>() as u32,
             flags: flag(info.data_checksums, INFO_DATA_CHECKSUMS)
-                | flag(info.mapping.is_some(), INFO_SURVIVES)
+                | flag(info.survives, INFO_SURVIVES)
                 | flag(info.failure.is_some(), INFO_FAILED)
                 | flag(info.unsaved.is_some(), INFO_UNSAVED)
                 | flag(volume.is_shared()?, INFO_SHARED),

@@ -280,7 +280,7 @@ pub unsafe extern "C" fn adit_volume_survives(volume: *mut VolumeHandle) -> c_in
     guard_int(|| {
         // SAFETY: promised by adit.h.
         let open = unsafe { handle(volume)? };
-        Ok(c_int::from(open.volume.info()?.mapping.is_some()))
+        Ok(c_int::from(open.volume.info()?.survives))
     })
 }
 

@@ -350,6 +350,10 @@ fn what_cannot_be_opened_is_said_in_words() {
         "file:/app.db?vfs=adit&volume=none.adit",
         "open none.adit: No such file",
     );
+    refused(
+        "'file:/none/app.db?vfs=adit&volume=v.adit'",
+        "/none/app.db: open /none/app.db: No such file",
+    );
     std::fs::write(folder.path().join("junk"), vec![1; 1 << 20]).expect("written");
     refused("file:/app.db?vfs=adit&volume=junk", "junk");
     let held = adit::Volume::open(image.to_str().expect("plain")).expect("it is free");

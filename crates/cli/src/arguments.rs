@@ -1,8 +1,10 @@
 //! The command line, as types. What each command does is in the modules named after them. The file
 //! is long because it holds the arguments of all commands: `adit help` reads in one file.
 
+mod change;
 mod volume;
 
+pub(crate) use change::{Chmod, Chown, Cp, Find, Touch, Truncate};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 pub(crate) use volume::{EngineArgument, SurviveArgument, TakeoverArgument, VolumeArguments};
@@ -82,7 +84,10 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Scrub(Scrub),
     /// Make a volume larger (an image file too)
     Grow(Grow),
+    /// Show the volume's label, or give it another one
+    Label(Label),
     /// List a directory
+    #[command(disable_help_flag = true)]
     Ls(Ls),
     /// Show everything that is known about files
     Stat(Paths),
@@ -108,6 +113,30 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     Mv(Mv),
     /// Give a file another name (a hard link), or make a symbolic link with -s
     Ln(Ln),
+    /// Copy files and trees inside of the volume, as cp(1)
+    Cp(Cp),
+    /// List what is below directories, as find(1)
+    ///
+    /// PATHs, then tests of find: -name -iname -path GLOB, -type b|c|d|f|l|p|s, -size [+-]N[ckMG],
+    /// -empty, -mindepth N, -maxdepth N, -print, -print0.
+    #[command(after_help = "Examples:
+  adit find db.adit / -name '*.log' -size +10M
+  adit find db.adit /data -type f -print0")]
+    Find(Find),
+    /// Change permission bits, as chmod(1)
+    Chmod(Chmod),
+    /// Change owner and group, as chown(1)
+    #[command(disable_help_flag = true)]
+    Chown(Chown),
+    /// Make empty files, or set their times to now, as touch(1)
+    Touch(Touch),
+    /// Make files as long as that, as truncate(1)
+    Truncate(Truncate),
+    /// End a mount
+    ///
+    /// The volume is closed a moment later. Copies of the mount in other mount namespaces stay, and
+    /// the volume with them.
+    Umount(Umount),
     /// Copy files and trees into a volume
     ///
     /// With kinds, permissions, owners, times, extended attributes, holes and hard links. Symbolic
@@ -119,15 +148,19 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     /// both. The next put of that name removes what a killed one left.
     ///
     /// A file that is written meanwhile is named, exit code 1: its copy may be a mixture.
+    ///
+    /// A tree whose copy was ended (Ctrl-C, a kill, no space) is gone on with by the same command:
+    /// it fills the same directory, and leaves files that have size and time of LOCAL's.
     #[command(after_help = "Examples:
   adit put db.adit a.txt /            as /a.txt
   adit put db.adit a.txt /b.txt       as /b.txt
   adit put db.adit ./tree /           as /tree, with everything in it
-  adit put db.adit a b c /dir         into the directory /dir")]
+  adit put db.adit a b c /dir         into the directory /dir
+  pg_dump | adit put db.adit - /dump  standard input as /dump")]
     Put(Put),
     /// Copy a file or tree out of a volume
     ///
-    /// As put; a file is named .NAME.adit-get until it is whole. Of a file that can't be read to
+    /// As put, going on included; a file is named .NAME.adit-get until it is whole. Of a file that can't be read to
     /// its end `adit cat` writes the part before.
     ///
     /// Users other than root become the owners of all files that they get, without trusted.* and
@@ -135,7 +168,8 @@ Exit codes: 0 everything is whole, 1 it could not be read, 2 wrong usage, 3 some
     /// and devices included: of a volume that you don't trust, get it as somebody else.
     #[command(after_help = "Examples:
   adit get db.adit /a.txt .           as ./a.txt
-  adit get db.adit / ./all            everything, into the directory ./all")]
+  adit get db.adit / ./all            everything, into the directory ./all
+  adit get db.adit /dump - | psql     to standard output, as adit cat")]
     Get(Get),
     /// Measure Adit here, beside the kernel's file system and the bare device
     #[command(after_help = "Examples:
@@ -167,6 +201,8 @@ Examples:
         after_help = "A mount goes through the kernel, with a switch of threads for each request: it is for administration, not the
 fast path. It ends with `umount DIR` or a SIGTERM to its process; when that is killed, nothing that was written is
 lost, and the volume can be mounted again at once. Without root it takes fusermount3 (Debian package fuse3).
+From /etc/fstab: a link /sbin/mount.adit to adit, and a line
+  /var/lib/db.adit  /mnt/db  adit  allow_other,cache-size=1G,nofail  0 0
 
 Examples:
   adit mount db.adit /mnt && ls /mnt && umount /mnt
@@ -219,6 +255,10 @@ pub(crate) struct Mount {
     pub(crate) volume: String,
     /// Where to
     pub(crate) directory: PathBuf,
+    /// As mount(8) and /etc/fstab say it: ro, rw, noatime, allow_other; what systemd and mount read
+    /// themselves (noauto, nofail, user, x-…) is left to them
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
     /// Refuse changes
     #[arg(long)]
     pub(crate) read_only: bool,
@@ -234,6 +274,15 @@ pub(crate) struct Mount {
     /// Append messages to this file (else: stderr in the foreground, syslog in the background)
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Umount {
+    /// Where it is mounted
+    pub(crate) directory: PathBuf,
+    /// Now, though files are open there; it ends with the last one
+    #[arg(long, short)]
+    pub(crate) lazy: bool,
 }
 
 #[derive(Args)]
@@ -316,9 +365,6 @@ pub(crate) struct Run {
     /// ends.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) share: Option<PathBuf>,
-    /// If the server ends, calls wait so long for the next one
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pub(crate) reconnect: u64,
     /// libadit_preload.so, if it is not beside this program
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
@@ -407,9 +453,18 @@ pub(crate) struct Scrub {
 #[derive(Args)]
 pub(crate) struct Grow {
     pub(crate) volume: String,
-    /// The new size, like 8G
-    #[arg(value_parser = size)]
-    pub(crate) size: u64,
+    /// The new size, like 8G; --size SIZE says it, too, as with mkfs
+    #[arg(value_parser = size, required_unless_present = "option")]
+    pub(crate) size: Option<u64>,
+    #[arg(long = "size", id = "option", value_name = "SIZE", value_parser = size, conflicts_with = "size", hide = true)]
+    pub(crate) size_option: Option<u64>,
+}
+
+#[derive(Args)]
+pub(crate) struct Label {
+    pub(crate) volume: String,
+    /// The new one, of at most 64 bytes; empty: none
+    pub(crate) label: Option<String>,
 }
 
 #[derive(Args)]
@@ -420,6 +475,17 @@ pub(crate) struct Ls {
     /// With mode, links, owner, size and time
     #[arg(short)]
     pub(crate) long: bool,
+    /// Also . and .. (other names that begin with a dot are always listed)
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// With -l, sizes like 1.5K and 23M
+    #[arg(long, short = 'h')]
+    pub(crate) human_readable: bool,
+    /// Directories with everything in them
+    #[arg(long, short = 'R', conflicts_with = "json")]
+    pub(crate) recursive: bool,
+    #[arg(long, action = clap::ArgAction::Help, help = "Print help")]
+    pub(crate) help: Option<bool>,
     /// As JSON; of a name that is not UTF-8 all bytes, in hexadecimal, in a second field:
     /// name_bytes, path_bytes, target_bytes
     #[arg(long)]
@@ -472,7 +538,7 @@ pub(crate) struct Lsof {
 
 #[derive(Args)]
 pub(crate) struct Ctl {
-    /// unix:SOCKET, or unix:SOCKET,NAME
+    /// unix:SOCKET
     pub(crate) volume: String,
     /// Move this session to this poller, from 0 on; the server may move it again
     #[arg(long = "move", num_args = 2, value_names = ["SESSION", "POLLER"])]
@@ -531,7 +597,7 @@ pub(crate) struct Ln {
 #[derive(Args)]
 pub(crate) struct Put {
     pub(crate) volume: String,
-    /// Files and directories to copy
+    /// Files and directories to copy; -: standard input, into a file
     #[arg(required = true, value_name = "LOCAL")]
     pub(crate) local: Vec<PathBuf>,
     /// Where to
@@ -545,7 +611,7 @@ pub(crate) struct Get {
     pub(crate) volume: String,
     /// File or directory to copy
     pub(crate) path: PathBuf,
-    /// Where to
+    /// Where to; -: a file to standard output
     pub(crate) local: PathBuf,
     #[command(flatten)]
     pub(crate) keep: Keep,

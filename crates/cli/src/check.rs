@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::arguments::{Check, VolumeArguments};
+use crate::interrupt;
 use crate::output::{self, ask};
 use crate::progress::Progress;
 use adit::{Errno, Error, Finding, RepairReport, Repaired};
@@ -54,6 +55,10 @@ impl<'a> From<&'a Finding> for ProblemLine<'a> {
 }
 
 pub(crate) fn check(arguments: &Check, options: &VolumeArguments) -> adit::Result<Outcome> {
+    interrupt::say(match arguments.repair {
+        true => "a repair that has begun is finished by the same command",
+        false => "a check changes nothing; the same command begins anew",
+    });
     let outcome = match arguments.repair {
         true => repair(arguments, options),
         false => examine(arguments, options),

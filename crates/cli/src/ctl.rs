@@ -2,9 +2,11 @@
 
 use crate::arguments::{Ctl, VolumeArguments};
 use crate::output;
-use adit::Volume;
+use adit::{ANY_VOLUME, Volume};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::Write;
+use std::path::Path;
 
 #[derive(Serialize)]
 struct SessionLine {
@@ -27,9 +29,21 @@ struct ServerLines {
     sessions: Vec<SessionLine>,
 }
 
+/// The address of a server for a session that is about the server: without a name, whichever of
+/// its volumes leads there.
+fn of_any_volume(address: &str) -> Cow<'_, str> {
+    let has_no_name = address
+        .strip_prefix("unix:")
+        .is_some_and(|socket| Path::new(socket).exists());
+    match has_no_name {
+        true => format!("{address},{ANY_VOLUME}").into(),
+        false => address.into(),
+    }
+}
+
 /// Shows the sessions of a server, or moves one.
 pub(crate) fn ctl(arguments: &Ctl, options: &VolumeArguments) -> adit::Result<()> {
-    let volume: Volume = options.open(&arguments.volume)?;
+    let volume: Volume = options.open(&of_any_volume(&arguments.volume))?;
     if let [session, poller] = arguments.move_session[..] {
         let poller = u32::try_from(poller).unwrap_or(u32::MAX);
         return volume.move_session(session, poller);

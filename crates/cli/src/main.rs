@@ -7,9 +7,13 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
+mod change;
 mod check;
 mod compare;
 mod ctl;
+mod find;
+mod fstab;
+mod interrupt;
 mod log;
 mod lsof;
 mod mappings;
@@ -56,7 +60,7 @@ fn outlive_the_limit_of_file_sizes() {
 
 fn main() -> ExitCode {
     outlive_the_limit_of_file_sizes();
-    let arguments = Arguments::parse();
+    let arguments = Arguments::parse_from(fstab::words(std::env::args_os()));
     let filter = log::filter(arguments.verbose);
     let outcome = log::to_stderr(filter.clone())
         .and_then(|()| run(arguments.command, &arguments.volume, filter))
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Err(error) if error.errno() == Errno::PIPE && output::reader_is_gone() => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
+            interrupt::die();
             ExitCode::from(1)
         }
     }
@@ -88,6 +93,7 @@ fn run(
         Command::Check(arguments) => return check::check(&arguments, options),
         Command::Scrub(arguments) => return scrub::scrub(&arguments, options),
         Command::Grow(arguments) => volumes::grow(&arguments, options)?,
+        Command::Label(arguments) => volumes::label(&arguments, options)?,
         Command::Ls(arguments) => return read::ls(&arguments, options),
         Command::Stat(arguments) => return read::stat(&arguments, options),
         Command::Cat(arguments) => return read::cat(&arguments, options),
@@ -101,6 +107,13 @@ fn run(
         Command::Rmdir(arguments) => return names::rmdir(&arguments, options),
         Command::Mv(arguments) => names::mv(&arguments, options)?,
         Command::Ln(arguments) => names::ln(&arguments, options)?,
+        Command::Cp(arguments) => return transfer::cp(&arguments, options),
+        Command::Find(arguments) => return find::find(&arguments, options),
+        Command::Chmod(arguments) => return change::chmod(&arguments, options),
+        Command::Chown(arguments) => return change::chown(&arguments, options),
+        Command::Touch(arguments) => return change::touch(&arguments, options),
+        Command::Truncate(arguments) => return change::truncate(&arguments, options),
+        Command::Umount(arguments) => mount::umount(&arguments)?,
         Command::Put(arguments) => return transfer::put(&arguments, options),
         Command::Get(arguments) => return transfer::get(&arguments, options),
         Command::Bench(arguments) => volumes::bench(arguments)?,

@@ -1,7 +1,7 @@
 //! `adit mount`.
 
-use crate::arguments::{Mount, VolumeArguments};
-use crate::{log, output};
+use crate::arguments::{Mount, Umount, VolumeArguments};
+use crate::{fstab, log, output};
 use adit::log::Filter;
 use adit::{Error, Result};
 use adit_fuse::MountOptions;
@@ -70,6 +70,11 @@ pub(crate) fn mount(arguments: &Mount, options: &VolumeArguments, filter: Filter
     }
 }
 
+/// `adit umount`.
+pub(crate) fn umount(arguments: &Umount) -> Result<()> {
+    adit_fuse::unmount(&arguments.directory, arguments.lazy)
+}
+
 /// How a child ended that has said nothing.
 fn how_ended(child: i32) -> String {
     let child = Pid::from_raw(child);
@@ -98,14 +103,23 @@ fn serve(
         );
         return Err(Error::with(adit::Errno::OPNOTSUPP, what));
     }
-    let volume = match arguments.read_only {
+    let has = |name: &str| arguments.options.iter().any(|option| option == name);
+    for option in &arguments.options {
+        let is_known = ["ro", "noatime", "allow_other"].contains(&option.as_str());
+        if !is_known && !fstab::is_others(option) {
+            let what = format!("mount with -o {option}: there is no such option");
+            return Err(Error::with(adit::Errno::INVAL, what));
+        }
+    }
+    let read_only = arguments.read_only || has("ro");
+    let volume = match read_only {
         true => options.open_to_read(&arguments.volume)?,
         false => options.open(&arguments.volume)?,
     };
     let mount_options = MountOptions {
-        read_only: arguments.read_only,
-        allow_other: arguments.allow_other,
-        no_access_times: arguments.noatime,
+        read_only,
+        allow_other: arguments.allow_other || has("allow_other"),
+        no_access_times: arguments.noatime || has("noatime"),
     };
     adit_fuse::mount(
         volume,

@@ -6,7 +6,7 @@ use adit::{Errno, RenameFlags, Volume};
 use std::path::{Path, PathBuf};
 
 /// Changes each path; one that fails stops no other.
-fn each(
+pub(crate) fn each(
     options: &VolumeArguments,
     address: &str,
     paths: &[PathBuf],

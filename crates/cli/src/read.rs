@@ -19,11 +19,11 @@ const PAGE_BYTES: usize = 4096;
 
 /// The errors of a walk through a tree: the command prints each and goes on with the rest.
 #[derive(Default)]
-struct Unread(Cell<bool>);
+pub(crate) struct Unread(Cell<bool>);
 
 impl Unread {
     /// An error about a file or directory is said; any other one ends the command.
-    fn take(&self, error: Error) -> adit::Result<()> {
+    pub(crate) fn take(&self, error: Error) -> adit::Result<()> {
         match error.errno() {
             Errno::UCLEAN | Errno::IO | Errno::STALE | Errno::ACCESS => {
                 output::complain(&error);
@@ -34,7 +34,7 @@ impl Unread {
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         match self.0.get() {
             true => Outcome::Partly,
             false => Outcome::Done,
@@ -42,7 +42,7 @@ impl Unread {
     }
 
     /// The attributes of an entry of a directory; None: they can't be read, or it is gone.
-    fn metadata(
+    pub(crate) fn metadata(
         &self,
         volume: &Inspector,
         path: &Path,
@@ -57,77 +57,159 @@ impl Unread {
     }
 }
 
+/// What `ls` lists.
+struct Entry {
+    name: OsString,
+    kind: FileKind,
+    /// Only if it is shown.
+    metadata: Option<Metadata>,
+    target: Option<PathBuf>,
+}
+
 pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<Outcome> {
     let volume = options.inspect(&arguments.volume)?;
-    let unread = Unread::default();
+    let listing = Listing {
+        volume: &volume,
+        arguments,
+        // With them a link itself is shown, as with any `ls`.
+        attributes: arguments.json || arguments.long,
+        unread: Unread::default(),
+    };
     let path = &arguments.path;
-    // Attributes only if they are shown. With them a link itself is shown, as with any `ls`.
-    let attributes = arguments.json || arguments.long;
     let mut metadata = volume.symlink_metadata(path)?;
-    if metadata.kind() == FileKind::Symlink && !attributes {
+    if metadata.kind() == FileKind::Symlink && !listing.attributes {
         metadata = volume.metadata(path).unwrap_or(metadata);
     }
-    let mut entries: Vec<(OsString, FileKind, Option<Metadata>)> = Vec::new();
-    if metadata.is_dir() {
-        for entry in volume.read_dir(path, attributes) {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(error) => {
-                    unread.take(error)?;
-                    continue;
-                }
-            };
-            let name = OsString::from_vec(entry.name.into_vec());
-            let about = match attributes {
-                true => unread.metadata(&volume, &path.join(&name), entry.metadata)?,
-                false => None,
-            };
-            entries.push((name, entry.kind, about));
-        }
-        entries.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
-    } else {
-        let name = path.clone().into_os_string();
-        entries.push((name, metadata.kind(), Some(metadata.clone())));
-    }
-    let mut known = Vec::new();
-    for (name, _, about) in &entries {
-        let Some(about) = about else { continue };
-        let target = match (attributes, metadata.is_dir()) {
-            (false, _) => Ok(None),
-            (true, true) => target(&volume, &path.join(name), about),
-            (true, false) => target(&volume, path, about),
-        };
-        let target = target.or_else(|error| unread.take(error).map(|()| None))?;
-        known.push((name, about, target));
-    }
     let mut out = std::io::BufWriter::new(output::stdout());
-    if arguments.json {
-        let lines = known.iter().map(|(name, metadata, target)| {
-            FileLine::new(Path::new(name), metadata, target.as_deref())
-        });
-        output::json(&mut out, &lines.collect::<Vec<_>>())?;
-    } else if arguments.long {
-        let lengths = known
-            .iter()
-            .map(|(_, metadata, _)| size_text(metadata).len());
-        let width = lengths.max().unwrap_or(0);
-        for (name, metadata, target) in &known {
-            long_line(&mut out, name, metadata, target.as_deref(), width)?;
-        }
-    } else {
-        for (name, kind, _) in &entries {
-            out.write_all(&output::name(name))?;
-            out.write_all(if *kind == FileKind::Directory && metadata.is_dir() {
-                b"/\n"
-            } else {
-                b"\n"
-            })?;
+    match metadata.is_dir() {
+        true => listing.directories(&mut out, path)?,
+        false => {
+            let name = path.clone().into_os_string();
+            let entry = listing.entry(path, name, metadata.kind(), Some(metadata))?;
+            listing.print(&mut out, entry.as_slice(), false)?;
         }
     }
     out.flush()?;
     drop(out);
+    let outcome = listing.unread.outcome();
     volume.close()?;
-    Ok(unread.outcome())
+    Ok(outcome)
+}
+
+struct Listing<'a> {
+    volume: &'a Inspector,
+    arguments: &'a Ls,
+    attributes: bool,
+    unread: Unread,
+}
+
+impl Listing<'_> {
+    /// A directory; with -R also those below it, each under its path, in the order of `ls -R`.
+    fn directories(&self, out: &mut impl Write, top: &Path) -> adit::Result<()> {
+        let mut pending = vec![top.to_owned()];
+        let mut is_first = true;
+        while let Some(path) = pending.pop() {
+            if self.arguments.recursive {
+                out.write_all(if is_first { b"" } else { b"\n" })?;
+                out.write_all(&output::name(path.as_os_str()))?;
+                out.write_all(b":\n")?;
+            }
+            is_first = false;
+            let entries = self.entries(&path)?;
+            self.print(out, &entries, true)?;
+            if self.arguments.recursive {
+                let is_below = |entry: &&Entry| {
+                    let name = entry.name.as_bytes();
+                    entry.kind == FileKind::Directory && name != b"." && name != b".."
+                };
+                let below = entries.iter().filter(is_below);
+                pending.extend(below.rev().map(|entry| path.join(&entry.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in a directory, sorted.
+    fn entries(&self, path: &Path) -> adit::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in self.volume.read_dir(path, self.attributes) {
+            match entry {
+                Ok(entry) => {
+                    let name = OsString::from_vec(entry.name.into_vec());
+                    let path = path.join(&name);
+                    entries.extend(self.entry(&path, name, entry.kind, entry.metadata)?);
+                }
+                // Its owner has removed it since it was listed.
+                Err(error)
+                    if path != self.arguments.path && output::vanished(self.volume, &error) =>
+                {
+                    return Ok(Vec::new());
+                }
+                Err(error) => self.unread.take(error)?,
+            }
+        }
+        if self.arguments.all {
+            for name in [".", ".."] {
+                let entry = self.entry(&path.join(name), name.into(), FileKind::Directory, None)?;
+                entries.extend(entry);
+            }
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// None: its attributes are to be shown, and can't be read.
+    fn entry(
+        &self,
+        path: &Path,
+        name: OsString,
+        kind: FileKind,
+        metadata: Option<Metadata>,
+    ) -> adit::Result<Option<Entry>> {
+        let mut entry = Entry {
+            name,
+            kind,
+            metadata: None,
+            target: None,
+        };
+        if self.attributes {
+            entry.metadata = self.unread.metadata(self.volume, path, metadata)?;
+            let Some(metadata) = &entry.metadata else {
+                return Ok(None);
+            };
+            let target = target(self.volume, path, metadata);
+            entry.target = target.or_else(|error| self.unread.take(error).map(|()| None))?;
+        }
+        Ok(Some(entry))
+    }
+
+    fn print(&self, out: &mut impl Write, entries: &[Entry], inside: bool) -> adit::Result<()> {
+        let known = entries
+            .iter()
+            .filter_map(|entry| Some((entry, entry.metadata.as_ref()?)));
+        if self.arguments.json {
+            let lines = known.map(|(entry, metadata)| {
+                FileLine::new(Path::new(&entry.name), metadata, entry.target.as_deref())
+            });
+            return output::json(out, &lines.collect::<Vec<_>>());
+        }
+        if self.arguments.long {
+            let size = |metadata| size_text(metadata, self.arguments.human_readable);
+            let lengths = known.clone().map(|(_, metadata)| size(metadata).len());
+            let width = lengths.max().unwrap_or(0);
+            for (entry, metadata) in known {
+                let size = format!("{:>width$}", size(metadata));
+                long_line(out, &entry.name, metadata, entry.target.as_deref(), &size)?;
+            }
+            return Ok(());
+        }
+        for entry in entries {
+            out.write_all(&output::name(&entry.name))?;
+            let is_directory = entry.kind == FileKind::Directory && inside;
+            out.write_all(if is_directory { b"/\n" } else { b"\n" })?;
+        }
+        Ok(())
+    }
 }
 
 /// The target of a symbolic link; None for other inodes, and for a link that was replaced
@@ -144,8 +226,35 @@ fn target(volume: &Inspector, path: &Path, metadata: &Metadata) -> adit::Result<
 }
 
 /// Bytes, or which device it is.
-fn size_text(metadata: &Metadata) -> String {
-    output::device(metadata.stat()).unwrap_or_else(|| metadata.len().to_string())
+fn size_text(metadata: &Metadata, human_readable: bool) -> String {
+    let device = output::device(metadata.stat());
+    device.unwrap_or_else(|| match human_readable {
+        true => human(metadata.len()),
+        false => metadata.len().to_string(),
+    })
+}
+
+/// As `ls -lh` writes a size: rounded up, with one digit behind the point below ten.
+fn human(bytes: u64) -> String {
+    let unit = (bytes.max(1).ilog2() / 10) as usize;
+    if unit == 0 {
+        return bytes.to_string();
+    }
+    let one = 1u128 << (10 * unit);
+    let tenths = (u128::from(bytes) * 10).div_ceil(one);
+    let letters = "KMGTPE";
+    match tenths {
+        ..100 => format!(
+            "{}.{}{}",
+            tenths / 10,
+            tenths % 10,
+            &letters[unit - 1..unit]
+        ),
+        _ => match u128::from(bytes).div_ceil(one) {
+            1024 if unit < letters.len() => format!("1.0{}", &letters[unit..unit + 1]),
+            whole => format!("{whole}{}", &letters[unit - 1..unit]),
+        },
+    }
 }
 
 fn long_line(
@@ -153,17 +262,16 @@ fn long_line(
     name: &OsStr,
     metadata: &Metadata,
     target: Option<&Path>,
-    width: usize,
+    size: &str,
 ) -> adit::Result<()> {
     let stat = metadata.stat();
     write!(
         out,
-        "{} {:>3} {:>5} {:>5} {:>width$} {} ",
+        "{} {:>3} {:>5} {:>5} {size} {} ",
         mode_text(stat.kind, stat.mode),
         stat.links,
         stat.uid,
         stat.gid,
-        size_text(metadata),
         output::time(metadata.modified()),
     )?;
     out.write_all(&output::name(name))?;
@@ -384,4 +492,26 @@ fn usage(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::human;
+
+    #[test]
+    fn sizes_are_those_of_ls() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0K"),
+            (1025, "1.1K"),
+            (10_239, "10K"),
+            (10_241, "11K"),
+            ((1 << 20) - 1, "1.0M"),
+            (23_000_000, "22M"),
+            (u64::MAX, "16E"),
+        ] {
+            assert_eq!(human(bytes), text, "{bytes}");
+        }
+    }
 }

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             },
         )
         .env("ADIT_RUN_NOEXEC", if arguments.noexec { "1" } else { "" })
-        .env("ADIT_RUN_RECONNECT", arguments.reconnect.to_string())
+        .env("ADIT_RUN_RECONNECT", options.reconnect.to_string())
         .env(
             "ADIT_RUN_ATOMIC_WRITES",
             arguments.atomic_writes.unwrap_or(0).to_string(),
@@ -176,9 +176,11 @@ fn library(given: Option<&Path>) -> Result<PathBuf> {
     let found = places.iter().find(|place| place.is_file());
     let found = found.and_then(|found| found.canonicalize().ok());
     found.ok_or_else(|| {
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         let what = format!(
-            "there is no {} (`cargo build --release -p adit-preload` builds it; --library says where it is)",
-            places[0].display()
+            "find {LIBRARY}, which `adit run` needs: not at {} (`cargo build --release` builds it beside \
+             adit; copy both, or say --library FILE)",
+            places.join(", nor at ")
         );
         Error::with(Errno::NOENT, what)
     })

@@ -2,7 +2,7 @@
 //!
 //! SIGTERM and SIGINT unmount and close the volumes, and the exit code is 0; the next server at the
 //! socket goes on with the sessions, as it does after a kill. SIGHUP opens the file of `--log`
-//! again. A panic ends the process at once, as a kill would: a server that works in part would keep
+//! again; SIGUSR1 and SIGUSR2 do nothing. A panic ends the process at once, as a kill would: a server that works in part would keep
 //! the locks of sessions that it can't end. A service manager that waits for it is told when
 //! sessions can begin (sd_notify(3)).
 
@@ -261,6 +261,12 @@ struct Signals(libc::sigset_t);
 
 impl Signals {
     fn block() -> Result<Signals> {
+        // What a log rotation or a monitor sends to the wrong process ends no sessions.
+        // SAFETY: plain calls.
+        unsafe {
+            libc::signal(libc::SIGUSR1, libc::SIG_IGN);
+            libc::signal(libc::SIGUSR2, libc::SIG_IGN);
+        }
         // SAFETY: plain calls on a signal set of our own.
         let (set, failed) = unsafe {
             let mut set = std::mem::zeroed();

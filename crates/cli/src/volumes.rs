@@ -1,6 +1,7 @@
 //! Commands about a whole volume: mkfs, info, df, grow, bench. For check see `check.rs`.
 
-use crate::arguments::{Bench, Grow, Info, Mkfs, VolumeArguments};
+use crate::arguments::{Bench, Grow, Info, Label, Mkfs, VolumeArguments};
+use crate::interrupt;
 use crate::output::{self, OwnerLine};
 use crate::progress::Progress;
 use adit::{Errno, Error, MkfsOptions, Volume, format_size};
@@ -29,7 +30,16 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
         .preallocate(arguments.preallocate)
         .label(arguments.label.clone())
         .force(arguments.force);
-    Volume::mkfs(&arguments.volume, &options).map_err(|error| match error.errno() {
+    interrupt::say(&format!(
+        "{} holds no volume yet; the same command with --force makes it one",
+        arguments.volume
+    ));
+    let progress = Progress::steps();
+    let made = Volume::mkfs_with(&arguments.volume, &options, |done, total| {
+        progress.step("writing zeroes", done as f64 / total.max(1) as f64);
+    });
+    drop(progress);
+    made.map_err(|error| match error.errno() {
         Errno::EXIST if !arguments.force => {
             Error::with(Errno::EXIST, format!("{} (--force does)", error.what()))
         }
@@ -38,7 +48,19 @@ pub(crate) fn mkfs(arguments: &Mkfs) -> adit::Result<()> {
             format!("{} (--size creates it)", error.what()),
         ),
         _ => error,
-    })
+    })?;
+    // What was made, which defaults may have decided.
+    let volume = VolumeArguments::inspect_new(&arguments.volume)?;
+    let info = volume.info()?;
+    writeln!(
+        output::stdout(),
+        "{}: a volume of {}, with a journal of {}, id {}",
+        output::plain(&arguments.volume),
+        format_size(info.volume_bytes),
+        format_size(info.journal_bytes),
+        output::volume_id(u128::from_le_bytes(info.volume_id))
+    )?;
+    volume.close()
 }
 
 #[derive(Serialize)]
@@ -58,9 +80,11 @@ struct InfoLine {
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
-    /// These two of the process that has it open, if one has.
+    /// These three of the process that has it open, if one has.
     cache_bytes: Option<u64>,
     cache_huge_bytes: Option<u64>,
+    survives: Option<bool>,
+    /// A server tells it only root and its own user.
     survives_in: Option<String>,
     unsaved: Option<String>,
     failure: Option<String>,
@@ -91,6 +115,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         cache_bytes: volume.owner().map(|_| info.cache_bytes),
         cache_huge_bytes: volume.owner().map(|_| info.cache_huge_bytes),
         open_by: volume.owner().map(OwnerLine::from),
+        survives: volume.owner().map(|_| info.survives),
         survives_in: info.mapping,
         unsaved: info.unsaved,
         failure: info.failure,
@@ -143,6 +168,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         )?;
         match &line.survives_in {
             Some(path) => writeln!(out, "  survives  its process, in {}", output::plain(path))?,
+            None if info.survives => writeln!(out, "  survives  its process")?,
             None => writeln!(out, "  survives  NOT: unsynced writes die with its process")?,
         }
     }
@@ -217,7 +243,20 @@ pub(crate) fn df(arguments: &Info, options: &VolumeArguments) -> adit::Result<()
 
 pub(crate) fn grow(arguments: &Grow, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.open(&arguments.volume)?;
-    volume.grow(arguments.size)?;
+    let size = arguments.size.or(arguments.size_option);
+    volume.grow(size.expect("clap wants one"))?;
+    volume.close()
+}
+
+pub(crate) fn label(arguments: &Label, options: &VolumeArguments) -> adit::Result<()> {
+    if let Some(label) = &arguments.label {
+        let volume = options.open(&arguments.volume)?;
+        volume.set_label(label)?;
+        return volume.close();
+    }
+    let volume = options.inspect(&arguments.volume)?;
+    let label = volume.info()?.label;
+    writeln!(output::stdout(), "{}", output::plain(&label))?;
     volume.close()
 }
 

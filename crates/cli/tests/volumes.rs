@@ -223,6 +223,11 @@ fn grow_makes_room_and_shrinking_is_refused() {
     place.ok(&["put", "v.adit", "large", "/"]);
     place.ok(&["check", "v.adit"]);
     place.fails(1, &["grow", "v.adit", "100M"]);
+    // As mkfs is told it.
+    place.ok(&["grow", "v.adit", "--size", "400M"]);
+    assert!(place.ok(&["info", "v.adit"]).contains("size      400 MiB"));
+    place.fails(2, &["grow", "v.adit"]);
+    place.fails(2, &["grow", "v.adit", "500M", "--size", "500M"]);
 }
 
 /// A block device whose content is a file's, where one can be made (as root).

@@ -98,6 +98,7 @@ mod connection;
 mod cursor;
 mod directory;
 mod file;
+mod in_use;
 mod inspect;
 pub mod log;
 mod metadata;
@@ -126,6 +127,8 @@ pub use adit_fs::{
 pub use adit_store::{
     Mapping, Survive, Takeover, Unsaved, VolumeInfo, XattrMode, mappings, remove_mapping,
 };
+/// As NAME of `unix:SOCKET,NAME`: whichever of the server's volumes, for what is about the server.
+pub use adit_wire::handshake::ANY_VOLUME;
 pub use blob::Blobs;
 pub use completion_queue::CompletionQueue;
 pub use connection::Withdrawal;

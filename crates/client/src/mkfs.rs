@@ -24,8 +24,12 @@ const UNTOUCHED_BYTES: usize = 1 << 20;
 const MKFS_CACHE_BYTES: u64 = 16 << 20;
 const DEFAULT_CLUSTER_BYTES: u32 = 64 * 1024;
 
-/// See [`Volume::mkfs`](crate::Volume::mkfs).
-pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
+/// See [`Volume::mkfs_with`](crate::Volume::mkfs_with).
+pub(crate) fn mkfs(
+    address: &str,
+    options: &MkfsOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
     if address.starts_with("mem:") {
         let what = "format memory: a mem: volume is formatted when it is opened";
         return Err(Error::with(Errno::INVAL, what));
@@ -36,7 +40,7 @@ pub(crate) fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
     let mut options = options.clone();
     options.size_bytes = options.size_bytes.map(whole_pages);
     let created = create_image(address, &options)?;
-    let done = format(address, &options);
+    let done = format(address, &options, progress);
     if done.is_err() && created {
         // Nobody wants the empty file of a failed mkfs.
         let _ = std::fs::remove_file(address);
@@ -64,7 +68,7 @@ fn create_image(address: &str, options: &MkfsOptions) -> Result<bool> {
     }
 }
 
-fn format(address: &str, options: &MkfsOptions) -> Result<()> {
+fn format(address: &str, options: &MkfsOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let device = open_device(address, &DeviceOptions::default())?;
     if !options.force {
         refuse_content(address, &*device)?;
@@ -80,6 +84,7 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
         preallocate(
             address,
             volume_bytes.unwrap_or(device.geometry().size_bytes),
+            progress,
         )?;
     }
     let layout = adit_store::MkfsOptions {
@@ -110,8 +115,8 @@ fn format(address: &str, options: &MkfsOptions) -> Result<()> {
 }
 
 /// Writes the first bytes of an image or block device with zeroes, durably.
-fn preallocate(address: &str, bytes: u64) -> Result<()> {
-    let write = || -> std::io::Result<()> {
+fn preallocate(address: &str, bytes: u64, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    let mut write = || -> std::io::Result<()> {
         let mut file = std::fs::File::options().write(true).open(address)?;
         if file.metadata()?.is_file() {
             // In few pieces, where the file system can; elsewhere the writes do without.
@@ -127,6 +132,7 @@ fn preallocate(address: &str, bytes: u64) -> Result<()> {
             let count = left.min(zeroes.len() as u64);
             file.write_all(&zeroes[..count as usize])?;
             left -= count;
+            progress(bytes - left, bytes);
         }
         file.sync_all()
     };

@@ -15,6 +15,7 @@ mod requests;
 use crate::connection::{
     ADDRESS_PREFIX, Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, connect,
 };
+use crate::in_use::with_way_out;
 use crate::inspect;
 use crate::options::{IoEngine, VolumeOptions};
 use crate::pending::Pending;
@@ -125,7 +126,8 @@ impl OpenVolume {
             return Ok(OpenVolume::new(Placement::Connected(connection), address));
         }
         let in_memory = address.starts_with("mem:");
-        let device = open_device(address, &device_options(options, options.read_only)?)?;
+        let device = open_device(address, &device_options(options, options.read_only)?)
+            .map_err(|error| with_way_out(error, address))?;
         OpenVolume::on_device(device, address, options, in_memory)
     }
 

@@ -4,6 +4,7 @@
 //! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
 use crate::connection::ADDRESS_PREFIX;
+use crate::in_use::with_way_out;
 use crate::open_volume::{device_options, refuse_served, store_options};
 use crate::options::VolumeOptions;
 use crate::volume::{Volume, naming};
@@ -56,7 +57,8 @@ impl Volume {
                 let options = options.clone().read_only(true).clone();
                 return checked(Volume::open_with(address, &options)?);
             }
-            let device = open_device(address, &device_options(options, true)?)?;
+            let device = open_device(address, &device_options(options, true)?)
+                .map_err(|error| with_way_out(error, address))?;
             run(OverlayDevice::new(device), options, true, &mut progress)
         })();
         examined.map_err(|error| naming(error, "open", address))

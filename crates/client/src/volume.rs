@@ -47,7 +47,18 @@ impl Volume {
     /// Errors: `EEXIST` if the device is not empty and `force` is not set, `EBUSY` if a process has
     /// it open, `ENOENT` if there is no such file and no size to create it with, `EINVAL`.
     pub fn mkfs(address: &str, options: &MkfsOptions) -> Result<()> {
-        crate::mkfs::mkfs(address, options).map_err(|error| naming(error, "format", address))
+        Volume::mkfs_with(address, options, |_, _| ())
+    }
+
+    /// As [`mkfs`](Self::mkfs). `progress` gets the bytes that were written, and their total, where
+    /// the whole image is to be written ([`MkfsOptions::preallocate`]).
+    pub fn mkfs_with(
+        address: &str,
+        options: &MkfsOptions,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<()> {
+        let done = crate::mkfs::mkfs(address, options, &mut progress);
+        done.map_err(|error| naming(error, "format", address))
     }
 
     /// Opens a volume for reading and writing, and recovers it if it wasn't closed. `mem:SIZE`
@@ -333,6 +344,13 @@ impl Volume {
         self.opened
             .call(&self.who, Grow { size_bytes })
             .map_err(|error| naming(error, "grow", self.address()))
+    }
+
+    /// Gives the volume another label, of at most 64 bytes, durably. `EOPNOTSUPP` for a volume in a
+    /// server.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        let done = self.opened.run(|fs| fs.store().set_label(label));
+        done.map_err(|error| naming(error, "label", self.address()))
     }
 
     /// The sessions and pollers of the server that has the volume. `EOPNOTSUPP` for a volume in

@@ -28,7 +28,7 @@ mod place;
 mod served;
 mod serving;
 
-pub use place::MountOptions;
+pub use place::{MountOptions, unmount};
 pub use served::ServedMount;
 
 use adit::{Error, Result, Volume};

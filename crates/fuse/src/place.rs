@@ -182,18 +182,7 @@ impl Place {
             return Ok(());
         }
         drop(handle);
-        match rustix::mount::unmount(&self.path, UnmountFlags::DETACH).map_err(from_rustix) {
-            Err(Errno::PERM) => {
-                let mut command = Command::new(HELPER);
-                command.args(["-u", "-z", "--"]).arg(&self.path);
-                let output = command.output().map_err(no_helper)?;
-                match output.status.success() {
-                    true => Ok(()),
-                    false => Err(refusal(&output.stderr)),
-                }
-            }
-            done => Ok(done?),
-        }
+        unmount_lazily_or_not(&self.path, true)
     }
 
     /// `ENOTEMPTY` if the directory has content, which a mount would hide.
@@ -210,6 +199,48 @@ impl Place {
     /// Is it the same directory?
     pub(crate) fn is_at_that_of(&self, other: &Place) -> bool {
         self.path == other.path
+    }
+}
+
+/// Ends the mount of a volume on a directory. EBUSY while files are open there, unless it may be
+/// lazy: then it ends with the last of them. Copies in other mount namespaces stay.
+pub fn unmount(directory: &Path, lazy: bool) -> Result<()> {
+    let name = |error: Error| error.context(format_args!("unmount {}", directory.display()));
+    let handle = open(directory).map_err(name)?;
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd()))?;
+    let is_ours = mounted_at(handle.as_fd())?
+        .is_some_and(|mounted| mounted.on == path && mounted.filesystem == TYPE);
+    if !is_ours {
+        let what = format!(
+            "unmount {}: no volume is mounted there",
+            directory.display()
+        );
+        return Err(Error::with(Errno::INVAL, what));
+    }
+    drop(handle);
+    unmount_lazily_or_not(&path, lazy).map_err(name)
+}
+
+fn unmount_lazily_or_not(path: &Path, lazy: bool) -> Result<()> {
+    let flags = match lazy {
+        true => UnmountFlags::DETACH,
+        false => UnmountFlags::empty(),
+    };
+    match rustix::mount::unmount(path, flags).map_err(from_rustix) {
+        Err(Errno::PERM) => {
+            let mut command = Command::new(HELPER);
+            command
+                .arg("-u")
+                .args(lazy.then_some("-z"))
+                .arg("--")
+                .arg(path);
+            let output = command.output().map_err(no_helper)?;
+            match output.status.success() {
+                true => Ok(()),
+                false => Err(refusal(&output.stderr)),
+            }
+        }
+        done => Ok(done?),
     }
 }
 

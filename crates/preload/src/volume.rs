@@ -167,8 +167,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
+/// What a child hears that uses an open file of its parent's, if the volume is inside that.
+const TO_CHILDREN: &str = "a child process can't use the files that its parent has open in the \
+     volume, which is inside the parent (EBADF): start the program with `adit run --share SOCKET`, \
+     or with `adit run unix:SOCKET` and a server, `adit serve VOLUME --socket SOCKET`";
+
 extern "C" fn at_start() {
     fork::install();
+    fork::refuse_with(TO_CHILDREN);
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
         path::inherit();

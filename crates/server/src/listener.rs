@@ -394,7 +394,7 @@ impl Hall {
         if let Some(published) = published {
             descriptors.extend([published.memory.as_fd(), published.versions.as_fd()]);
         }
-        tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
+        tracing::debug!(pid = session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
         let place = self.balance.place();
         let pollers = self.pollers.lock().expect("no panic while it is held");
         let takes = |poller: &&Poller| poller.takes_sessions();
@@ -530,7 +530,7 @@ pub(crate) fn no_inheritance(what: &str) -> Error {
 fn say_refused(peer: &Peer, error: &Error) {
     if let Some(omitted) = notices::REFUSALS.next() {
         let (pid, uid) = (peer.pid, peer.uid);
-        tracing::warn!(?pid, uid, omitted, %error, "a connection is refused");
+        tracing::warn!(pid, uid, omitted, %error, "a connection is refused");
     }
 }
 

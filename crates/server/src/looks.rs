@@ -18,7 +18,7 @@ use adit_reactor::Engine;
 use adit_wire::calls::{Info, List, OpenDescriptors, ReadLink, Space, Stat, VolumeCall};
 use adit_wire::handshake::{Aim, Answer, Request};
 use adit_wire::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
-use adit_wire::socket::{Peer, receive_message, send_message};
+use adit_wire::socket::{Peer, own_uid, receive_message, send_message};
 use adit_wire::value::Value;
 use rustix::net::{Shutdown, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,11 +33,15 @@ static POLICY: Policy = Policy {
     greeted_max: LOOKS_MAX,
     admits: |peer: &Peer| match is_privileged(peer) {
         true => Ok(()),
-        false => Err(Errno::ACCESS.into()),
+        false => {
+            let own = own_uid();
+            let what = format!("look at a volume of another user: only root and user {own} may");
+            Err(Error::with(Errno::ACCESS, what))
+        }
     },
     notes_refusal: |peer, error| {
         let (pid, uid) = (peer.pid, peer.uid);
-        tracing::debug!(?pid, uid, %error, "a look is refused");
+        tracing::debug!(pid, uid, %error, "a look is refused");
     },
 };
 

@@ -287,7 +287,11 @@ impl Polled {
             let _ = self.begin_messages(begun, |_| true);
         }
         let session = &self.session;
-        tracing::debug!(pid = ?session.peer.pid, uid = session.peer.uid, "a session has ended");
+        tracing::debug!(
+            pid = session.peer.pid,
+            uid = session.peer.uid,
+            "a session has ended"
+        );
         serve::close_all(session, begun);
     }
 
@@ -317,7 +321,7 @@ impl Polled {
                 if let Some(omitted) = notices::ENDS.next() {
                     let (pid, uid) = (self.session.peer.pid, self.session.peer.uid);
                     let volume = &self.session.volume.name;
-                    tracing::warn!(%volume, ?pid, uid, omitted, %error, "a session broke the protocol, and is ended");
+                    tracing::warn!(%volume, pid, uid, omitted, %error, "a session broke the protocol, and is ended");
                 }
                 serve::close_all(&self.session, begun);
                 return None;

@@ -6,6 +6,7 @@ use crate::session::Session;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Access, Credentials, FileKind, Follow, Fs, OpenFile, OpenFlags};
 use adit_wire::calls::*;
+use adit_wire::socket::own_uid;
 use std::sync::Arc;
 
 /// The user that a call acts for, if it is another one than the session's, and the call.
@@ -82,8 +83,10 @@ pub(crate) fn check<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<
         return Err(Error::with(Errno::PERM, what));
     }
     if ADMINISTRATIVE.contains(&C::NUMBER) {
-        let what =
-            "use blobs, or look after a served volume: only root and the server's own user may";
+        let own = own_uid();
+        let what = format!(
+            "look after a served volume, or use blobs: only root and the server's user {own} may"
+        );
         return Err(Error::with(Errno::ACCESS, what));
     }
     for place in decoded.1.places().into_iter().flatten() {

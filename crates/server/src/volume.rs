@@ -7,7 +7,7 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
-use adit_wire::handshake::{Opening, Request};
+use adit_wire::handshake::{ANY_VOLUME, Opening, Request};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -191,18 +191,20 @@ pub(crate) fn find_for(
     }
 }
 
-/// The volume of this name; empty: the only one.
+/// The volume of this name; empty: the only one; [`ANY_VOLUME`]: whichever.
 fn find(volumes: &[Arc<ServedVolume>], name: &str) -> Result<Arc<ServedVolume>> {
     let found = match (volumes, name) {
         ([only], "") => Some(only),
+        ([first, ..], ANY_VOLUME) => Some(first),
         _ => volumes.iter().find(|volume| volume.name == name),
     };
     found.cloned().ok_or_else(|| {
-        let names: Vec<&str> = volumes.iter().map(|volume| volume.name.as_str()).collect();
-        let what = format!(
-            "choose the volume {name:?}: the server has {}",
-            names.join(", ")
-        );
+        let addresses = volumes.iter().map(|of| format!("unix:SOCKET,{}", of.name));
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        let what = match name {
+            "" => format!("choose a volume: the server has several, {addresses}"),
+            name => format!("find the volume {name}: the server has {addresses}"),
+        };
         Error::with(Errno::NODEV, what)
     })
 }

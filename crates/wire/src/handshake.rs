@@ -17,6 +17,8 @@ use adit_base::Error;
 
 /// Changes with every change of messages, calls or memory.
 pub const VERSION: u32 = 14;
+/// As a volume's name: whichever. A session that is about the server needs no certain one.
+pub const ANY_VOLUME: &str = "/";
 /// Bound of a message of the handshake.
 pub const BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: [u8; 8] = *b"aditwire";

@@ -6,9 +6,9 @@ use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
-    socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg,
+    send, sendmsg, socket_with,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -159,7 +159,8 @@ pub fn send_message_with(
     Ok(())
 }
 
-/// As [`receive_message`], with the descriptors that came with it.
+/// As [`receive_message`], with the descriptors that came with it. `EMFILE` if this process may not
+/// have them all.
 pub fn receive_message_with<T: OwnedValue>(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -174,6 +175,7 @@ pub fn receive_message_with<T: OwnedValue>(
             let flags = RecvFlags::CMSG_CLOEXEC;
             recvmsg(&socket, &mut pieces, &mut ancillary, flags)
         })?;
+        let is_whole = !received.flags.contains(ReturnFlags::CTRUNC);
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
@@ -181,9 +183,14 @@ pub fn receive_message_with<T: OwnedValue>(
                 descriptors.extend(raised.map(Registered::new));
             }
         }
-        Ok((received.bytes, descriptors))
+        Ok((received.bytes, descriptors, is_whole))
     });
-    let (len, descriptors) = received.map_err(from_rustix)?;
+    let (len, descriptors, is_whole) = received.map_err(from_rustix)?;
+    if !is_whole {
+        // The kernel drops those for which this process has no number, and doesn't fail.
+        let what = "receive descriptors: this process may have no more open (ulimit -n)";
+        return Err(Error::with(Errno::MFILE, what));
+    }
     let bytes = &buffer[..len];
     if bytes.is_empty() {
         return Err(Errno::PIPE.into());

@@ -44,8 +44,10 @@ Usage: cargo xtask TASK
 Tasks:
   setup                 Install the Debian packages that are missing (as root; otherwise name them)
   test [--only STEP]    All of CI: setup, formatting, lints, build, plugin, unit tests, models, end to end
-  plugin [--debug]      Build target/release/libadit_rocksdb.so, libadit_leveldb.so and libadit_sqlite.so
-                        (or target/debug/...), and benchmarks: adit-ycsb of RocksDB, adit-leveldb-bench. ROCKSDB_ROOT=DIR: for the RocksDB built in DIR
+  plugin [--debug] [rocksdb] [leveldb] [sqlite]
+                        Build target/release/libadit_rocksdb.so, libadit_leveldb.so and libadit_sqlite.so
+                        (or target/debug/...), and benchmarks: adit-ycsb of RocksDB, adit-leveldb-bench: those named, or all whose
+                        database has its headers here. ROCKSDB_ROOT=DIR: for the RocksDB built in DIR
   plugin --headers DIR  Only compile what is over RocksDB, with the headers DIR/rocksdb/*.h of any release
 ";
 
@@ -74,11 +76,8 @@ fn main() -> ExitCode {
         ["setup"] => setup::run(setup::FOR_TESTS),
         ["test"] => suite::run(None),
         ["test", "--only", step] => suite::run(Some(step)),
-        ["plugin"] | ["plugin", "--release"] => {
-            plugin::build(plugin::Profile::Release).map(report_built)
-        }
-        ["plugin", "--debug"] => plugin::build(plugin::Profile::Debug).map(report_built),
         ["plugin", "--headers", folder] => plugin::check_headers(folder.as_ref()),
+        ["plugin", words @ ..] => plugin::run(words),
         ["posix", options @ ..] => {
             posix::Options::parse(options).and_then(|options| posix::run(&options))
         }
@@ -109,11 +108,5 @@ fn main() -> ExitCode {
             eprintln!("xtask: {message}");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn report_built(paths: Vec<std::path::PathBuf>) {
-    for path in paths {
-        println!("built {}", path.display());
     }
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask plugin`: one compiler command each makes `libadit_rocksdb.so`,
-//! `libadit_leveldb.so` and `libadit_sqlite.so`.
+//! `libadit_leveldb.so` and `libadit_sqlite.so`; those whose database is installed here.
 //!
 //! Each library contains `libadit.a`, so a program loads this one file, and exports only its entry
 //! points (`exports.map`). `adit-ycsb` is a benchmark of RocksDB, with or without the plugin,
@@ -52,30 +52,144 @@ pub(crate) fn build_libraries(profile: Profile) -> Outcome {
     )
 }
 
-/// Builds `libadit.a` and the plugins over it; returns their paths.
-pub(crate) fn build(profile: Profile) -> Outcome<Vec<PathBuf>> {
+/// What is built over a library as it is installed.
+#[derive(Debug)]
+struct Plugin {
+    /// As it is named to `cargo xtask plugin`.
+    name: &'static str,
+    /// One of the library's headers, and the Debian package that has them.
+    header: &'static str,
+    package: &'static str,
+    compiler: fn() -> Command,
+    /// Returns the paths of what it has built.
+    build: fn(Profile) -> Outcome<Vec<PathBuf>>,
+}
+
+const PLUGINS: [Plugin; 3] = [
+    Plugin {
+        name: "rocksdb",
+        header: "rocksdb/version.h",
+        package: "librocksdb-dev",
+        compiler: rocksdb_compiler,
+        build: build_rocksdb,
+    },
+    Plugin {
+        name: "leveldb",
+        header: "leveldb/db.h",
+        package: "libleveldb-dev",
+        compiler: leveldb_compiler,
+        build: build_leveldb,
+    },
+    Plugin {
+        name: "sqlite",
+        header: "sqlite3ext.h",
+        package: "libsqlite3-dev",
+        compiler: sqlite_compiler,
+        build: build_sqlite,
+    },
+];
+
+/// `cargo xtask plugin [--release | --debug] [NAME …]`: those that were named, or all that can be
+/// built here.
+pub(crate) fn run(words: &[&str]) -> Outcome {
+    let (options, names): (Vec<&str>, Vec<&str>) =
+        words.iter().partition(|word| word.starts_with("--"));
+    let profile = match options[..] {
+        [] | ["--release"] => Profile::Release,
+        ["--debug"] => Profile::Debug,
+        _ => return Err(format!("do not understand `{}`", options.join(" "))),
+    };
+    let (there, missing) = sorted(chosen(&names)?);
+    let lacking: Vec<String> = missing.iter().map(|plugin| lack(plugin)).collect();
+    if there.is_empty() || !names.is_empty() && !missing.is_empty() {
+        return Err(lacking.join("; "));
+    }
     build_libraries(profile)?;
-    let built = |name| profile.folder().join(name);
-    let rocksdb = built("libadit_rocksdb.so");
-    let ycsb = built("adit-ycsb");
-    let leveldb = built("libadit_leveldb.so");
-    let leveldb_bench = built("adit-leveldb-bench");
-    let sqlite = built("libadit_sqlite.so");
-    let sqlite_archive = built("libadit_sqlite.a");
-    process::run(&mut rocksdb_plugin(profile, &rocksdb)?)?;
+    for plugin in there {
+        for path in (plugin.build)(profile)? {
+            println!("built {}", path.display());
+        }
+    }
+    for words in lacking {
+        println!("not built: {words}");
+    }
+    Ok(())
+}
+
+/// Plugins of these names; none named: all.
+fn chosen(names: &[&str]) -> Outcome<Vec<&'static Plugin>> {
+    if let Some(other) = names
+        .iter()
+        .find(|name| !PLUGINS.iter().any(|plugin| plugin.name == **name))
+    {
+        let all = PLUGINS.each_ref().map(|plugin| plugin.name).join(", ");
+        return Err(format!("there is no plugin for `{other}`, but for {all}"));
+    }
+    let is_chosen = |plugin: &&Plugin| names.is_empty() || names.contains(&plugin.name);
+    Ok(PLUGINS.iter().filter(is_chosen).collect())
+}
+
+/// Those whose library has its headers here, and the others.
+fn sorted(plugins: Vec<&'static Plugin>) -> (Vec<&'static Plugin>, Vec<&'static Plugin>) {
+    plugins.into_iter().partition(|plugin| {
+        let mut command = (plugin.compiler)();
+        command.args(["-include", plugin.header, "-fsyntax-only"]);
+        // An empty source, in the compiler's own language.
+        let language = match command.get_program().to_str() {
+            Some("g++") => "c++",
+            _ => "c",
+        };
+        process::read(command.args(["-x", language, "/dev/null"])).is_ok()
+    })
+}
+
+/// What a plugin needs that isn't here.
+fn lack(plugin: &Plugin) -> String {
+    let Plugin {
+        name,
+        header,
+        package,
+        compiler,
+        ..
+    } = plugin;
+    let program = compiler();
+    let program = program.get_program().to_string_lossy();
+    match process::is_installed(&program) {
+        true => format!("{name} needs <{header}> (Debian: apt install {package})"),
+        false => format!("{name} needs {program} (Debian: apt install {program} {package})"),
+    }
+}
+
+/// Builds `libadit.a` and all plugins over it, as tests and measurements need them.
+pub(crate) fn build(profile: Profile) -> Outcome {
+    build_libraries(profile)?;
+    PLUGINS
+        .iter()
+        .try_for_each(|plugin| (plugin.build)(profile).map(drop))
+}
+
+fn build_rocksdb(profile: Profile) -> Outcome<Vec<PathBuf>> {
+    let plugin = profile.folder().join("libadit_rocksdb.so");
+    let ycsb = profile.folder().join("adit-ycsb");
+    process::run(&mut rocksdb_plugin(profile, &plugin)?)?;
     process::run(&mut rocksdb_benchmark(&ycsb)?)?;
-    process::run(&mut leveldb_plugin(profile, &leveldb)?)?;
-    process::run(&mut leveldb_benchmark(profile, &leveldb_bench)?)?;
-    process::run(&mut sqlite_extension(profile, &sqlite)?)?;
-    archive_of_sqlite(profile, &sqlite_archive)?;
-    Ok(vec![
-        rocksdb,
-        ycsb,
-        leveldb,
-        leveldb_bench,
-        sqlite,
-        sqlite_archive,
-    ])
+    Ok(vec![plugin, ycsb])
+}
+
+fn build_leveldb(profile: Profile) -> Outcome<Vec<PathBuf>> {
+    let plugin = profile.folder().join("libadit_leveldb.so");
+    let bench = profile.folder().join("adit-leveldb-bench");
+    process::run(&mut leveldb_plugin(profile, &plugin)?)?;
+    process::run(&mut leveldb_benchmark(profile, &bench)?)?;
+    Ok(vec![plugin, bench])
+}
+
+fn build_sqlite(profile: Profile) -> Outcome<Vec<PathBuf>> {
+    let extension = profile.folder().join("libadit_sqlite.so");
+    let archive = profile.folder().join("libadit_sqlite.a");
+    process::run(&mut sqlite_extension(profile, &extension)?)?;
+    archive_of_sqlite(profile, &archive)?;
+    Ok(vec![extension, archive])
 }
 
 /// The whole command. plugins/rocksdb/README.md states it for people without cargo.
@@ -104,7 +218,7 @@ fn rocksdb_benchmark(program: &Path) -> Outcome<Command> {
 
 /// The whole command. plugins/leveldb/README.md states it for people without cargo.
 fn leveldb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
-    let mut command = compiler("g++", LEVELDB_STANDARD);
+    let mut command = leveldb_compiler();
     command
         // LevelDB's own build has no RTTI, Debian's has: this loads into both.
         .args(["-fno-rtti", "-shared"])
@@ -119,7 +233,7 @@ fn leveldb_plugin(profile: Profile, plugin: &Path) -> Outcome<Command> {
 
 /// A program that links the plugin and finds it beside itself.
 fn leveldb_benchmark(profile: Profile, program: &Path) -> Outcome<Command> {
-    let mut command = compiler("g++", LEVELDB_STANDARD);
+    let mut command = leveldb_compiler();
     command
         .args(sources("plugins/leveldb/bench", "cc")?)
         .arg("-L")
@@ -132,7 +246,7 @@ fn leveldb_benchmark(profile: Profile, program: &Path) -> Outcome<Command> {
 
 /// The whole command. plugins/sqlite/README.md states it for people without cargo.
 fn sqlite_extension(profile: Profile, extension: &Path) -> Outcome<Command> {
-    let mut command = compiler("gcc", "-std=c11");
+    let mut command = sqlite_compiler();
     command
         .arg("-shared")
         .args(sources("plugins/sqlite", "c")?)
@@ -151,7 +265,7 @@ fn archive_of_sqlite(profile: Profile, archive: &Path) -> Outcome {
     for source in sources("plugins/sqlite", "c")? {
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();
         let object = profile.folder().join(format!("adit_sqlite_{stem}.o"));
-        let mut command = compiler("gcc", "-std=c11");
+        let mut command = sqlite_compiler();
         command.args(["-DSQLITE_CORE", "-c"]).arg(&source);
         process::run(command.arg("-o").arg(&object))?;
         objects.push(object);
@@ -201,6 +315,14 @@ fn rocksdb_compiler() -> Command {
     command
 }
 
+fn leveldb_compiler() -> Command {
+    compiler("g++", LEVELDB_STANDARD)
+}
+
+fn sqlite_compiler() -> Command {
+    compiler("gcc", "-std=c11")
+}
+
 /// Checks a plugin: its exported symbols, and that none is missing.
 fn exports(folder: &str) -> [String; 2] {
     let map = format!("-Wl,--version-script={folder}/exports.map");
@@ -234,4 +356,48 @@ fn sources(folder: &str, wanted: &str) -> Outcome<Vec<PathBuf>> {
     }
     sources.sort();
     Ok(sources)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugins_are_chosen_by_name() {
+        let names = |chosen: Vec<&Plugin>| chosen.iter().map(|of| of.name).collect::<Vec<_>>();
+        assert_eq!(chosen(&[]).map(names).expect("all").len(), PLUGINS.len());
+        assert_eq!(chosen(&["sqlite"]).map(names), Ok(vec!["sqlite"]));
+        let refused = chosen(&["sqlite", "lmdb"]).expect_err("there is none");
+        assert!(
+            refused.contains("`lmdb`") && refused.contains("rocksdb"),
+            "{refused}"
+        );
+    }
+
+    /// A user of SQLite needed RocksDB: the first compiler's error ended all.
+    #[test]
+    fn a_plugin_that_cannot_be_built_is_named_with_its_package_and_ends_nothing() {
+        static MISSING: Plugin = Plugin {
+            name: "missing",
+            header: "no-such-database/db.h",
+            package: "libmissing-dev",
+            compiler: rocksdb_compiler,
+            build: build_rocksdb,
+        };
+        static THERE: Plugin = Plugin {
+            name: "there",
+            header: "stddef.h",
+            ..MISSING
+        };
+        let (there, missing) = sorted(vec![&MISSING, &THERE]);
+        let name = |of: &[&Plugin]| of.iter().map(|of| of.name).collect::<Vec<_>>();
+        let expected = if process::is_installed("g++") {
+            vec!["there"]
+        } else {
+            vec![]
+        };
+        assert_eq!(name(&there), expected);
+        assert_eq!(missing[0].name, "missing");
+        assert!(lack(&MISSING).contains("libmissing-dev"));
+    }
 }

@@ -106,6 +106,11 @@ impl FileDevice {
                 .context(format_args!("open {}", path.display()))
         };
         let kind = std::fs::metadata(path).map_err(fail)?.file_type();
+        if kind.is_socket() {
+            let path = path.display();
+            let what = format!("open {path}: it is a socket; a server's volume is unix:{path}");
+            return Err(Error::with(Errno::INVAL, what));
+        }
         // Checked before opening: opening a pipe would wait for its other end.
         if !kind.is_file() && !kind.is_block_device() {
             let what = format!(

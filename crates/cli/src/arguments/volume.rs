@@ -43,6 +43,15 @@ pub(crate) struct VolumeArguments {
         hide_short_help = true
     )]
     pub(crate) survive_in: PathBuf,
+    /// Wait so long for the next server, where one has ended; 0: fail at once
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 10,
+        hide_short_help = true
+    )]
+    pub(crate) reconnect: u64,
     /// How to treat unsaved data that a killed process left
     #[arg(
         long,
@@ -107,6 +116,7 @@ impl VolumeArguments {
                 SurviveArgument::Off => Survive::Off,
             })
             .survive_in(self.survive_in.clone())
+            .reconnect(Duration::from_secs(self.reconnect))
             .takeover(match self.takeover {
                 TakeoverArgument::Complete => Takeover::Complete,
                 TakeoverArgument::Adopt => Takeover::Adopt,
@@ -131,6 +141,13 @@ impl VolumeArguments {
     /// A volume to be looked at, through the process that has it open if there is one.
     pub(crate) fn inspect(&self, address: &str) -> adit::Result<Inspector> {
         patiently(|| Inspector::open(address, &self.options()))
+    }
+
+    /// A volume that was just made, with a small cache.
+    pub(crate) fn inspect_new(address: &str) -> adit::Result<Inspector> {
+        let mut options = VolumeOptions::new();
+        options.survive(Survive::Off).cache_bytes(8 << 20);
+        patiently(|| Inspector::open(address, &options))
     }
 
     /// Checks a volume.

@@ -6,6 +6,7 @@
 
 use super::host::{self, Node};
 use super::local;
+use super::mark::Mark;
 use crate::arguments::Keep;
 use adit::{Errno, Error, FileKind, SetTime, Timestamp, Volume};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
@@ -32,9 +33,10 @@ pub(super) struct Attributes {
 
 /// Is it an attribute that both sides have?
 fn is_kept(name: &[u8]) -> bool {
-    [&b"user."[..], b"trusted.", b"security."]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    !Mark::is(name)
+        && [&b"user."[..], b"trusted.", b"security."]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
         || is_list(name)
 }
 

@@ -1,9 +1,11 @@
 //! The content of a file, with its holes, from one side to the other.
 
 use super::Copy;
+use crate::interrupt;
 use adit::{Errno, Error};
 use rustix::fs::SeekFrom;
 use std::fs;
+use std::io::Read;
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -154,6 +156,32 @@ impl Copy<'_> {
         }
     }
 
+    /// Copies what is read until its end. If that fails, `left` is the fate of `to`.
+    pub(super) fn content_of(
+        &mut self,
+        source: &mut impl Read,
+        (to, target): (&Path, &impl Target),
+        left: &str,
+    ) -> adit::Result<()> {
+        let fate = |error: Error| error.context(format_args!("{} {left}", to.display()));
+        let mut at = 0;
+        loop {
+            interrupt::check().map_err(fate)?;
+            let got = match source.read(&mut self.chunk) {
+                Ok(0) => return Ok(()),
+                Ok(got) => got,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    return Err(fate(Error::from(error).context("read standard input")));
+                }
+            };
+            let written = target.write(&self.chunk[..got], at);
+            written.map_err(|error| fate(error.context(format_args!("write {}", to.display()))))?;
+            self.progress.advance(got as u64);
+            at += got as u64;
+        }
+    }
+
     /// False: the source changed meanwhile.
     fn copy_data(&mut self, source: &impl Source, target: &impl Target) -> Result<bool, Failed> {
         let version = || -> adit::Result<_> { Ok((source.size_bytes()?, source.modified()?)) };
@@ -171,6 +199,7 @@ impl Copy<'_> {
             self.progress.advance(start - at);
             at = start;
             while at < end {
+                interrupt::check().map_err(Failed::Writing)?;
                 let wanted = (end - at).min(self.chunk.len() as u64) as usize;
                 let chunk = &mut self.chunk[..wanted];
                 let got = source.read(chunk, at).map_err(Failed::Reading)?;

@@ -6,10 +6,11 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
+use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
 use super::{Copy, Links, local, resolved, under};
-use crate::Outcome;
-use crate::arguments::{Get, VolumeArguments};
+use crate::arguments::{Cat, Get, VolumeArguments};
+use crate::{Outcome, interrupt, read};
 use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -22,12 +23,22 @@ use std::path::{Path, PathBuf};
 type VolumeLinks = Links<u64, (u64, u64)>;
 
 pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Outcome> {
+    if arguments.local.as_os_str() == "-" {
+        let cat = Cat {
+            volume: arguments.volume.clone(),
+            paths: vec![arguments.path.clone()],
+        };
+        return read::cat(&cat, options);
+    }
+    interrupt::note();
     let volume = options.open_to_read(&arguments.volume)?;
     let metadata = volume.metadata(&arguments.path)?;
     // An argument is followed if it is a link, on either side.
     let from = resolved(&volume, &arguments.path);
     let mut to = arguments.local.clone();
+    let mark = Mark::of_get(&volume, &from);
     match (fs::metadata(&to), arguments.path.file_name()) {
+        (Ok(there), Some(_)) if there.is_dir() && mark.is_at(&to) => {}
         (Ok(there), Some(name)) if there.is_dir() => to.push(name),
         (Ok(_), _) => match fs::canonicalize(&to) {
             Ok(there) => to = there,
@@ -47,15 +58,17 @@ pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Ou
         false => metadata.len(),
     };
     let mut copy = Copy::new(&volume, &arguments.keep, total_bytes);
+    copy.goes_on = mark.is_at(&to);
     let done = match metadata.is_dir() {
-        true => target_directory(&to).and_then(|root| get_tree(&mut copy, &root, &from, &to)),
+        true => target_directory(&to, &mark)
+            .and_then(|root| get_tree(&mut copy, &root, &from, &to, &mark)),
         false => place(&to).and_then(|(directory, name)| {
             let metadata = volume.symlink_metadata(&from)?;
             get_node(&mut copy, &directory, name, &metadata, &from, &to).map(drop)
         }),
     };
     if let Err(error) = done {
-        copy.failed(error)?;
+        copy.failed(error).map_err(|error| copy.ended(error))?;
     }
     let outcome = copy.outcome();
     volume.close()?;
@@ -76,10 +89,15 @@ fn place(path: &Path) -> adit::Result<(Node, &OsStr)> {
     Ok((directory, name))
 }
 
-/// The directory into which a tree goes.
-fn target_directory(path: &Path) -> adit::Result<Node> {
+/// The directory into which a tree goes; a new one is marked.
+fn target_directory(path: &Path, mark: &Mark) -> adit::Result<Node> {
+    let is_new = fs::symlink_metadata(path).is_err();
     let made = match place(path) {
-        Ok((directory, name)) => directory.make_directory(name),
+        Ok((directory, name)) => directory.make_directory(name).inspect(|made| {
+            if is_new {
+                mark.set_at(made);
+            }
+        }),
         Err(_) => Node::named(path), // `/` or `..`
     };
     made.map_err(|error| local(error, "make directory", path))
@@ -105,7 +123,13 @@ fn volume_tree_bytes(volume: &Volume, top: &Path) -> u64 {
     bytes
 }
 
-fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit::Result<()> {
+fn get_tree(
+    copy: &mut Copy<'_>,
+    root: &Node,
+    top: &Path,
+    target: &Path,
+    mark: &Mark,
+) -> adit::Result<()> {
     let mut links = VolumeLinks::new();
     // A damaged volume may have a directory inside itself.
     let mut seen = HashSet::from([copy.volume.symlink_metadata(top)?.inode()]);
@@ -190,6 +214,9 @@ fn get_tree(copy: &mut Copy<'_>, root: &Node, top: &Path, target: &Path) -> adit
         directories.push(below);
     }
     while let Some(below) = directories.pop() {
+        if directories.is_empty() {
+            mark.remove_at(root);
+        }
         let (from, to) = (under(top, &below), under(target, &below));
         match root.descend(&below) {
             Ok(directory) => give_attributes(copy, &directory, &from, &to)?,
@@ -309,8 +336,17 @@ fn get_node(
     from: &Path,
     to: &Path,
 ) -> adit::Result<Option<(u64, u64)>> {
+    interrupt::check()?;
     copy.progress.at(from);
     let (volume, kind) = (copy.volume, metadata.kind());
+    if copy.goes_on
+        && let Ok(there) = directory.child(name).and_then(|there| there.metadata())
+        && copy.has(&there, Ok(metadata.clone()))
+    {
+        copy.progress.advance(metadata.len());
+        copy.copied += 1;
+        return Ok(Some((there.dev(), there.ino())));
+    }
     let create = |error| local(error, "create", to);
     let there = OnHost::of(copy, directory, name, to)?;
     let made; // locked until its site is gone
@@ -347,6 +383,7 @@ fn get_node(
     }
     let metadata = made.metadata().map_err(create)?;
     site.settle()?;
+    copy.copied += 1;
     Ok(Some((metadata.dev(), metadata.ino())))
 }
 

@@ -1,4 +1,5 @@
-//! put and get: copying files and trees between the host and a volume, with bounded memory.
+//! put, get, cp: copying files and trees between the host and a volume, or inside of a volume, with
+//! bounded memory.
 //!
 //! | file | what |
 //! |---|---|
@@ -6,7 +7,9 @@
 //! | `attributes.rs` | mode, owner, times and extended attributes, on both sides |
 //! | `content.rs` | the content of a file, with its holes |
 //! | `site.rs` | the temporary name of a copy until it is whole |
+//! | `mark.rs` | a tree whose copy is not complete, for the copy that goes on with it |
 //! | `put.rs`, `get.rs` | the two directions |
+//! | `cp.rs` | inside of a volume; what is below is about the other two |
 //!
 //! Everything is kept: kinds, permissions, owners, times, extended attributes, holes, names of one
 //! file. An inode of the same name and kind is replaced by a rename, when the new one is complete;
@@ -21,19 +24,22 @@
 
 mod attributes;
 mod content;
+mod cp;
 mod get;
 mod host;
+mod mark;
 mod put;
 mod site;
 
+pub(crate) use cp::cp;
 pub(crate) use get::get;
-pub(crate) use put::put;
+pub(crate) use put::{put, umask};
 
 use crate::Outcome;
 use crate::arguments::Keep;
 use crate::output::kind_name;
 use crate::progress::Progress;
-use adit::{Errno, Error, FileKind, Volume};
+use adit::{Errno, Error, FileKind, Metadata, Volume};
 use std::collections::HashMap;
 use std::fs;
 use std::hash::Hash;
@@ -51,6 +57,10 @@ struct Copy<'a> {
     progress: Progress,
     chunk: Vec<u8>,
     failures: usize,
+    /// Inodes that are there, whole.
+    copied: u64,
+    /// An earlier copy of the tree was ended, and this one goes on with it.
+    goes_on: bool,
 }
 
 impl<'a> Copy<'a> {
@@ -62,14 +72,39 @@ impl<'a> Copy<'a> {
             progress: Progress::bytes(total_bytes),
             chunk: vec![0; CHUNK_BYTES],
             failures: 0,
+            copied: 0,
+            goes_on: false,
         }
+    }
+
+    /// Was a file copied by the copy that this one goes on with? Its times were set when it was
+    /// whole.
+    fn has(&self, at_host: &fs::Metadata, in_volume: adit::Result<Metadata>) -> bool {
+        let (Ok(modified), Ok(in_volume)) = (at_host.modified(), in_volume) else {
+            return false;
+        };
+        self.goes_on
+            && (at_host.is_file() && in_volume.is_file())
+            && (at_host.len(), modified) == (in_volume.len(), in_volume.modified())
+    }
+
+    /// The error that ends it, with what is left and how to go on, if a signal does.
+    fn ended(&self, error: Error) -> Error {
+        if error.errno() != Errno::INTR {
+            return error;
+        }
+        let what = format!(
+            "copy everything: {} files are there, whole; the same command goes on with the others",
+            self.copied
+        );
+        Error::with(Errno::INTR, what)
     }
 
     /// Reports a failure of one file. A failure of the whole copy ends it.
     fn failed(&mut self, error: Error) -> adit::Result<()> {
         if matches!(
             error.errno(),
-            Errno::NOSPC | Errno::IO | Errno::ROFS | Errno::DQUOT | Errno::BADF
+            Errno::NOSPC | Errno::IO | Errno::ROFS | Errno::DQUOT | Errno::BADF | Errno::INTR
         ) {
             return Err(error);
         }

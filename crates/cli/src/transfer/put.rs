@@ -2,10 +2,12 @@
 
 use super::attributes::Attributes;
 use super::host::{self, Node};
+use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
 use super::{Copy, Links, local, resolved, under};
 use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
+use crate::interrupt;
 use adit::{Errno, Error, File, FileKind, FlockOperation, OpenOptions, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,6 +19,10 @@ use std::path::{Path, PathBuf};
 type HostLinks = Links<(u64, u64), (u64, u32)>;
 
 pub(crate) fn put(arguments: &Put, options: &VolumeArguments) -> adit::Result<Outcome> {
+    interrupt::note();
+    if arguments.local.iter().any(|local| local.as_os_str() == "-") {
+        return put_standard_input(arguments, options);
+    }
     let mut total_bytes = 0;
     for path in &arguments.local {
         total_bytes += tree_bytes(path);
@@ -41,12 +47,15 @@ pub(crate) fn put(arguments: &Put, options: &VolumeArguments) -> adit::Result<Ou
     let mut links = Links::new();
     for path in &arguments.local {
         // `.`, `..` and `/` have no name of their own: their content goes into the target itself.
+        let mark = Mark::of_put(path);
+        let goes_on = !needs_directory && mark.is_in(&volume, &target);
         let target = match path.file_name() {
-            Some(name) if target_is_directory => target.join(name),
+            Some(name) if target_is_directory && !goes_on => target.join(name),
             _ => target.clone(),
         };
-        if let Err(error) = put_tree(&mut copy, &mut links, path, &target) {
-            copy.failed(error)?;
+        copy.goes_on = mark.is_in(&volume, &target);
+        if let Err(error) = put_tree(&mut copy, &mut links, path, &target, &mark) {
+            copy.failed(error).map_err(|error| copy.ended(error))?;
         }
     }
     let outcome = copy.outcome();
@@ -84,6 +93,7 @@ fn put_tree(
     links: &mut HostLinks,
     top: &Path,
     target: &Path,
+    mark: &Mark,
 ) -> adit::Result<()> {
     // An argument is followed if it is a link; links below it are not.
     let root = Node::named(top).map_err(|error| local(error, "read", top))?;
@@ -92,7 +102,7 @@ fn put_tree(
         if root.is_nameless() {
             let what = format!(
                 "copy {}: it is a pipe or socket without a name, whose content is not read: write it \
-                 to a file first, or to /adit/FILE under `adit run`",
+                 to `adit put VOLUME - PATH`, or to /adit/FILE under `adit run`",
                 top.display()
             );
             return Err(Error::with(Errno::INVAL, what));
@@ -113,9 +123,13 @@ fn put_tree(
             }
         };
         let attributes = attributes(copy, &directory, &from)?;
-        if let Err(error) = make_directory(copy.volume, &to) {
-            copy.failed(error.context(format_args!("copy {}", from.display())))?;
-            continue;
+        match make_directory(copy.volume, &to) {
+            Ok(true) if below.as_os_str().is_empty() => mark.set_in(copy.volume, &to),
+            Ok(_) => {}
+            Err(error) => {
+                copy.failed(error.context(format_args!("copy {}", from.display())))?;
+                continue;
+            }
         }
         let (names, ended) = directory.names();
         if let Err(error) = ended {
@@ -148,6 +162,9 @@ fn put_tree(
         directories.push((to, attributes));
     }
     while let Some((to, attributes)) = directories.pop() {
+        if directories.is_empty() {
+            mark.remove_in(copy.volume, &to);
+        }
         let errors = attributes.give_to_path(copy.volume, copy.keep, &to);
         copy.not_kept(errors)?;
     }
@@ -161,17 +178,61 @@ fn attributes(copy: &mut Copy<'_>, node: &Node, from: &Path) -> adit::Result<Att
     Ok(attributes)
 }
 
-fn make_directory(volume: &Volume, path: &Path) -> adit::Result<()> {
+/// Makes a directory, or finds it: false.
+fn make_directory(volume: &Volume, path: &Path) -> adit::Result<bool> {
     // Private until its attributes are set.
     match volume.create_dir_with(path, 0o700) {
         Err(error) if error.errno() == Errno::EXIST => {
             match volume.symlink_metadata(path)?.is_dir() {
-                true => Ok(()),
+                true => Ok(false),
                 false => Err(error),
             }
         }
-        done => done,
+        done => done.map(|()| true),
     }
+}
+
+/// Copies standard input into a file, with the permissions that a shell's redirection gives.
+fn put_standard_input(arguments: &Put, options: &VolumeArguments) -> adit::Result<Outcome> {
+    let path = &arguments.path;
+    if arguments.local.len() > 1 {
+        let what = "copy standard input beside other files: all of them go into a directory, where \
+                    it has no name";
+        return Err(Error::with(Errno::INVAL, what));
+    }
+    let mode = 0o666 & !umask();
+    let volume = options.open(&arguments.volume)?;
+    if path.as_os_str().as_bytes().ends_with(b"/")
+        || volume.metadata(path).is_ok_and(|there| there.is_dir())
+    {
+        let what = format!(
+            "copy standard input to {}: name a file there",
+            path.display()
+        );
+        return Err(Error::with(Errno::ISDIR, what));
+    }
+    let to = resolved(&volume, path);
+    let (directory, name) = InVolume::of(&volume, &to)?;
+    let mut site = Site::of_file(&directory, name, &to)?;
+    let mut create = OpenOptions::new();
+    create.write(true).create_new(true).mode(mode);
+    let target = site.make_file(|at| volume.open_file(directory.path.join(at), &create))?;
+    let mut progress = Copy::new(&volume, &arguments.keep, 0);
+    progress.content_of(&mut std::io::stdin().lock(), (&to, &target), site.fate())?;
+    drop(progress);
+    site.settle()?;
+    drop(target);
+    volume.close()?;
+    Ok(Outcome::Done)
+}
+
+/// The permission bits that this process gives to no file. Asked before a volume is open: nobody
+/// else makes files meanwhile.
+pub(crate) fn umask() -> u32 {
+    let nothing = rustix::fs::Mode::empty();
+    let mask = rustix::process::umask(nothing);
+    rustix::process::umask(mask);
+    mask.as_raw_mode()
 }
 
 /// A directory of the volume.
@@ -251,6 +312,7 @@ fn put_node(
     from: &Path,
     to: &Path,
 ) -> adit::Result<()> {
+    interrupt::check()?;
     copy.progress.at(from);
     let metadata = node
         .metadata()
@@ -278,6 +340,14 @@ fn put_node(
             }
             Err(error) => copy.skip(&error), // and copied once more
         }
+    }
+    if kind == FileKind::File && copy.has(&metadata, volume.symlink_metadata(to)) {
+        copy.progress.advance(metadata.len());
+        copy.copied += 1;
+        if let (2.., Some(target)) = (metadata.nlink(), inode(volume, to)) {
+            links.copied(source, to, target);
+        }
+        return Ok(());
     }
     let attributes = attributes(copy, node, from)?;
     let target; // locked until its site is gone
@@ -313,6 +383,7 @@ fn put_node(
     let errors = attributes.give_to_path(volume, copy.keep, &directory.path.join(site.at()));
     copy.not_kept(errors)?;
     site.settle()?;
+    copy.copied += 1;
     if let (2.., Some(target)) = (metadata.nlink(), inode(volume, to)) {
         links.copied(source, to, target);
     }

@@ -102,7 +102,7 @@ impl Place {
                     continue;
                 }
             };
-            let what = format!("{}, which can't be asked: {why_not}", busy.what());
+            let what = format!("{}; it can't be asked: {why_not}", busy.what());
             return Err(Error::with(Errno::BUSY, what));
         }
     }

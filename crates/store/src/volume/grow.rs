@@ -1,4 +1,4 @@
-//! Growing a volume while it is open.
+//! Growing a volume while it is open, and giving it another label.
 //!
 //! Two places say how large a volume is. The *superblock* says which pages of the device it may
 //! use, which is what recovery holds records against; the *state page* says which it does use, and
@@ -15,9 +15,12 @@
 //! of what follows pass. The new pages are free and unwritten; new groups come to be as they are
 //! used.
 //!
+//! The label is in the superblocks alone. A crash between the two leaves the old one or the new one.
+//!
 //! Not here: shrinking, which would have to move what lies behind the new end.
 
 use crate::commit::Transaction;
+use crate::format::Superblock;
 use crate::format::superblock::geometry;
 use crate::metadata::pages::Stop;
 use crate::metadata::space::{Space, SpaceGeometry, set};
@@ -25,6 +28,8 @@ use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// Bytes of a label in the superblock.
+pub(super) const LABEL_BYTES_MAX: usize = 64;
 /// Pages of a volume at most; with more, group numbers would not be 32 bits long.
 pub(super) const VOLUME_PAGES_MAX: u64 = 1 << 45;
 
@@ -68,6 +73,26 @@ impl Store {
 }
 
 impl Store {
+    /// Gives the volume another label, durably. EINVAL for more than 64 bytes.
+    pub async fn set_label(&self, label: &str) -> Result<()> {
+        self.writable()?;
+        let mut bytes = [0; LABEL_BYTES_MAX];
+        let Some(room) = bytes.get_mut(..label.len()) else {
+            let what =
+                format!("label the volume: the label is longer than {LABEL_BYTES_MAX} bytes");
+            return Err(Error::with(Errno::INVAL, what));
+        };
+        room.copy_from_slice(label.as_bytes());
+        self.change_superblocks(|superblock| {
+            let is_new = superblock.label != bytes;
+            superblock.label = bytes;
+            is_new
+        })
+        .await
+    }
+}
+
+impl Store {
     async fn grow_device(&self, pages: u64) -> Result<()> {
         let device = self.reactor.device();
         if device.geometry().size_bytes / PAGE >= pages {
@@ -83,8 +108,18 @@ impl Store {
 
     /// Lets both superblocks allow `pages`.
     async fn raise_superblocks(&self, pages: u64) -> Result<()> {
+        self.change_superblocks(|superblock| {
+            let is_more = superblock.volume_pages < pages;
+            superblock.volume_pages = superblock.volume_pages.max(pages);
+            is_more
+        })
+        .await
+    }
+
+    /// Changes both superblocks, unless `change` says that it has changed nothing.
+    async fn change_superblocks(&self, change: impl FnOnce(&mut Superblock) -> bool) -> Result<()> {
         self.hold_superblock().await?;
-        let result = self.raise_held_superblocks(pages).await;
+        let result = self.change_held_superblocks(change).await;
         if let Err(error) = &result {
             self.fail(error.clone());
         }
@@ -92,12 +127,15 @@ impl Store {
         result
     }
 
-    async fn raise_held_superblocks(&self, pages: u64) -> Result<()> {
-        if self.superblock.borrow().volume_pages >= pages {
+    async fn change_held_superblocks(
+        &self,
+        change: impl FnOnce(&mut Superblock) -> bool,
+    ) -> Result<()> {
+        self.look_for_others().await?;
+        let is_changed = change(&mut self.superblock.borrow_mut());
+        if !is_changed {
             return Ok(());
         }
-        self.look_for_others().await?;
-        self.superblock.borrow_mut().volume_pages = pages;
         self.write_superblocks(self.journal.ring.flushed_tail(), 0)
             .await
     }

@@ -41,8 +41,9 @@ pub struct VolumeInfo {
     pub dirty_bytes: u64,
     /// Has every page of data a checksum?
     pub data_checksums: bool,
-    /// The file by which what `write` acknowledged survives the death of the process; None: it
-    /// doesn't.
+    /// Does what `write` acknowledged survive the death of the process?
+    pub survives: bool,
+    /// The file by which it survives. A server tells it only root and its own user.
     pub mapping: Option<String>,
     /// For who only looks: how much of what is shown lies in the mapping of a killed process, and
     /// where.
@@ -65,6 +66,8 @@ impl Store {
             .next()
             .unwrap_or(&[]);
         let page_bytes = PAGE_BYTES as u64;
+        let mapping = self.mapping.as_ref();
+        let mapping = mapping.filter(|_| !self.frames.is_nameless());
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
@@ -84,9 +87,8 @@ impl Store {
             cache_huge_bytes: self.frames.huge_bytes(),
             dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
             data_checksums: self.checksums.is_some(),
-            mapping: (self.mapping.as_ref())
-                .filter(|_| !self.frames.is_nameless())
-                .map(|path| path.display().to_string()),
+            survives: mapping.is_some(),
+            mapping: mapping.map(|path| path.display().to_string()),
             unsaved: self.unsaved.borrow().clone(),
             failure: self
                 .failure

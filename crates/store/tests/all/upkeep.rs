@@ -423,6 +423,49 @@ fn a_power_cut_while_growing_leaves_the_old_size_or_the_new_one() {
     assert_eq!(sizes.len(), 2);
 }
 
+#[test]
+fn a_power_cut_while_a_volume_is_labelled_leaves_the_old_label_or_the_new_one() {
+    let mut labels = std::collections::BTreeSet::new();
+    for seed in 0..32 {
+        let device = formatted_with(16 * MIB, seed % 2 == 1);
+        let engine = open(&device);
+        let id = engine.run(|store| async { fill(store, 2).await }).unwrap();
+        device.cut_after(seed / 4);
+        let labelled = engine.run(|store| async { store.set_label("new").await });
+        let image = device.power_cut(&mut Prng::new(seed));
+        drop_dead(engine);
+        let device = device.reopen(image);
+        let engine = open(&device);
+        assert_clean(&engine);
+        let label = engine
+            .run(|store| async {
+                assert_eq!(store.blob(id).await?.size(), 2 * MIB);
+                Ok(store.info().await?.label)
+            })
+            .unwrap();
+        assert!(
+            label == "new" || label.is_empty() && labelled.is_err(),
+            "{seed}: {label}"
+        );
+        labels.insert(label);
+        engine
+            .run(|store| async {
+                let longest = "x".repeat(64);
+                store.set_label(&longest).await?;
+                assert_eq!(errno(store.set_label(&"x".repeat(65)).await), Errno::INVAL);
+                fill(store, 2).await
+            })
+            .unwrap();
+        close(engine);
+        let engine = open(&device);
+        assert_clean(&engine);
+        let label = engine.run(|store| async { Ok(store.info().await?.label) });
+        assert_eq!(label.unwrap().len(), 64);
+        close(engine);
+    }
+    assert_eq!(labels.len(), 2);
+}
+
 /// Closes at every commit around the one that begins a checkpoint in the background.
 #[test]
 fn a_close_when_a_checkpoint_is_due_loses_nothing() {

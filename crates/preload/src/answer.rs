@@ -12,6 +12,66 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw() };
 }
 
+/// The calling thread's `errno`, before a call.
+#[inline]
+pub(crate) fn now() -> c_int {
+    // SAFETY: the address of the thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Gives `errno` back the value that it had before a call, unless the call has failed.
+#[inline]
+pub(crate) fn restore(before: c_int, result: &impl Outcome) {
+    if result.is_success() {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = before };
+    }
+}
+
+/// Does work of the library's own, of which `errno` shows nothing.
+#[inline]
+pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    let before = now();
+    let done = work();
+    restore(before, &());
+    done
+}
+
+/// What a function of C returns. An error number that is returned leaves `errno` alone.
+pub(crate) trait Outcome {
+    fn is_success(&self) -> bool;
+}
+
+impl Outcome for () {
+    fn is_success(&self) -> bool {
+        true
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Outcome for $number {
+            fn is_success(&self) -> bool {
+                *self != -1
+            }
+        }
+    )*};
+}
+numbers!(c_int i64 isize);
+
+/// Of `umask`, which never fails.
+impl Outcome for libc::mode_t {
+    fn is_success(&self) -> bool {
+        true
+    }
+}
+
+impl<T> Outcome for *mut T {
+    fn is_success(&self) -> bool {
+        !self.is_null() && self.cast() != libc::MAP_FAILED
+    }
+}
+
 /// The errno of a failed call.
 pub(crate) fn errno(error: adit::Error) -> Errno {
     error.errno()

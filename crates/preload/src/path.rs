@@ -8,7 +8,7 @@
 //! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume
 //! doesn't lead out (see docs/programs.md).
 
-use crate::answer::{Answer, errno};
+use crate::answer::{Answer, errno, keeping_errno};
 use crate::descriptors::{self, Open};
 use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
@@ -395,6 +395,10 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
     }
     // SAFETY: promised by the caller.
     let path = unsafe { text(path) };
+    keeping_errno(|| find_text(directory, path))
+}
+
+fn find_text(directory: c_int, path: &[u8]) -> Place {
     if path.first() == Some(&b'/') {
         return by_descriptor(path).unwrap_or_else(|| absolute(path));
     }

@@ -9,6 +9,7 @@ use crate::volume::volume;
 use adit::calls::{SetMode, SetOwner, SetTimes};
 use adit::{Errno, FileKind, SetTime, Timestamp, Volume};
 use adit_fs::{Access, At, Follow, Stat};
+use adit_interposed::interposed;
 use libc::{
     c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
 };
@@ -151,7 +152,7 @@ unsafe fn attributes_at(
 
 macro_rules! stat_at {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int,
         ) -> c_int {
@@ -175,7 +176,7 @@ macro_rules! old_stat {
         old_stat!(@ $name64 $new $first $type $(, $more $more_type)*);)*
     };
     (@ $name:ident $new:ident $first:ident $type:ty $(, $more:ident $more_type:ty)*) => {
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(_version: c_int, $first: $type $(, $more: $more_type)*) -> c_int {
             // SAFETY: the same structure on machines of 64 bits.
             unsafe { $new($first $(, $more)*) }
@@ -189,7 +190,7 @@ old_stat! {
     __fxstatat | __fxstatat64 = fstatat(directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int);
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn statx(
     directory: c_int,
     path: *const c_char,
@@ -289,7 +290,7 @@ unsafe fn change_owner_open(open: &Open, uid: uid_t, gid: gid_t) -> Answer<()> {
     open.file.set_owner(id(uid), id(gid)).map_err(errno)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fchownat(
     directory: c_int,
     path: *const c_char,
@@ -421,7 +422,7 @@ unsafe fn set_times_open(open: &Open, given: *const timespec) -> Answer<()> {
     set_open(open, unsafe { times(given)? })
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn utimensat(
     directory: c_int,
     path: *const c_char,

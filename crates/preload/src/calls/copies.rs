@@ -5,6 +5,7 @@ use crate::descriptors::{self, Held};
 use crate::inside;
 use crate::real::real;
 use adit::{Errno, FileKind};
+use adit_interposed::interposed;
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
 /// Bytes that one call moves at most: the caller goes on with the next.
@@ -113,7 +114,7 @@ fn copy_inside(from: &End, to: &End, len: usize) -> Option<Answer> {
     Some(inside::call(copy))
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn copy_file_range(
     from: c_int,
     from_offset: *mut off_t,
@@ -140,7 +141,7 @@ unsafe extern "C" fn copy_file_range(
 
 macro_rules! sendfile {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             to: c_int, from: c_int, offset: *mut off_t, len: size_t,
         ) -> ssize_t {
@@ -156,7 +157,7 @@ macro_rules! sendfile {
 }
 sendfile!(sendfile sendfile64);
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn splice(
     from: c_int,
     from_offset: *mut off_t,

@@ -4,6 +4,7 @@ use crate::answer::{Answer, errno};
 use crate::descriptors::Open;
 use crate::volume::settings;
 use adit::{AllocateFlags, Errno, FileKind};
+use adit_interposed::interposed;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -455,7 +456,7 @@ unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()
 /// As `fallocate`, but returns its error instead of setting `errno`.
 macro_rules! returning_errors {
     ($($name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
             match crate::descriptors::get(fd) {
                 Some(open) => {

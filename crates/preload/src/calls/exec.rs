@@ -22,6 +22,7 @@ use crate::{inside, volume};
 use adit::{Errno, FileKind, Volume};
 use adit_base::fork::Registered;
 use adit_base::numbers::{self, FIRST_FREE, FIRST_HIGH};
+use adit_interposed::interposed;
 use libc::{
     c_char, c_int, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, ssize_t,
 };
@@ -394,7 +395,7 @@ unsafe extern "C" {
 
 type Words = *const *const c_char;
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
     with_left(staying, environment, Start::Directly, |environment| {
         real!(execve(
@@ -403,13 +404,13 @@ unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: 
     })
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
     // SAFETY: as for this function; the C library's variable.
     unsafe { execve(path, arguments, environ) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
     with_left(staying, environment, Start::Directly, |environment| {
         real!(execvpe(
@@ -418,13 +419,13 @@ unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment:
     })
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Words) -> c_int {
     // SAFETY: as for this function; the C library's variable.
     unsafe { execvpe(file, arguments, environ) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
     with_left(
         staying,
@@ -518,7 +519,7 @@ fn forget_actions(actions: *const posix_spawn_file_actions_t) {
     noted.as_mut().and_then(|of| of.remove(&(actions as usize)));
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,
     old: c_int,
@@ -530,7 +531,7 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     ) -> c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_addclose(
     actions: *mut posix_spawn_file_actions_t,
     fd: c_int,
@@ -541,7 +542,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addclose(
     ) -> c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_init(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
@@ -551,7 +552,7 @@ unsafe extern "C" fn posix_spawn_file_actions_init(
     ) -> c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_destroy(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
@@ -581,7 +582,7 @@ fn spawned(actions: *const posix_spawn_file_actions_t) -> Numbers {
 
 macro_rules! spawn {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             child: *mut pid_t, program: *const c_char,
             actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t,

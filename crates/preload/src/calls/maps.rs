@@ -18,6 +18,7 @@ use crate::real::real;
 use crate::renewed::Renewed;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
+use adit_interposed::interposed;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::HashMap;
 use std::fs::File;
@@ -158,7 +159,7 @@ pub(crate) fn flush_all() {
 
 macro_rules! mmap {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
             offset: off_t,
@@ -303,7 +304,7 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<&Shared> {
     files.iter().filter_map(|of| maps.shared.get(of)).collect()
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
     let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
     if done != 0 || !is_ours(address, len) {
@@ -324,7 +325,7 @@ fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
     files_in(maps, address, len).into_iter().try_for_each(sync)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     if is_ours(address, len) {
         let forgotten = inside::call(|| match lock().as_mut() {
@@ -398,7 +399,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
 
 /// `MADV_REMOVE` is refused, as by file systems that can't punch holes: the kernel would free pages
 /// of the memory, and the file would keep their bytes.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::MADV_REMOVE && is_ours(address, len) {
         crate::answer::set_errno(Errno::OPNOTSUPP);
@@ -410,7 +411,7 @@ unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -
 }
 
 /// A shared mapping isn't moved: the program takes a new one.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn mremap(
     address: *mut c_void,
     old_len: size_t,

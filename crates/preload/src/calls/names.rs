@@ -11,6 +11,7 @@ use adit::calls::{
 };
 use adit::{Errno, FileKind};
 use adit_fs::{At, Follow, RenameFlags};
+use adit_interposed::interposed;
 use libc::{c_char, c_int, c_uint, dev_t, mode_t, size_t, ssize_t};
 
 use super::{of_path, of_path_at};
@@ -176,7 +177,7 @@ fn move_name(from: &Spot, to: &Spot, flags: c_uint) -> Answer<()> {
 
 const HERE: c_int = libc::AT_FDCWD;
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     let host = |from, to| real!(rename(from => *const c_char, to => *const c_char) -> c_int);
     // SAFETY: the program vouches for its arguments, as to the C library.
@@ -190,7 +191,7 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn renameat(
     from_directory: c_int,
     from: *const c_char,
@@ -207,7 +208,7 @@ unsafe extern "C" fn renameat(
     unsafe { of_two((from_directory, from), (to_directory, to), ours, host) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn renameat2(
     from_directory: c_int,
     from: *const c_char,
@@ -235,7 +236,7 @@ fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
     volume()?.call(call).map(drop)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let host = |from, to| real!(link(from => *const c_char, to => *const c_char) -> c_int);
     let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, Follow::No);
@@ -243,7 +244,7 @@ unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     unsafe { of_two((HERE, from), (HERE, to), ours, host) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn linkat(
     from_directory: c_int,
     from: *const c_char,
@@ -283,7 +284,7 @@ fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
     volume()?.call(MakeSymlink { target, place }).map(drop)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(HERE, path) } {
@@ -298,7 +299,7 @@ unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_in
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn symlinkat(
     target: *const c_char,
     directory: c_int,

@@ -11,6 +11,7 @@ use crate::{inside, own, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
 use adit_base::numbers::ProgramCall;
+use adit_interposed::interposed;
 use libc::{c_int, c_long, c_uint, c_ulong};
 
 /// Is it the process that the table belongs to? Not after vfork, in the child.
@@ -26,7 +27,7 @@ fn is_the_volumes(fd: c_int) -> bool {
     is_own || fork::is_registered(fd) && is_open()
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     let is_of_volume = descriptors::get(fd).is_some();
     if is_of_volume {
@@ -95,12 +96,12 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if from > last { 0 } else { close(from, last) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     close_numbers(first, last, flags)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn closefrom(first: c_int) {
     close_numbers(first.max(0) as c_uint, c_uint::MAX, 0);
 }
@@ -128,7 +129,7 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     new
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     duplicated(fd, || real!(dup(fd => c_int) -> c_int))
 }
@@ -167,20 +168,23 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
             descriptors::put(new, after.clone())?;
         }
         let done = of_program!(duplicate());
+        let done = if done < 0 {
+            Err(Errno::last())
+        } else {
+            Ok(done)
+        };
         match after {
             // The number keeps what it had.
-            Some(_) if done < 0 => descriptors::put(new, before)?,
-            Some(_) => {}
-            None if done < 0 => {}
-            None => descriptors::take_this(new, &before),
+            Some(_) if done.is_err() => descriptors::put(new, before)?,
+            None if done.is_ok() => descriptors::take_this(new, &before),
+            _ => {}
         }
-        Ok(done)
+        done
     });
-    // The errno of a failed dup is set.
     replaced.to_c() as c_int
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     replaced(
         old,
@@ -189,7 +193,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     )
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
     replaced(
         old,
@@ -198,7 +202,7 @@ unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
     )
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     let duplicate = || real!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
     replaced(old, new, duplicate)
@@ -206,7 +210,7 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 
 macro_rules! fcntl {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
             let hand_on = || real!($name(fd => c_int, command => c_int, argument => c_long) -> c_int);
             match descriptors::get(fd) {
@@ -256,7 +260,7 @@ unsafe fn control(
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     let Some(open) = descriptors::get(fd) else {
         return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);

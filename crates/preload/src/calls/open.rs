@@ -7,6 +7,7 @@ use crate::volume::volume;
 use adit::calls::{MakeDirectory, Unlink};
 use adit::{Errno, FileKind};
 use adit_fs::{At, BlobId, OpenFlags};
+use adit_interposed::interposed;
 use libc::{c_char, c_int, mode_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,7 +47,7 @@ pub(crate) fn masked(mode: mode_t) -> u32 {
     mode & 0o7777 & !mask
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
     if is_ours() {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
@@ -185,7 +186,7 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Optio
 
 macro_rules! temporary {
     ($($name:ident($($argument:ident),*) = $suffix:expr, $flags:expr;)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
@@ -207,7 +208,7 @@ temporary! {
     mkostemps64(suffix, flags) = suffix, flags;
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     let make = |spot: &Spot| {
         let volume = volume()?;

@@ -5,6 +5,7 @@ use crate::descriptors::Open;
 use crate::path::Spot;
 use crate::volume::volume;
 use adit::StatFs;
+use adit_interposed::interposed;
 use libc::{c_int, statfs as StatFsC, statvfs as StatVfsC};
 
 use super::{of_descriptor, of_path};
@@ -89,7 +90,7 @@ unsafe fn file_system_posix_open(_open: &Open, buffer: *mut StatVfsC) -> Answer<
     space().map(|space| fill_posix(&space, buffer))
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn sync() {
     if let Some(volume) = crate::volume::opened()
         && let Ok(Err(error)) = crate::inside::call(|| Ok(volume.sync()))

@@ -7,6 +7,7 @@ use crate::answer::set_errno;
 use crate::path::{self, Place};
 use crate::real::{real, text};
 use adit::Errno;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, stat};
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -243,7 +244,7 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
 
 macro_rules! walks {
     ($($plain:ident $at:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             match unsafe { path::find(libc::AT_FDCWD, path) } {
@@ -255,7 +256,7 @@ macro_rules! walks {
             }
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $at(
             path: *const c_char, visit: VisitAt, open: c_int, flags: c_int,
         ) -> c_int {

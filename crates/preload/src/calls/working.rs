@@ -7,13 +7,14 @@ use crate::real::real;
 use crate::volume::{settings, volume};
 use adit::{Errno, FileKind};
 use adit_fs::Follow;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, size_t};
 use std::ffi::CString;
 
 /// As many symbolic links as the kernel follows.
 const LINKS_MAX: usize = 40;
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
@@ -40,7 +41,7 @@ fn go_to(spot: &Spot) -> Answer<()> {
     path::enter(directory, shown)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
     match descriptors::get(fd) {
         Some(open) if !super::numbers::is_ours() => {
@@ -89,7 +90,7 @@ unsafe fn give(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer<*mut c_
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
     match path::working_directory().transpose() {
         Some(shown) => {
@@ -100,7 +101,7 @@ unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
     if room > size {
         std::process::abort();
@@ -109,7 +110,7 @@ unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_
     unsafe { getcwd(buffer, room) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
     match path::working_directory().transpose() {
         Some(shown) => {
@@ -190,7 +191,7 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
@@ -209,7 +210,7 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __realpath_chk(
     name: *const c_char,
     buffer: *mut c_char,
@@ -219,7 +220,7 @@ unsafe extern "C" fn __realpath_chk(
     unsafe { realpath(name, buffer) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn canonicalize_file_name(name: *const c_char) -> *mut c_char {
     // SAFETY: as for this function.
     unsafe { realpath(name, std::ptr::null_mut()) }

@@ -66,6 +66,16 @@ impl Outcome for libc::mode_t {
     }
 }
 
+/// The int of a function that answers yes, or no with an errno.
+#[repr(transparent)]
+pub(crate) struct Truth(pub(crate) c_int);
+
+impl Outcome for Truth {
+    fn is_success(&self) -> bool {
+        self.0 != 0
+    }
+}
+
 impl<T> Outcome for *mut T {
     fn is_success(&self) -> bool {
         !self.is_null() && self.cast() != libc::MAP_FAILED

@@ -115,9 +115,9 @@ static void opening(void) {
 static void content(void) {
     char text[64] = "text";
     struct iovec pieces[2] = {{text, 4}, {text + 4, 4}};
-    int fd, to, pipes[2], more[2];
+    int fd, to, pipes[2];
     off_t at = 0;
-    NEED((fd = open("f", O_RDWR)) >= 0 && (to = open("to", O_RDWR | O_CREAT | O_TRUNC, 0600)) >= 0 && !pipe(pipes) && !pipe(more));
+    NEED((fd = open("f", O_RDWR)) >= 0 && (to = open("to", O_RDWR | O_CREAT | O_TRUNC, 0600)) >= 0 && !pipe(pipes));
     EACH("write __write", ssize_t(int, const void *, size_t), f(fd, text, 64), r == 64);
     EACH("pwrite pwrite64 __pwrite64", ssize_t(int, const void *, size_t, off_t), f(fd, text, 64, 64), r == 64);
     EACH("writev", ssize_t(int, const struct iovec *, int), f(fd, pieces, 2), r == 8);
@@ -145,8 +145,9 @@ static void content(void) {
     EACH("copy_file_range", ssize_t(int, off_t *, int, off_t *, size_t, unsigned), (at = 0, f(fd, &at, to, NULL, 4096, 0)), r == 4096);
     EACH("sendfile sendfile64", ssize_t(int, int, off_t *, size_t), (at = 0, f(to, fd, &at, 4096)), r == 4096);
     NEED(write(pipes[1], text, 8) == 8);
-    EACH("splice", ssize_t(int, off_t *, int, off_t *, size_t, unsigned), f(pipes[0], NULL, more[1], NULL, 8, 0), r == 8);
-    NEED(!close(fd) && !close(to) && !close(pipes[0]) && !close(pipes[1]) && !close(more[0]) && !close(more[1]));
+    EACH("splice", ssize_t(int, off_t *, int, off_t *, size_t, unsigned), f(pipes[0], NULL, to, NULL, 8, 0), r == 8);
+    EACH("splice", ssize_t(int, off_t *, int, off_t *, size_t, unsigned), (at = 0, f(fd, &at, pipes[1], NULL, 8, 0)), r == 8);
+    NEED(!close(fd) && !close(to) && !close(pipes[0]) && !close(pipes[1]));
 }
 
 static void mapping(void) {
@@ -177,6 +178,12 @@ static void numbers(void) {
     EACH("close_range", int(unsigned, unsigned, int), f(200, 210, 0), r == 0);
     EACH("closefrom", void(int), (f(210), 0), r == 0);
     EACH("fcntl fcntl64 __fcntl", int(int, int, ...), f(fd, F_GETFL), r >= 0);
+    EACH("isatty", int(int), (f(fd), errno == ENOTTY) ? (errno = before, 1) : 0, r == 1);
+    EACH("ttyname", char *(int), (f(fd), errno == ENOTTY) ? (errno = before, "") : NULL, r != NULL);
+    EACH("tcgetpgrp", pid_t(int), (f(fd), errno == ENOTTY) ? (errno = before, 0) : -1, r == 0);
+    EACH("tcgetattr", int(int, void *), (f(fd, NULL), errno == ENOTTY) ? (errno = before, 0) : -1, r == 0);
+    char terminal[64];
+    EACH("ttyname_r", int(int, char *, size_t), f(fd, terminal, sizeof terminal), r == ENOTTY);
     EACH("fcntl", int(int, int, ...), f(fd, F_SETFL, O_RDWR | O_NONBLOCK), r == 0);
     EACH("fcntl", int(int, int, ...), f(fd, F_DUPFD_CLOEXEC, 3), r >= 3 && !close(r));
     EACH("ioctl", int(int, unsigned long, ...), f(fd, FIONREAD, &value), r == 0);
@@ -247,6 +254,10 @@ static void attributes(void) {
     ZERO("futimesat", int(int, const char *, const struct timeval *), f(AT_FDCWD, "f", short_times));
     ZERO("futimens", int(int, const struct timespec *), f(fd, times));
     ZERO("utimensat", int(int, const char *, const struct timespec *, int), f(AT_FDCWD, "f", times, 0));
+    EACH("pathconf", long(const char *, int), f("f", _PC_NAME_MAX), r == 255);
+    EACH("pathconf", long(const char *, int), f("f", _PC_SYNC_IO), r == -1);
+    EACH("fpathconf", long(int, int), f(fd, _PC_ASYNC_IO), r == 1);
+    EACH("ftok", int(const char *, int), f("f", 1), r != -1);
     ZERO("statfs statfs64", int(const char *, struct statfs *), f("f", &space));
     ZERO("fstatfs fstatfs64", int(int, struct statfs *), f(fd, &space));
     ZERO("statvfs statvfs64", int(const char *, struct statvfs *), f("f", &volume));

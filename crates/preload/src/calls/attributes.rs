@@ -3,8 +3,8 @@
 use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
 use crate::inside;
-use crate::path::{self, Place, Spot};
-use crate::real::{real, text};
+use crate::path::{self, Named, Place, Spot};
+use crate::real::real;
 use crate::volume::volume;
 use adit::calls::{SetMode, SetOwner, SetTimes};
 use adit::{Errno, FileKind, SetTime, Timestamp, Volume};
@@ -19,6 +19,8 @@ use super::{of_descriptor, of_path, of_path_at};
 
 /// Of the numbers of devices that volumes have: the kernel gives it to none.
 const MAJOR: u32 = 0x700;
+/// Of a number as the kernel has it: old calls and formats keep no more.
+const MINOR_BITS: u32 = 20;
 /// `st_dev` of the volume's files, from its opening on.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 512;
@@ -44,8 +46,6 @@ of_descriptor! {
 }
 of_path_at! {
     fchmodat: (mode: mode_t, flags: c_int) -> c_int = change_mode_at;
-    faccessat: (mode: c_int, flags: c_int) -> c_int = may_at;
-    futimesat: (times: *const timeval) -> c_int = set_microseconds;
 }
 
 // ------------------------------------------------------------------------ stat
@@ -70,6 +70,7 @@ pub(crate) fn note_device(volume: &Volume) {
         .chunks_exact(4)
         .map(|part| u32::from_le_bytes(part.try_into().expect("four bytes")))
         .fold(0, |minor, part| minor ^ part);
+    let minor = (minor ^ minor >> MINOR_BITS) & ((1 << MINOR_BITS) - 1);
     DEVICE.store(libc::makedev(MAJOR, minor), Ordering::Relaxed);
 }
 
@@ -120,6 +121,14 @@ unsafe fn stat_open(open: &Open, buffer: *mut StatC) -> Answer<()> {
     attributes_open(open).map(|stat| fill(&stat, buffer))
 }
 
+/// Flags that the kernel doesn't know are EINVAL.
+pub(crate) fn check_flags(flags: c_int, known: c_int) -> Answer<()> {
+    match flags & !known {
+        0 => Ok(()),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 fn follow(flags: c_int) -> Follow {
     match flags & libc::AT_SYMLINK_NOFOLLOW {
         0 => Follow::Yes,
@@ -136,19 +145,26 @@ unsafe fn attributes_at(
     path: *const c_char,
     flags: c_int,
 ) -> Result<Answer<Stat>, path::HostPath> {
+    const KNOWN: c_int =
+        libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | STATX_SYNC_TYPE;
+    // NULL is as good as no text.
+    let named = match path.is_null() && flags & libc::AT_EMPTY_PATH != 0 {
+        true => c"".as_ptr(),
+        false => path,
+    };
     // SAFETY: promised by the caller.
-    if flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(path) }.is_empty() {
-        return match descriptors::get(directory) {
-            Some(open) => Ok(inside::call(|| attributes_open(&open))),
-            None => Err(path::HostPath::Given),
-        };
-    }
-    // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
-        Place::Host(host) => Err(host),
+    match unsafe { path::find_named(directory, named, flags) } {
+        Named::At(Place::Host(host)) => Err(host),
+        _ if flags & !KNOWN != 0 => Ok(Err(Errno::INVAL)),
+        Named::Open(open) => Ok(inside::call(|| attributes_open(&open))),
+        Named::At(Place::Volume(spot)) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
     }
 }
+
+/// Both ways to ask a network file system.
+const STATX_SYNC_TYPE: c_int = 0x6000;
+/// A bit of a mask that means something else one day.
+const STATX_RESERVED: c_uint = 1 << 31;
 
 macro_rules! stat_at {
     ($($name:ident)*) => {$(
@@ -200,6 +216,10 @@ unsafe extern "C" fn statx(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { attributes_at(directory, path, flags) } {
+        Ok(_) if mask & STATX_RESERVED != 0 || flags & STATX_SYNC_TYPE == STATX_SYNC_TYPE => {
+            crate::answer::set_errno(Errno::INVAL);
+            -1
+        }
         Ok(answer) => {
             let answer = answer.map(|stat| fill_extended(&stat, buffer));
             crate::answer::ToC::to_c(answer) as c_int
@@ -246,7 +266,9 @@ unsafe fn change_mode_itself(spot: &Spot, mode: mode_t) -> Answer<()> {
     set_mode(spot, Follow::No, mode)
 }
 
+/// With the flag that the C library knows.
 unsafe fn change_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> {
+    check_flags(flags, libc::AT_SYMLINK_NOFOLLOW)?;
     set_mode(spot, follow(flags), mode)
 }
 
@@ -299,21 +321,13 @@ unsafe extern "C" fn fchownat(
     flags: c_int,
 ) -> c_int {
     use crate::answer::ToC;
+    let set = |spot: &Spot| {
+        check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+        set_owner(spot, follow(flags), uid, gid)
+    };
     // SAFETY: the program vouches for its arguments, as to the C library.
-    let is_empty = unsafe { text(path) }.is_empty();
-    if flags & libc::AT_EMPTY_PATH != 0
-        && is_empty
-        && let Some(open) = descriptors::get(directory)
-    {
-        // SAFETY: as above.
-        return inside::call(|| unsafe { change_owner_open(&open, uid, gid) }).to_c() as c_int;
-    }
-    // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => {
-            let set = inside::call(|| set_owner(&spot, follow(flags), uid, gid));
-            set.to_c() as c_int
-        }
+    match unsafe { path::find_named(directory, path, flags) }.place() {
+        Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
         Place::Host(host) => real!(fchownat(
             directory => c_int, host.pointer(path) => *const c_char, uid => uid_t, gid => gid_t,
             flags => c_int
@@ -331,8 +345,26 @@ unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {
     rights(spot, mode, Follow::Yes)
 }
 
-unsafe fn may_at(spot: &Spot, mode: c_int, flags: c_int) -> Answer<()> {
-    rights(spot, mode, follow(flags))
+#[interposed]
+unsafe extern "C" fn faccessat(
+    directory: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    use crate::answer::ToC;
+    const KNOWN: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+    let may = |spot: &Spot| {
+        check_flags(flags, KNOWN)?;
+        rights(spot, mode, follow(flags))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find_named(directory, path, flags) }.place() {
+        Place::Volume(spot) => inside::call(|| may(&spot)).to_c() as c_int,
+        Place::Host(host) => real!(faccessat(
+            directory => c_int, host.pointer(path) => *const c_char, mode => c_int, flags => c_int
+        ) -> c_int),
+    }
 }
 
 // ------------------------------------------------------------------------ times
@@ -430,30 +462,59 @@ unsafe extern "C" fn utimensat(
     flags: c_int,
 ) -> c_int {
     use crate::answer::ToC;
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    let is_empty = unsafe { text(path) }.is_empty();
-    let by_number = path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && is_empty;
-    if by_number && let Some(open) = descriptors::get(directory) {
-        // SAFETY: as above.
-        return inside::call(|| unsafe { set_times_open(&open, given) }).to_c() as c_int;
-    }
-    if path.is_null() {
-        return real!(utimensat(
-            directory => c_int, path => *const c_char, given => *const timespec, flags => c_int
-        ) -> c_int);
-    }
+    let set = |spot: &Spot| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        let times = unsafe { times(given)? };
+        check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+        set(spot, follow(flags), times)
+    };
     // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => {
-            // SAFETY: as above.
-            let times = unsafe { times(given) };
-            times
-                .and_then(|times| inside::call(|| set(&spot, follow(flags), times)))
-                .to_c() as c_int
-        }
+    match unsafe { path::find_named(directory, path, flags) }.place() {
+        Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
         Place::Host(host) => real!(utimensat(
             directory => c_int, host.pointer(path) => *const c_char, given => *const timespec,
             flags => c_int
         ) -> c_int),
     }
+}
+
+/// Without a path: the file behind the descriptor.
+#[interposed]
+unsafe extern "C" fn futimesat(
+    directory: c_int,
+    path: *const c_char,
+    given: *const timeval,
+) -> c_int {
+    use crate::answer::ToC;
+    if path.is_null()
+        && let Some(open) = descriptors::get(directory)
+    {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        return inside::call(|| unsafe { set_microseconds_open(&open, given) }).to_c() as c_int;
+    }
+    // SAFETY: as above.
+    match unsafe { path::find(directory, path) } {
+        // SAFETY: as above.
+        Place::Volume(spot) => {
+            inside::call(|| unsafe { set_microseconds(&spot, given) }).to_c() as c_int
+        }
+        Place::Host(host) => real!(futimesat(
+            directory => c_int, host.pointer(path) => *const c_char, given => *const timeval
+        ) -> c_int),
+    }
+}
+
+/// As the C library makes it of a file's numbers.
+#[interposed]
+unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
+    // SAFETY: all zeroes are a value, which the call fills; the program vouches for its path.
+    let (found, known) = unsafe {
+        let mut known: StatC = std::mem::zeroed();
+        (stat(path, &mut known), known)
+    };
+    if found < 0 {
+        return -1;
+    }
+    let (inode, device) = (known.st_ino & 0xffff, (known.st_dev & 0xff) << 16);
+    (inode | device) as libc::key_t | (project & 0xff) << 24
 }

@@ -236,6 +236,7 @@ readdir!(readdir readdir_r readdir64 readdir64_r);
 
 /// As many entries as there is room for, as the kernel packs them.
 unsafe fn read_entries(open: &Open, buffer: *mut c_void, room: size_t) -> Answer {
+    super::data::check_open(open)?;
     if open.kind != FileKind::Directory {
         return Err(Errno::NOTDIR);
     }

@@ -186,9 +186,74 @@ fn map(
     flags: c_int,
     offset: off_t,
 ) -> Answer<*mut c_void> {
-    let at = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
-    if len == 0 || !at.is_multiple_of(PAGE) || at.checked_add(len as u64).is_none() {
+    let at = check_map(open, len, protection, flags, offset)?;
+    match flags & libc::MAP_TYPE {
+        libc::MAP_PRIVATE => copy(open, address, len, protection, flags, at),
+        _ => share(open, address, len, protection, flags, at),
+    }
+}
+
+/// The kernel's checks in its order. The offset.
+fn check_map(
+    open: &Open,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    offset: off_t,
+) -> Answer<u64> {
+    /// Flags that `MAP_SHARED_VALIDATE` knows, beside the type.
+    const KNOWN: c_int = libc::MAP_FIXED
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_DENYWRITE
+        | libc::MAP_EXECUTABLE
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_LOCKED
+        | libc::MAP_NORESERVE
+        | libc::MAP_POPULATE
+        | libc::MAP_NONBLOCK
+        | libc::MAP_STACK
+        | libc::MAP_HUGETLB
+        | MAP_OF_MACHINE
+        | libc::MAP_HUGE_2MB
+        | libc::MAP_HUGE_1GB;
+    const MAP_OF_MACHINE: c_int = if cfg!(target_arch = "x86_64") {
+        0xc0
+    } else {
+        0
+    };
+    if offset as u64 % PAGE != 0 {
         return Err(Errno::INVAL);
+    }
+    super::data::check_open(open)?;
+    if len == 0 {
+        return Err(Errno::INVAL);
+    }
+    let end = offset.checked_add_unsigned(len as u64);
+    let Some(at) = end.and_then(|_| u64::try_from(offset).ok()) else {
+        // So long a one has no room anywhere.
+        return Err(if len > isize::MAX as usize / 2 {
+            Errno::NOMEM
+        } else {
+            Errno::OVERFLOW
+        });
+    };
+    if len > ADDRESS_SPACE {
+        return Err(Errno::NOMEM);
+    }
+    let writes = protection & libc::PROT_WRITE != 0;
+    let of_files = match open.kind {
+        FileKind::File => libc::MAP_SYNC,
+        _ => 0,
+    };
+    match flags & libc::MAP_TYPE {
+        libc::MAP_SHARED_VALIDATE if flags & !(libc::MAP_TYPE | KNOWN | of_files) != 0 => {
+            return Err(Errno::OPNOTSUPP);
+        }
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE if writes && !open.is_writable() => {
+            return Err(Errno::ACCESS);
+        }
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE => {}
+        _ => return Err(Errno::INVAL),
     }
     if !open.is_readable() {
         return Err(Errno::ACCESS);
@@ -196,12 +261,14 @@ fn map(
     if open.kind != FileKind::File {
         return Err(Errno::NODEV);
     }
-    match flags & libc::MAP_TYPE {
-        libc::MAP_PRIVATE => copy(open, address, len, protection, flags, at),
-        _ if protection & libc::PROT_WRITE != 0 && !open.is_writable() => Err(Errno::ACCESS),
-        _ => share(open, address, len, protection, flags, at),
+    match flags & libc::MAP_SYNC {
+        0 => Ok(at),
+        _ => Err(Errno::OPNOTSUPP),
     }
 }
+
+/// No process has more.
+const ADDRESS_SPACE: usize = 1 << 56;
 
 fn share(
     open: &Arc<Open>,

@@ -76,6 +76,9 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
     {
         return Err(Errno::NXIO);
     }
+    if kind == FileKind::Directory && flags & libc::O_DIRECT != 0 {
+        return Err(Errno::INVAL);
+    }
     let shown = match kind {
         // Paths begin in it.
         FileKind::Directory => super::working::without_ups(shown),
@@ -86,9 +89,6 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
 
 /// A file without a name, in the directory of the place.
 fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
-    if flags & libc::O_ACCMODE == libc::O_RDONLY {
-        return Err(Errno::INVAL);
-    }
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let directory = open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0)?;
     let id: BlobId = directory.id();
@@ -109,8 +109,27 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
     }
 }
 
+/// The flags that count, as the kernel finds them: beside `O_PATH` three, and no impossible pair.
+pub(crate) fn checked(flags: c_int) -> Answer<c_int> {
+    const OF_PATH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    const UNNAMED: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    if flags & libc::O_PATH != 0 {
+        return Ok(flags & OF_PATH);
+    }
+    let is_unnamed = flags & UNNAMED != 0;
+    let wrong = match is_unnamed {
+        true => flags & (libc::O_DIRECTORY | libc::O_CREAT) != libc::O_DIRECTORY,
+        false => flags & libc::O_DIRECTORY != 0 && flags & libc::O_CREAT != 0,
+    };
+    let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+    match wrong || is_unnamed && is_read_only {
+        true => Err(Errno::INVAL),
+        false => Ok(flags),
+    }
+}
+
 unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<c_int> {
-    let flags = spot.flags(flags);
+    let flags = spot.flags(checked(flags)?);
     descriptors::install(flags & libc::O_CLOEXEC != 0, || {
         match flags & libc::O_TMPFILE == libc::O_TMPFILE {
             true => unnamed(spot, flags, mode),

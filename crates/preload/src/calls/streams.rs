@@ -361,7 +361,8 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         let access = wanted & libc::O_ACCMODE;
         let reads = access != libc::O_WRONLY;
         let writes = access != libc::O_RDONLY;
-        if reads && !open.is_readable() || writes && !open.is_writable() {
+        let has = open.flags() & libc::O_ACCMODE;
+        if reads && has == libc::O_WRONLY || writes && has == libc::O_RDONLY {
             return Err(Errno::INVAL);
         }
         if wanted & !open.flags() & libc::O_APPEND != 0 {

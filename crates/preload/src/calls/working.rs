@@ -191,12 +191,36 @@ fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
     }
 }
 
+/// The C library looks at a name after the other, so its path may be longer than the kernel's: what
+/// is left of it without `.` and repeated slashes.
+unsafe fn shortened(name: *const c_char) -> Option<CString> {
+    // SAFETY: NULL or a C string, says the program.
+    let text = unsafe { crate::real::text(name) };
+    if text.len() < libc::PATH_MAX as usize {
+        return None;
+    }
+    let squeezed = path::squeezed(text);
+    CString::new(&squeezed[usize::from(text[0] != b'/')..]).ok()
+}
+
 #[interposed]
 unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
     // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find(libc::AT_FDCWD, name) } {
+    let short = unsafe { shortened(name) };
+    // SAFETY: as above.
+    match unsafe {
+        path::find(
+            libc::AT_FDCWD,
+            short.as_ref().map_or(name, |of| of.as_ptr()),
+        )
+    } {
         Place::Volume(spot) => {
-            let found = crate::inside::call(|| canonical(&spot.shown));
+            let found = crate::inside::call(|| {
+                // What is there, and whether a slash may be behind it.
+                let there = volume()?.stat_at(spot.at(), Follow::Yes);
+                there.map_err(errno)?;
+                canonical(&spot.shown)
+            });
             let room = match buffer.is_null() {
                 true => 0,
                 false => libc::PATH_MAX as usize,

@@ -64,6 +64,36 @@ fn a_call_that_succeeds_leaves_errno_as_it_was() {
     end(&place, served);
 }
 
+/// It failed with ENOSPC, which no program expects, and the mapping stayed.
+#[test]
+fn a_full_volume_can_be_unmapped_and_keeps_the_stores() {
+    need!("python3");
+    let place = Place::with_volume();
+    let script = "
+import ctypes, mmap, os
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+fd = os.open('/adit/f', os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 1 << 20)
+big = os.open('/adit/big', os.O_RDWR | os.O_CREAT)
+for size in 1 << 20, 4096:
+    try:
+        while True: os.write(big, bytes(size))
+    except OSError as error: print(os.strerror(error.errno))
+at = libc.mmap(None, ctypes.c_size_t(1 << 20), 3, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+ctypes.memmove(at, b'stored' * 40000, 240000)
+print(libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(1 << 20)))
+os.ftruncate(big, 0)
+os.fsync(big)
+os.fsync(fd)
+print(os.pread(fd, 6, 0), os.pread(fd, 6, 234000))
+";
+    let told = run(&place, &["python3", "-c", script]);
+    let full = "No space left on device\n";
+    assert_eq!(told, format!("{full}{full}0\nb'stored' b'stored'\n"));
+    assert_clean(&place);
+}
+
 // ------------------------------------------------------------------------ what calls answer
 
 /// Where a program runs, beside ext4. docs/posix.md has these letters.

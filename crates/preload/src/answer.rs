@@ -1,7 +1,7 @@
 //! From our results to those of C: a number, or -1 and `errno`.
 
 use adit::Errno;
-use libc::c_int;
+use libc::{c_char, c_int};
 
 /// The result of a call on the volume.
 pub(crate) type Answer<T = i64> = Result<T, Errno>;
@@ -73,6 +73,17 @@ pub(crate) struct Truth(pub(crate) c_int);
 impl Outcome for Truth {
     fn is_success(&self) -> bool {
         self.0 != 0
+    }
+}
+
+/// The C string of a function that empties it when it fails.
+#[repr(transparent)]
+pub(crate) struct Name(pub(crate) *mut c_char);
+
+impl Outcome for Name {
+    fn is_success(&self) -> bool {
+        // SAFETY: the program's string, which the function has looked at.
+        unsafe { *self.0 != 0 }
     }
 }
 

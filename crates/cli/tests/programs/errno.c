@@ -109,6 +109,8 @@ static void opening(void) {
     EACH("mkstemps mkstemps64", int(char *, int), f(TEMPLATE, 2), IS_MADE);
     EACH("mkostemps mkostemps64", int(char *, int, int), f(TEMPLATE, 2, O_CLOEXEC), IS_MADE);
     EACH("mkdtemp", char *(char *), f(PLAIN), r && !rmdir(made));
+    EACH("mktemp", char *(char *), f(PLAIN), *r && access(made, F_OK) == -1);
+    EACH("tempnam", char *(const char *, const char *), f(".", "x"), r && !strncmp(r, "./x", 3));
     EACH("umask", mode_t(mode_t), f(022), 1);
 }
 

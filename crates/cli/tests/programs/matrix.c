@@ -352,6 +352,9 @@ static void by_path(void) {
             CHANGE(OPENED(mkstemps(template(p, "XXXXXX.x"), 3)), "mkstemps %s wrong", p->name);
             CHANGE(ADDRESS(mkdtemp(template(p, "XXXXXX"))), "mkdtemp %s", p->name);
             CHANGE(ADDRESS(mkdtemp(template(p, "/XXXXXX"))), "mkdtemp %s/", p->name);
+            CASE(*mktemp(template(p, "/XXXXXX")) ? 0 : -1, "mktemp %s", p->name);
+            CASE(*mktemp(template(p, "XXXXX")) ? 0 : -1, "mktemp %s short", p->name);
+            CASE(ADDRESS(({ char *name = tempnam(p->text, "x"); int is_there = name && p->text[0] && !strncmp(name, p->text, strlen(p->text)); free(name); is_there; })) ? 1 : 0, "tempnam %s", p->name);
             CASE(ftok(path, 1) == -1 ? -1 : 0, "ftok %s", p->name);
         }
     }

@@ -37,6 +37,8 @@ struct Shared {
     /// Holds it.
     open: Arc<Open>,
     mappings: usize,
+    /// The volume had no room for its stores. It stays without mappings until there is some.
+    is_unflushed: bool,
 }
 
 struct Mapping {
@@ -122,6 +124,7 @@ impl Shared {
                 memory,
                 open,
                 mappings: 0,
+                is_unflushed: false,
             }),
             Err(errno) => {
                 let _ = open.file.unmap();
@@ -361,14 +364,14 @@ fn copy(
 }
 
 /// Files whose mappings lie in a range of memory.
-fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<&Shared> {
+fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<Key> {
     let end = address.saturating_add(len);
     let inside = maps.mappings.iter();
     let inside = inside.filter(|map| map.address < end && address < map.address + map.len);
     let mut files: Vec<Key> = inside.map(|map| map.of).collect();
     files.sort_unstable_by_key(|(file, writable)| (file.slot, file.generation, *writable));
     files.dedup();
-    files.iter().filter_map(|of| maps.shared.get(of)).collect()
+    files
 }
 
 #[interposed]
@@ -389,7 +392,9 @@ fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
         0 => shared.flush(),
         _ => shared.open.file.sync_data().map_err(errno),
     };
-    files_in(maps, address, len).into_iter().try_for_each(sync)
+    let files = files_in(maps, address, len);
+    let mut shared = files.iter().filter_map(|of| maps.shared.get(of));
+    shared.try_for_each(sync)
 }
 
 #[interposed]
@@ -406,18 +411,35 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     real!(munmap(address => *mut c_void, len => size_t) -> c_int)
 }
 
-/// Flushes the range that the caller unmaps.
+/// Flushes the range that the caller unmaps. On a full volume its file's memory stays: munmap never
+/// has ENOSPC on Linux, and programs don't look.
 fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
-    for shared in files_in(maps, address, len) {
+    release(maps);
+    for of in files_in(maps, address, len) {
+        let Some(shared) = maps.shared.get_mut(&of) else {
+            continue;
+        };
         match shared.flush() {
             // A file that is lost: nobody can keep its memory.
-            Ok(()) | Err(Errno::BADF) => {}
+            Ok(()) | Err(Errno::BADF) => shared.is_unflushed = false,
+            Err(Errno::NOSPC) => shared.is_unflushed = true,
             Err(errno) => return Err(errno),
         }
     }
     cut(maps, address, len.next_multiple_of(PAGE as usize));
     publish(&maps.mappings);
     Ok(())
+}
+
+/// Lets go of the memory that had to stay, if the volume has room now.
+fn release(maps: &mut Maps) {
+    maps.shared.retain(|_, shared| {
+        let stays = shared.mappings > 0 || shared.flush() == Err(Errno::NOSPC);
+        if !stays {
+            let _ = shared.open.file.unmap();
+        }
+        stays
+    });
 }
 
 /// Takes a range of addresses from the mappings.
@@ -454,7 +476,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
         }
         if let Some(of) = shared.get_mut(&mapping.of) {
             of.mappings -= 1;
-            if of.mappings == 0 {
+            if of.mappings == 0 && !of.is_unflushed {
                 // Flushed before.
                 let _ = of.open.file.unmap();
                 shared.remove(&mapping.of);

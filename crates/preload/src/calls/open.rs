@@ -1,6 +1,6 @@
 //! open and its relatives; close is in `numbers`.
 
-use crate::answer::{Answer, ToC, errno};
+use crate::answer::{Answer, Name, ToC, errno};
 use crate::descriptors::{self, Open};
 use crate::path::Spot;
 use crate::volume::volume;
@@ -239,4 +239,78 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
         Some(made) => crate::answer::pointer(made.map(|_| template)),
         None => crate::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
     }
+}
+
+// ------------------------------------------------------------------------ mktemp, tempnam
+
+/// A free name in place of the template's six X. None: of the host.
+unsafe fn free_name(template: *mut c_char) -> Option<Answer<()>> {
+    let is_free = |spot: &Spot| match volume()?.stat_at(spot.at(), adit_fs::Follow::No) {
+        Ok(_) => Err(Errno::EXIST),
+        Err(error) if error.errno() == Errno::NOENT => Ok(()),
+        Err(error) => Err(errno(error)),
+    };
+    // SAFETY: as for this function.
+    unsafe { with_names(template, 0, is_free) }
+}
+
+/// A failure leaves an empty name.
+#[interposed]
+unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { free_name(template) } {
+        Some(Ok(())) => {}
+        Some(Err(errno)) => {
+            crate::answer::set_errno(errno);
+            // SAFETY: its first byte.
+            unsafe { *template = 0 };
+        }
+        None => _ = crate::real::real!(mktemp(template => *mut c_char) -> *mut c_char),
+    }
+    Name(template)
+}
+
+/// In the first of these that is a directory: `TMPDIR`, the one given, the host's /tmp.
+#[interposed]
+unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
+    let hand_on = || {
+        crate::real::real!(
+            tempnam(directory => *const c_char, prefix => *const c_char) -> *mut c_char
+        )
+    };
+    // SAFETY: C strings, or NULL; the C library's answer is one of them.
+    let chosen = unsafe {
+        let variable = libc::getenv(c"TMPDIR".as_ptr());
+        [variable.cast_const(), directory].into_iter().find(|name| {
+            let mut found: libc::stat = std::mem::zeroed();
+            let is_there = !name.is_null() && super::attributes::stat(*name, &mut found) == 0;
+            is_there && found.st_mode & libc::S_IFMT == libc::S_IFDIR
+        })
+    };
+    let Some(chosen) = chosen else {
+        return hand_on();
+    };
+    // SAFETY: as above.
+    let (directory, prefix) = unsafe { (crate::real::text(chosen), crate::real::text(prefix)) };
+    let prefix = match prefix {
+        [] => b"file",
+        given => &given[..given.len().min(5)],
+    };
+    let template = [directory, b"/", prefix, b"XXXXXX\0"].concat();
+    // SAFETY: a C string.
+    let copy = unsafe { libc::strdup(template.as_ptr().cast()) };
+    // SAFETY: as above.
+    match (!copy.is_null()).then(|| unsafe { free_name(copy) }) {
+        Some(Some(Ok(()))) => return copy,
+        Some(Some(Err(errno))) => crate::answer::set_errno(errno),
+        Some(None) => {
+            // SAFETY: made above.
+            unsafe { libc::free(copy.cast()) };
+            return hand_on();
+        }
+        None => crate::answer::set_errno(Errno::NOMEM),
+    }
+    // SAFETY: made above, or NULL.
+    unsafe { libc::free(copy.cast()) };
+    std::ptr::null_mut()
 }

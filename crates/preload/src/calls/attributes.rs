@@ -494,9 +494,10 @@ unsafe extern "C" fn futimesat(
     }
     // SAFETY: as above.
     match unsafe { path::find(directory, path) } {
-        // SAFETY: as above.
         Place::Volume(spot) => {
-            inside::call(|| unsafe { set_microseconds(&spot, given) }).to_c() as c_int
+            // SAFETY: as above.
+            let set = inside::call(|| unsafe { set_microseconds(&spot, given) });
+            set.to_c() as c_int
         }
         Place::Host(host) => real!(futimesat(
             directory => c_int, host.pointer(path) => *const c_char, given => *const timeval

@@ -224,7 +224,7 @@ fn check_map(
     } else {
         0
     };
-    if offset as u64 % PAGE != 0 {
+    if !(offset as u64).is_multiple_of(PAGE) {
         return Err(Errno::INVAL);
     }
     super::data::check_open(open)?;

@@ -1,7 +1,7 @@
 //! From our results to those of C: a number, or -1 and `errno`.
 
 use adit::Errno;
-use libc::c_int;
+use libc::{c_char, c_int};
 
 /// The result of a call on the volume.
 pub(crate) type Answer<T = i64> = Result<T, Errno>;
@@ -10,6 +10,87 @@ pub(crate) type Answer<T = i64> = Result<T, Errno>;
 pub(crate) fn set_errno(errno: Errno) {
     // SAFETY: the address of the thread's own variable.
     unsafe { *libc::__errno_location() = errno.raw() };
+}
+
+/// The calling thread's `errno`, before a call.
+#[inline]
+pub(crate) fn now() -> c_int {
+    // SAFETY: the address of the thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Gives `errno` back the value that it had before a call, unless the call has failed.
+#[inline]
+pub(crate) fn restore(before: c_int, result: &impl Outcome) {
+    if result.is_success() {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = before };
+    }
+}
+
+/// Does work of the library's own, of which `errno` shows nothing.
+#[inline]
+pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
+    let before = now();
+    let done = work();
+    restore(before, &());
+    done
+}
+
+/// What a function of C returns. An error number that is returned leaves `errno` alone.
+pub(crate) trait Outcome {
+    fn is_success(&self) -> bool;
+}
+
+impl Outcome for () {
+    fn is_success(&self) -> bool {
+        true
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {$(
+        impl Outcome for $number {
+            fn is_success(&self) -> bool {
+                *self != -1
+            }
+        }
+    )*};
+}
+numbers!(c_int i64 isize);
+
+/// Of `umask`, which never fails.
+impl Outcome for libc::mode_t {
+    fn is_success(&self) -> bool {
+        true
+    }
+}
+
+/// The int of a function that answers yes, or no with an errno.
+#[repr(transparent)]
+pub(crate) struct Truth(pub(crate) c_int);
+
+impl Outcome for Truth {
+    fn is_success(&self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// The C string of a function that empties it when it fails.
+#[repr(transparent)]
+pub(crate) struct Name(pub(crate) *mut c_char);
+
+impl Outcome for Name {
+    fn is_success(&self) -> bool {
+        // SAFETY: the program's string, which the function has looked at.
+        unsafe { *self.0 != 0 }
+    }
+}
+
+impl<T> Outcome for *mut T {
+    fn is_success(&self) -> bool {
+        !self.is_null() && self.cast() != libc::MAP_FAILED
+    }
 }
 
 /// The errno of a failed call.

@@ -62,7 +62,14 @@ const STATUS_FLAGS: c_int = libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_PATH
     | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
     | libc::O_ASYNC;
+/// The kernel sets it for programs of 64 bits.
+const LARGE_FILE: c_int = if cfg!(target_arch = "aarch64") {
+    0o400_000
+} else {
+    0o100_000
+};
 /// Those that `F_SETFL` changes.
 const CHANGEABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_ASYNC;
 
@@ -71,7 +78,14 @@ impl Open {
         Open {
             file,
             kind,
-            flags: AtomicI32::new(flags & STATUS_FLAGS),
+            flags: AtomicI32::new(
+                flags & STATUS_FLAGS
+                    | if flags & libc::O_PATH == 0 {
+                        LARGE_FILE
+                    } else {
+                        0
+                    },
+            ),
             position: Position::default(),
             listing: Renewed::default(),
             shown,
@@ -111,6 +125,12 @@ impl Open {
         let kept = self.flags() & !CHANGEABLE;
         (self.flags).store(kept | (flags & CHANGEABLE), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Do writes go to the end of the file?
+    #[inline]
+    pub(crate) fn appends(&self) -> bool {
+        self.flags() & libc::O_APPEND != 0
     }
 
     #[inline]

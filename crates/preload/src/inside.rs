@@ -4,7 +4,7 @@
 //! interrupted it and uses the volume gets EDEADLK: it would wait for itself for ever. Messages that
 //! arise meanwhile wait, too, if stderr is a file of the volume.
 
-use crate::answer::Answer;
+use crate::answer::{Answer, keeping_errno};
 use crate::real::real;
 use crate::{descriptors, message};
 use adit::Errno;
@@ -31,16 +31,18 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// Does the work of a call.
+/// Does the work of a call. `errno` stays: an error is a value here.
 #[inline]
 pub(crate) fn call<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
-    if INSIDE.replace(true) {
-        return Err(interrupted());
-    }
-    let _inside = Inside {
-        _uncancelled: Uncancelled::new(),
-    };
-    work()
+    keeping_errno(|| {
+        if INSIDE.replace(true) {
+            return Err(interrupted());
+        }
+        let _inside = Inside {
+            _uncancelled: Uncancelled::new(),
+        };
+        work()
+    })
 }
 
 /// Does what calls functions that end a cancelled thread, through frames that it can't be ended in.

@@ -8,8 +8,8 @@
 //! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume
 //! doesn't lead out (see docs/programs.md).
 
-use crate::answer::{Answer, errno};
-use crate::descriptors::{self, Open};
+use crate::answer::{Answer, errno, keeping_errno};
+use crate::descriptors::{self, Held, Open};
 use crate::identity::credentials;
 use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
@@ -25,6 +25,8 @@ use std::sync::{Arc, OnceLock};
 
 /// How the address of a volume in a server begins.
 const SOCKET: &[u8] = b"unix:";
+/// Bytes of a path, and of the zero behind it.
+const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// Where a path leads.
 pub(crate) enum Place {
@@ -65,6 +67,43 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
+    /// The file behind a descriptor itself.
+    pub(crate) fn of_descriptor(open: &Open) -> Spot {
+        Spot {
+            start: Some(open.id()),
+            path: Vec::new(),
+            is_descriptor: true,
+            shown: open.shown.clone(),
+        }
+    }
+
+    pub(crate) fn ends_with_slash(&self) -> bool {
+        self.path.ends_with(b"/")
+    }
+
+    /// The same without slashes at the end.
+    pub(crate) fn without_slashes(&self) -> Spot {
+        let end = self.path.iter().rposition(|byte| *byte != b'/');
+        Spot {
+            start: self.start,
+            path: self.path[..end.map_or(self.path.len(), |end| end + 1)].to_vec(),
+            is_descriptor: self.is_descriptor,
+            shown: self.shown.clone(),
+        }
+    }
+
+    /// Is the directory there in which it is, or is to be?
+    pub(crate) fn check_parent(&self) -> Answer<()> {
+        let end = self.path.iter().rposition(|byte| *byte != b'/');
+        let path = &self.path[..end.map_or(0, |end| end + 1)];
+        let slash = path.iter().rposition(|byte| *byte == b'/');
+        let above = match slash {
+            Some(slash) => &path[..=slash],
+            None => b".",
+        };
+        directory_at(self.start, above).map(drop)
+    }
+
     /// For the file system.
     pub(crate) fn at(&self) -> At<'_> {
         let at = match self.start {
@@ -178,7 +217,7 @@ pub(crate) fn goes_up(path: &[u8]) -> bool {
 }
 
 /// An absolute path without `.` and repeated slashes.
-fn squeezed(path: &[u8]) -> Vec<u8> {
+pub(crate) fn squeezed(path: &[u8]) -> Vec<u8> {
     let names = path.split(|byte| *byte == b'/');
     let names = names.filter(|name| !matches!(*name, b"" | b"."));
     names.flat_map(|name| [b"/", name].concat()).collect()
@@ -401,7 +440,57 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
         return Place::Host(HostPath::Given);
     }
     // SAFETY: promised by the caller.
-    let path = unsafe { text(path) };
+    match unsafe { is_refused(path) } {
+        true => Place::Host(HostPath::Given),
+        // SAFETY: as above.
+        false => keeping_errno(|| find_text(directory, unsafe { text(path) })),
+    }
+}
+
+/// Does the kernel refuse such a path before it looks at any directory? NULL, one without text, and
+/// one that is too long go to the C library, which says so.
+pub(crate) unsafe fn is_refused(path: *const c_char) -> bool {
+    // SAFETY: NULL or a C string, says the caller.
+    !matches!(unsafe { text(path) }.len(), 1..PATH_MAX)
+}
+
+/// What a call names with a directory, a path and flags.
+pub(crate) enum Named {
+    /// The file behind the descriptor itself, without a path (`AT_EMPTY_PATH`).
+    Open(Held),
+    At(Place),
+}
+
+impl Named {
+    /// Where it is.
+    pub(crate) fn place(self) -> Place {
+        match self {
+            Named::Open(open) => Place::Volume(Spot::of_descriptor(&open)),
+            Named::At(place) => place,
+        }
+    }
+}
+
+/// As [`find`], for a call that knows `AT_EMPTY_PATH`.
+///
+/// # Safety
+/// `path` is NULL or a C string.
+pub(crate) unsafe fn find_named(directory: c_int, path: *const c_char, flags: c_int) -> Named {
+    // SAFETY: promised by the caller.
+    let is_empty = !path.is_null() && unsafe { text(path) }.is_empty();
+    if flags & libc::AT_EMPTY_PATH != 0 && is_empty {
+        if let Some(open) = descriptors::get(directory) {
+            return Named::Open(open);
+        }
+        if directory == libc::AT_FDCWD {
+            return Named::At(keeping_errno(|| from_working_directory(b".")));
+        }
+    }
+    // SAFETY: as above.
+    Named::At(unsafe { find(directory, path) })
+}
+
+fn find_text(directory: c_int, path: &[u8]) -> Place {
     if path.first() == Some(&b'/') {
         return by_descriptor(path).unwrap_or_else(|| absolute(path));
     }
@@ -463,12 +552,7 @@ fn by_descriptor(path: &[u8]) -> Option<Place> {
     if !rest.is_empty() {
         return Some(relative(&open, &open.shown, &rest));
     }
-    Some(Place::Volume(Spot {
-        start: Some(open.id()),
-        path: Vec::new(),
-        is_descriptor: true,
-        shown: open.shown.clone(),
-    }))
+    Some(Place::Volume(Spot::of_descriptor(&open)))
 }
 
 fn decimal(text: &[u8]) -> Option<c_int> {
@@ -546,7 +630,7 @@ fn host_directory(directory: c_int) -> Option<Vec<u8>> {
         number => format!("/proc/self/fd/{number}"),
     };
     let name = CString::new(name).ok()?;
-    let mut text = [0u8; libc::PATH_MAX as usize];
+    let mut text = [0u8; PATH_MAX];
     let (link, room) = (name.as_ptr(), text.len());
     let count = real!(readlink(
         link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => usize

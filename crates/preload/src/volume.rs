@@ -5,7 +5,7 @@
 //! library, since no descriptor and no path of the volume is in them. If the volume is in a server,
 //! a child of `fork` has the open files of its parent; otherwise they answer EBADF.
 
-use crate::answer::{Answer, errno};
+use crate::answer::{Answer, errno, keeping_errno};
 use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
 use crate::{aio, calls, descriptors, identity, inside, path, position, program};
@@ -173,6 +173,10 @@ const TO_CHILDREN: &str = "a child process can't use the files that its parent h
      or with `adit run unix:SOCKET` and a server, `adit serve VOLUME --socket SOCKET`";
 
 extern "C" fn at_start() {
+    keeping_errno(start);
+}
+
+fn start() {
     fork::install();
     fork::refuse_with(TO_CHILDREN);
     if let Some(settings) = Settings::read() {
@@ -367,7 +371,7 @@ pub(crate) fn prepare_positions() {
 }
 
 /// Called by the C library in `fork`, in the parent.
-pub(crate) extern "C" fn before_fork() {
+pub(crate) fn before_fork() {
     give_back();
     if fork::is_in_vfork() || inside::is_inside() {
         return;
@@ -393,12 +397,12 @@ pub(crate) extern "C" fn before_fork() {
 }
 
 /// Called by the C library in `fork`, in the parent.
-pub(crate) extern "C" fn after_fork() {
+pub(crate) fn after_fork() {
     drop(FORKING.with(|of| of.take()));
 }
 
 /// Called in a child of `fork`.
-pub(crate) extern "C" fn in_child() {
+pub(crate) fn in_child() {
     let Some(forking) = FORKING.with(|of| of.take()) else {
         return;
     };

@@ -56,7 +56,11 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("adit-sqlite-bench", &["adit", "adit-sqlite", "adit-bench"]),
     ("adit-power-cut", &["adit", "adit-sqlite"]),
     ("adit-fuse", &["adit-base", "adit-fs", "adit"]),
-    ("adit-preload", &["adit-base", "adit-fs", "adit"]),
+    ("adit-interposed", &[]),
+    (
+        "adit-preload",
+        &["adit-base", "adit-fs", "adit", "adit-interposed"],
+    ),
     ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),
     (
         "adit-posix",

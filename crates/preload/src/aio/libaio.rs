@@ -11,21 +11,22 @@ use super::kernel::{self, Event, Iocb, SignalMask};
 use crate::calls::execveat;
 use crate::program::Words;
 use crate::volume::settings;
-use crate::{descriptors, inside};
+use crate::{answer, descriptors, inside};
+use adit_interposed::interposed;
 use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, timespec};
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_setup(events: c_int, context: *mut usize) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe { context::setup(events, context) as c_int }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_destroy(context: usize) -> c_int {
     inside::uncancelled(|| context::destroy(context) as c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_submit(context: usize, count: c_long, list: *mut *mut Iocb) -> c_int {
     // SAFETY: the program vouches for its arguments.
     inside::uncancelled(|| unsafe {
@@ -37,13 +38,13 @@ unsafe extern "C" fn io_submit(context: usize, count: c_long, list: *mut *mut Io
 }
 
 /// As for any file on Linux: what was submitted can't be cancelled (EINVAL).
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_cancel(context: usize, iocb: *mut Iocb, event: *mut Event) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe { kernel::cancel(context, iocb, event) as c_int }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_getevents(
     context: usize,
     min: c_long,
@@ -72,7 +73,7 @@ unsafe fn get_events(
     })
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_pgetevents(
     context: usize,
     min: c_long,
@@ -96,7 +97,7 @@ unsafe extern "C" fn io_pgetevents(
     unsafe { get_events(context, min, max, events, timeout, signals) as c_int }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_queue_init(events: c_int, context: *mut usize) -> c_int {
     if events <= 0 {
         return -libc::EINVAL;
@@ -108,13 +109,13 @@ unsafe extern "C" fn io_queue_init(events: c_int, context: *mut usize) -> c_int 
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_queue_release(context: usize) -> c_int {
     inside::uncancelled(|| context::destroy(context) as c_int)
 }
 
 /// Calls the function that is in each request's data.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_queue_run(context: usize) -> c_int {
     type Callback = unsafe extern "C" fn(usize, *mut Iocb, c_long, c_long);
     let now = timespec {
@@ -141,7 +142,7 @@ unsafe extern "C" fn io_queue_run(context: usize) -> c_int {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn io_queue_wait(context: usize, timeout: *mut timespec) -> c_int {
     // SAFETY: no room for events, and none is taken.
     let events = std::ptr::null_mut();
@@ -201,6 +202,7 @@ unsafe extern "C" fn by_number(
     e: usize,
     f: usize,
 ) -> c_long {
+    let before = answer::now();
     // SAFETY: the program vouches for its arguments.
     let result = unsafe {
         match number {
@@ -232,9 +234,10 @@ unsafe extern "C" fn by_number(
         }
     };
     if (-4095..0).contains(&result) {
-        crate::answer::set_errno(adit::Errno::from_raw(-result as i32));
+        answer::set_errno(adit::Errno::from_raw(-result as i32));
         return -1;
     }
+    answer::restore(before, &result);
     result
 }
 

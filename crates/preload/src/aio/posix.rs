@@ -19,6 +19,7 @@ use crate::renewed::Renewed;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit_fs::BlobId;
+use adit_interposed::interposed;
 use libc::{c_int, c_void, off_t, pthread_attr_t, size_t, ssize_t, timespec};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -329,7 +330,7 @@ fn await_writes(file: BlobId) {
 
 macro_rules! transfers {
     ($($name:ident = $kind:expr;)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(request: *mut Aiocb) -> c_int {
             // SAFETY: the program's request.
             match descriptors::get(unsafe { (*request).fd }) {
@@ -352,7 +353,7 @@ transfers! {
 
 macro_rules! calls {
     ($($sync:ident $cancel:ident $suspend:ident $list:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $sync(operation: c_int, request: *mut Aiocb) -> c_int {
             // SAFETY: the program's request.
             let Some(open) = descriptors::get(unsafe { (*request).fd }) else {
@@ -367,7 +368,7 @@ macro_rules! calls {
             inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c() as c_int
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $cancel(fd: c_int, request: *mut Aiocb) -> c_int {
             match descriptors::get(fd) {
                 // SAFETY: the program's request, or NULL.
@@ -376,7 +377,7 @@ macro_rules! calls {
             }
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $suspend(
             list: *const *const Aiocb, count: c_int, timeout: *const timespec,
         ) -> c_int {
@@ -389,7 +390,7 @@ macro_rules! calls {
             inside::uncancelled(|| unsafe { suspend(list, count, timeout, real) })
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $list(
             mode: c_int, list: *const *mut Aiocb, count: c_int, notice: *mut Notice,
         ) -> c_int {

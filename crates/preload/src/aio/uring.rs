@@ -5,11 +5,12 @@
 use crate::message::say_once;
 use crate::real::real;
 use crate::volume::settings;
+use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, size_t};
 
 macro_rules! refused {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             if settings().is_none() {
                 return real!($name($($argument => $type),*) -> c_int);

@@ -16,6 +16,7 @@ use adit::{Errno, FileKind};
 use adit_base::fork::Registered;
 use adit_base::numbers;
 use adit_fs::Follow;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, c_void, posix_spawn_file_actions_t};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -59,7 +60,7 @@ fn forget_actions(actions: *const posix_spawn_file_actions_t) {
     drop(forgotten);
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,
     old: c_int,
@@ -71,7 +72,7 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     ) -> c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_addclose(
     actions: *mut posix_spawn_file_actions_t,
     fd: c_int,
@@ -82,7 +83,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addclose(
     ) -> c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_init(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
@@ -92,7 +93,7 @@ unsafe extern "C" fn posix_spawn_file_actions_init(
     ) -> c_int)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_destroy(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
@@ -197,7 +198,7 @@ fn enter(actions: *mut posix_spawn_file_actions_t, shown: Vec<u8>) -> Answer<c_i
     Ok(failed)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
     actions: *mut posix_spawn_file_actions_t,
     path: *const c_char,
@@ -231,7 +232,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn_file_actions_addfchdir_np(
     actions: *mut posix_spawn_file_actions_t,
     fd: c_int,

@@ -3,12 +3,13 @@
 use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
 use crate::inside;
-use crate::path::{self, Place, Spot};
-use crate::real::{real, text};
+use crate::path::{self, Named, Place, Spot};
+use crate::real::real;
 use crate::volume::{settings, volume};
 use adit::calls::{SetMode, SetOwner, SetTimes};
 use adit::{Errno, FileKind, SetTime, Timestamp, Volume};
 use adit_fs::{Access, At, Follow, Stat};
+use adit_interposed::interposed;
 use libc::{
     c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
 };
@@ -18,6 +19,8 @@ use super::{of_descriptor, of_path, of_path_at};
 
 /// Of the numbers of devices that volumes have: the kernel gives it to none.
 const MAJOR: u32 = 0x700;
+/// Of a number as the kernel has it: old calls and formats keep no more.
+const MINOR_BITS: u32 = 20;
 /// `st_dev` of the volume's files, from its opening on.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 512;
@@ -43,8 +46,6 @@ of_descriptor! {
 }
 of_path_at! {
     fchmodat: (mode: mode_t, flags: c_int) -> c_int = change_mode_at;
-    faccessat: (mode: c_int, flags: c_int) -> c_int = may_at;
-    futimesat: (times: *const timeval) -> c_int = set_microseconds;
 }
 
 // ------------------------------------------------------------------------ stat
@@ -69,6 +70,7 @@ pub(crate) fn note_device(volume: &Volume) {
         .chunks_exact(4)
         .map(|part| u32::from_le_bytes(part.try_into().expect("four bytes")))
         .fold(0, |minor, part| minor ^ part);
+    let minor = (minor ^ minor >> MINOR_BITS) & ((1 << MINOR_BITS) - 1);
     DEVICE.store(libc::makedev(MAJOR, minor), Ordering::Relaxed);
 }
 
@@ -119,6 +121,14 @@ unsafe fn stat_open(open: &Open, buffer: *mut StatC) -> Answer<()> {
     attributes_open(open).map(|stat| fill(&stat, buffer))
 }
 
+/// Flags that the kernel doesn't know are EINVAL.
+pub(crate) fn check_flags(flags: c_int, known: c_int) -> Answer<()> {
+    match flags & !known {
+        0 => Ok(()),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 fn follow(flags: c_int) -> Follow {
     match flags & libc::AT_SYMLINK_NOFOLLOW {
         0 => Follow::Yes,
@@ -135,23 +145,30 @@ unsafe fn attributes_at(
     path: *const c_char,
     flags: c_int,
 ) -> Result<Answer<Stat>, path::HostPath> {
+    const KNOWN: c_int =
+        libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | STATX_SYNC_TYPE;
+    // NULL is as good as no text.
+    let named = match path.is_null() && flags & libc::AT_EMPTY_PATH != 0 {
+        true => c"".as_ptr(),
+        false => path,
+    };
     // SAFETY: promised by the caller.
-    if flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(path) }.is_empty() {
-        return match descriptors::get(directory) {
-            Some(open) => Ok(inside::call(|| attributes_open(&open))),
-            None => Err(path::HostPath::Given),
-        };
-    }
-    // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
-        Place::Host(host) => Err(host),
+    match unsafe { path::find_named(directory, named, flags) } {
+        Named::At(Place::Host(host)) => Err(host),
+        _ if flags & !KNOWN != 0 => Ok(Err(Errno::INVAL)),
+        Named::Open(open) => Ok(inside::call(|| attributes_open(&open))),
+        Named::At(Place::Volume(spot)) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
     }
 }
 
+/// Both ways to ask a network file system.
+const STATX_SYNC_TYPE: c_int = 0x6000;
+/// A bit of a mask that means something else one day.
+const STATX_RESERVED: c_uint = 1 << 31;
+
 macro_rules! stat_at {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int,
         ) -> c_int {
@@ -175,7 +192,7 @@ macro_rules! old_stat {
         old_stat!(@ $name64 $new $first $type $(, $more $more_type)*);)*
     };
     (@ $name:ident $new:ident $first:ident $type:ty $(, $more:ident $more_type:ty)*) => {
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(_version: c_int, $first: $type $(, $more: $more_type)*) -> c_int {
             // SAFETY: the same structure on machines of 64 bits.
             unsafe { $new($first $(, $more)*) }
@@ -189,7 +206,7 @@ old_stat! {
     __fxstatat | __fxstatat64 = fstatat(directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int);
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn statx(
     directory: c_int,
     path: *const c_char,
@@ -199,6 +216,10 @@ unsafe extern "C" fn statx(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { attributes_at(directory, path, flags) } {
+        Ok(_) if mask & STATX_RESERVED != 0 || flags & STATX_SYNC_TYPE == STATX_SYNC_TYPE => {
+            crate::answer::set_errno(Errno::INVAL);
+            -1
+        }
         Ok(answer) => {
             let answer = answer.map(|stat| fill_extended(&stat, buffer));
             crate::answer::ToC::to_c(answer) as c_int
@@ -245,7 +266,9 @@ unsafe fn change_mode_itself(spot: &Spot, mode: mode_t) -> Answer<()> {
     set_mode(spot, Follow::No, mode)
 }
 
+/// With the flag that the C library knows.
 unsafe fn change_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> {
+    check_flags(flags, libc::AT_SYMLINK_NOFOLLOW)?;
     set_mode(spot, follow(flags), mode)
 }
 
@@ -289,7 +312,7 @@ unsafe fn change_owner_open(open: &Open, uid: uid_t, gid: gid_t) -> Answer<()> {
     open.file.set_owner(id(uid), id(gid)).map_err(errno)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fchownat(
     directory: c_int,
     path: *const c_char,
@@ -298,21 +321,13 @@ unsafe extern "C" fn fchownat(
     flags: c_int,
 ) -> c_int {
     use crate::answer::ToC;
+    let set = |spot: &Spot| {
+        check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+        set_owner(spot, follow(flags), uid, gid)
+    };
     // SAFETY: the program vouches for its arguments, as to the C library.
-    let is_empty = unsafe { text(path) }.is_empty();
-    if flags & libc::AT_EMPTY_PATH != 0
-        && is_empty
-        && let Some(open) = descriptors::get(directory)
-    {
-        // SAFETY: as above.
-        return inside::call(|| unsafe { change_owner_open(&open, uid, gid) }).to_c() as c_int;
-    }
-    // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => {
-            let set = inside::call(|| set_owner(&spot, follow(flags), uid, gid));
-            set.to_c() as c_int
-        }
+    match unsafe { path::find_named(directory, path, flags) }.place() {
+        Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
         Place::Host(host) => real!(fchownat(
             directory => c_int, host.pointer(path) => *const c_char, uid => uid_t, gid => gid_t,
             flags => c_int
@@ -338,8 +353,26 @@ unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {
     rights(spot, mode, Follow::Yes)
 }
 
-unsafe fn may_at(spot: &Spot, mode: c_int, flags: c_int) -> Answer<()> {
-    rights(spot, mode, follow(flags))
+#[interposed]
+unsafe extern "C" fn faccessat(
+    directory: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+) -> c_int {
+    use crate::answer::ToC;
+    const KNOWN: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+    let may = |spot: &Spot| {
+        check_flags(flags, KNOWN)?;
+        rights(spot, mode, follow(flags))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find_named(directory, path, flags) }.place() {
+        Place::Volume(spot) => inside::call(|| may(&spot)).to_c() as c_int,
+        Place::Host(host) => real!(faccessat(
+            directory => c_int, host.pointer(path) => *const c_char, mode => c_int, flags => c_int
+        ) -> c_int),
+    }
 }
 
 // ------------------------------------------------------------------------ times
@@ -429,7 +462,7 @@ unsafe fn set_times_open(open: &Open, given: *const timespec) -> Answer<()> {
     set_open(open, unsafe { times(given)? })
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn utimensat(
     directory: c_int,
     path: *const c_char,
@@ -437,30 +470,60 @@ unsafe extern "C" fn utimensat(
     flags: c_int,
 ) -> c_int {
     use crate::answer::ToC;
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    let is_empty = unsafe { text(path) }.is_empty();
-    let by_number = path.is_null() || flags & libc::AT_EMPTY_PATH != 0 && is_empty;
-    if by_number && let Some(open) = descriptors::get(directory) {
-        // SAFETY: as above.
-        return inside::call(|| unsafe { set_times_open(&open, given) }).to_c() as c_int;
-    }
-    if path.is_null() {
-        return real!(utimensat(
-            directory => c_int, path => *const c_char, given => *const timespec, flags => c_int
-        ) -> c_int);
-    }
+    let set = |spot: &Spot| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        let times = unsafe { times(given)? };
+        check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+        set(spot, follow(flags), times)
+    };
     // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => {
-            // SAFETY: as above.
-            let times = unsafe { times(given) };
-            times
-                .and_then(|times| inside::call(|| set(&spot, follow(flags), times)))
-                .to_c() as c_int
-        }
+    match unsafe { path::find_named(directory, path, flags) }.place() {
+        Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
         Place::Host(host) => real!(utimensat(
             directory => c_int, host.pointer(path) => *const c_char, given => *const timespec,
             flags => c_int
         ) -> c_int),
     }
+}
+
+/// Without a path: the file behind the descriptor.
+#[interposed]
+unsafe extern "C" fn futimesat(
+    directory: c_int,
+    path: *const c_char,
+    given: *const timeval,
+) -> c_int {
+    use crate::answer::ToC;
+    if path.is_null()
+        && let Some(open) = descriptors::get(directory)
+    {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        return inside::call(|| unsafe { set_microseconds_open(&open, given) }).to_c() as c_int;
+    }
+    // SAFETY: as above.
+    match unsafe { path::find(directory, path) } {
+        Place::Volume(spot) => {
+            // SAFETY: as above.
+            let set = inside::call(|| unsafe { set_microseconds(&spot, given) });
+            set.to_c() as c_int
+        }
+        Place::Host(host) => real!(futimesat(
+            directory => c_int, host.pointer(path) => *const c_char, given => *const timeval
+        ) -> c_int),
+    }
+}
+
+/// As the C library makes it of a file's numbers.
+#[interposed]
+unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
+    // SAFETY: all zeroes are a value, which the call fills; the program vouches for its path.
+    let (found, known) = unsafe {
+        let mut known: StatC = std::mem::zeroed();
+        (stat(path, &mut known), known)
+    };
+    if found < 0 {
+        return -1;
+    }
+    let (inode, device) = (known.st_ino & 0xffff, (known.st_dev & 0xff) << 16);
+    (inode | device) as libc::key_t | (project & 0xff) << 24
 }

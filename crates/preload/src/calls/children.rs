@@ -7,13 +7,27 @@
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
 use super::left::with_left_in_environment;
+use crate::answer::keeping_errno;
 use crate::real::{self, real};
 use crate::{inside, volume};
+use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;
 
+extern "C" fn before_fork() {
+    keeping_errno(volume::before_fork);
+}
+
+extern "C" fn after_fork() {
+    keeping_errno(volume::after_fork);
+}
+
+extern "C" fn in_child() {
+    keeping_errno(volume::in_child);
+}
+
 extern "C" fn at_start() {
-    let (before, after, child) = (volume::before_fork, volume::after_fork, volume::in_child);
+    let (before, after, child) = (before_fork, after_fork, in_child);
     // An allocator that watches fork, too, does so when it is first used. Before us: then it stops
     // after us, and goes on before us.
     drop(std::hint::black_box(Box::new(0u64)));
@@ -33,19 +47,21 @@ static AT_START: extern "C" fn() = at_start;
 /// Gives the volume back, and answers the C library's `vfork`.
 extern "C" fn before_vfork() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    volume::give_back();
-    if !inside::is_inside() {
-        let _ = inside::call(|| {
-            volume::share_files();
-            volume::prepare_positions();
-            Ok(())
-        });
-    }
-    let address = real::find(&FOUND, c"vfork");
-    if address.is_null() {
-        real::missing(c"vfork");
-    }
-    address
+    keeping_errno(|| {
+        volume::give_back();
+        if !inside::is_inside() {
+            let _ = inside::call(|| {
+                volume::share_files();
+                volume::prepare_positions();
+                Ok(())
+            });
+        }
+        let address = real::find(&FOUND, c"vfork");
+        if address.is_null() {
+            real::missing(c"vfork");
+        }
+        address
+    })
 }
 
 // The real one returns twice, so it must find the caller's own stack: it is jumped to, not called.
@@ -76,13 +92,13 @@ unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
     volume::give_back();
     with_left_in_environment(|| real!(system(command => *const c_char) -> c_int))
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
     volume::give_back();
     with_left_in_environment(

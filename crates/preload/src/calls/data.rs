@@ -4,11 +4,14 @@ use crate::answer::{Answer, errno};
 use crate::descriptors::Open;
 use crate::volume::settings;
 use adit::{AllocateFlags, Errno, FileKind};
+use adit_interposed::interposed;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::io::{IoSlice, IoSliceMut};
 
 use super::of_descriptor;
 
+/// No file is larger.
+const FILE_BYTES_MAX: u64 = u32::MAX as u64 * 4096;
 /// What every device writes as a whole.
 const SECTOR_BYTES: usize = 512;
 
@@ -54,15 +57,39 @@ unsafe fn bytes<'a>(buffer: *const c_void, len: usize) -> Answer<&'a [u8]> {
     unsafe { memory(buffer.cast_mut(), len) }.map(|memory| &*memory)
 }
 
+/// A descriptor of `O_PATH` is none for these calls.
+pub(crate) fn check_open(open: &Open) -> Answer<()> {
+    match open.flags() & libc::O_PATH {
+        0 => Ok(()),
+        _ => Err(Errno::BADF),
+    }
+}
+
+/// The kernel moves no bytes behind the last offset that there can be.
+fn check_end(offset: u64, len: usize) -> Answer<()> {
+    let end = offset.checked_add(len as u64);
+    match end.is_some_and(|end| i64::try_from(end).is_ok()) {
+        true => Ok(()),
+        false => Err(Errno::INVAL),
+    }
+}
+
 fn offset(offset: off_t) -> Answer<u64> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
 }
 
 fn check_readable(open: &Open) -> Answer<()> {
-    match (open.is_readable(), open.kind) {
-        (false, _) => Err(Errno::BADF),
-        (true, FileKind::Directory) => Err(Errno::ISDIR),
-        (true, _) => Ok(()),
+    match open.is_readable() {
+        false => Err(Errno::BADF),
+        true => Ok(()),
+    }
+}
+
+/// A directory's content is read by other calls.
+fn check_content(open: &Open) -> Answer<()> {
+    match open.kind {
+        FileKind::Directory => Err(Errno::ISDIR),
+        _ => Ok(()),
     }
 }
 
@@ -78,11 +105,15 @@ fn check_writable(open: &Open) -> Answer<()> {
 /// Reads from a position.
 pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
     check_readable(open)?;
+    check_end(offset, memory.len())?;
+    check_content(open)?;
     let count = open.file.read_at(memory, offset).map_err(errno)?;
     Ok(count as i64)
 }
 
 pub(crate) unsafe fn read_next(open: &Open, buffer: *mut c_void, len: size_t) -> Answer {
+    check_readable(open)?;
+    check_content(open)?;
     // SAFETY: as for this function.
     let memory = unsafe { memory(buffer, len)? };
     let mut position = open.position();
@@ -163,6 +194,12 @@ unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u
         unsafe { memory(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new)
     };
     let mut slices = pieces.map(slice).collect::<Answer<Vec<_>>>()?;
+    let len: usize = slices.iter().map(|slice| slice.len()).sum();
+    check_end(offset, len)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    check_content(open)?;
     let count = open
         .file
         .read_vectored_at(&mut slices, offset)
@@ -195,9 +232,20 @@ unsafe fn read_pieces_flagged(
     at: off_t,
     flags: c_int,
 ) -> Answer {
-    // Polling is a matter of the device; RWF_NOWAIT can't be promised.
-    if flags & !libc::RWF_HIPRI != 0 {
+    const WRITES: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_NOAPPEND;
+    check_readable(open)?;
+    // Polling is a matter of the device; RWF_NOWAIT can't be promised. Those of writes say nothing
+    // here.
+    let known = match open.kind {
+        FileKind::Directory => libc::RWF_HIPRI,
+        _ => libc::RWF_HIPRI | WRITES,
+    };
+    let both = libc::RWF_APPEND | RWF_NOAPPEND;
+    if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
+    }
+    if flags & both == both {
+        return Err(Errno::INVAL);
     }
     match at {
         // SAFETY: as for this function.
@@ -208,7 +256,11 @@ unsafe fn read_pieces_flagged(
 }
 
 unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
-    check_readable(open).map(|()| 0)
+    check_readable(open)?;
+    match open.kind {
+        FileKind::Directory => Err(Errno::INVAL),
+        _ => Ok(0),
+    }
 }
 
 // ------------------------------------------------------------------------ writing
@@ -228,15 +280,15 @@ impl Written {
 /// Where a write goes: to an offset, or, None, to the end.
 type Place = Option<u64>;
 
-/// `appends`: the call says so. Another thread may change the file's flag: they are read once.
-fn place(open: &Open, appends: bool, offset: u64) -> Place {
-    let appends = appends || open.flags() & libc::O_APPEND != 0;
-    (!appends).then_some(offset)
+/// Another thread may change the file's flag: it is read once.
+fn place(open: &Open, offset: u64) -> Place {
+    (!open.appends()).then_some(offset)
 }
 
 /// Writes there. `atomic`: all of it or nothing survives a crash.
 fn write_to(open: &Open, data: &[u8], place: Place, atomic: bool) -> Answer<Written> {
     check_writable(open)?;
+    check_end(place.unwrap_or(0), data.len())?;
     let written = match place {
         None => open.file.append(data),
         Some(offset) if atomic || is_whole_by_promise(offset, data.len()) => {
@@ -270,7 +322,7 @@ pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
 fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<Written>) -> Answer {
     let mut position = open.position();
     let before = *position;
-    let place = place(open, appends, before);
+    let place = (!appends).then_some(before);
     if place.is_none() {
         drop(position);
         let written = write(place)?;
@@ -288,9 +340,12 @@ fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<W
 }
 
 pub(crate) unsafe fn write_next(open: &Open, buffer: *const c_void, len: size_t) -> Answer {
+    check_writable(open)?;
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
-    at_position(open, false, |place| write_to(open, data, place, false))
+    at_position(open, open.appends(), |place| {
+        write_to(open, data, place, false)
+    })
 }
 
 pub(crate) unsafe fn write_at(
@@ -301,7 +356,7 @@ pub(crate) unsafe fn write_at(
 ) -> Answer {
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
-    let place = place(open, false, offset(at)?);
+    let place = place(open, offset(at)?);
     write_to(open, data, place, false).map(Written::count)
 }
 
@@ -321,6 +376,7 @@ unsafe fn write_vector(
     };
     let slices = pieces.map(slice).collect::<Answer<Vec<_>>>()?;
     let len: usize = slices.iter().map(|slice| slice.len()).sum();
+    check_end(place.unwrap_or(0), len)?;
     let is_promised = place.is_some_and(|offset| is_promised_atomic(offset, len));
     if place.is_some() && (flags & RWF_ATOMIC != 0 || is_promised) {
         let whole: Vec<u8> = slices
@@ -342,16 +398,18 @@ unsafe fn write_vector(
 
 /// All of it or nothing survives a crash.
 pub(crate) const RWF_ATOMIC: c_int = 0x40;
+/// `O_APPEND` doesn't count.
+const RWF_NOAPPEND: c_int = 0x20;
 
 unsafe fn write_pieces(open: &Open, vector: *const iovec, count: c_int) -> Answer {
     // SAFETY: as for this function.
-    at_position(open, false, |place| unsafe {
+    at_position(open, open.appends(), |place| unsafe {
         write_vector(open, vector, count, place, 0)
     })
 }
 
 unsafe fn write_pieces_at(open: &Open, vector: *const iovec, count: c_int, at: off_t) -> Answer {
-    let place = place(open, false, offset(at)?);
+    let place = place(open, offset(at)?);
     // SAFETY: as for this function.
     unsafe { write_vector(open, vector, count, place, 0).map(Written::count) }
 }
@@ -364,16 +422,29 @@ pub(crate) unsafe fn write_pieces_flagged(
     flags: c_int,
 ) -> Answer {
     let durable = libc::RWF_DSYNC | libc::RWF_SYNC;
-    if flags & !(libc::RWF_HIPRI | durable | libc::RWF_APPEND | RWF_ATOMIC) != 0 {
+    let both = libc::RWF_APPEND | RWF_NOAPPEND;
+    check_writable(open)?;
+    if flags & !(libc::RWF_HIPRI | durable | both | RWF_ATOMIC) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if flags & both == both {
+        return Err(Errno::INVAL);
+    }
+    let appends = match flags & both {
+        0 => open.appends(),
+        flag => flag == libc::RWF_APPEND,
+    };
+    if appends && flags & RWF_ATOMIC != 0 {
+        // Its place is known only when it is made.
         return Err(Errno::OPNOTSUPP);
     }
     // SAFETY: as for this function.
     let write = |place| unsafe { write_vector(open, vector, count, place, flags) };
     let count = match at {
-        -1 => at_position(open, flags & libc::RWF_APPEND != 0, write)?,
+        -1 => at_position(open, appends, write)?,
         at => {
-            let appends = flags & libc::RWF_APPEND != 0;
-            write(place(open, appends, offset(at)?))?.count()
+            let at = offset(at)?;
+            write((!appends).then_some(at))?.count()
         }
     };
     match flags & durable {
@@ -395,8 +466,8 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     }
     let mut position = open.position();
     let from = |base: u64| {
-        let base = i64::try_from(base).map_err(|_| Errno::OVERFLOW)?;
-        base.checked_add(by).ok_or(Errno::OVERFLOW)
+        let base = i64::try_from(base).map_err(|_| Errno::INVAL)?;
+        base.checked_add(by).ok_or(Errno::INVAL)
     };
     let to = match whence {
         libc::SEEK_SET => by,
@@ -412,8 +483,12 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
         }
         _ => return Err(Errno::INVAL),
     };
-    *position = u64::try_from(to).map_err(|_| Errno::INVAL)?;
-    Ok(to)
+    let to = u64::try_from(to).map_err(|_| Errno::INVAL)?;
+    if to > FILE_BYTES_MAX {
+        return Err(Errno::INVAL);
+    }
+    *position = to;
+    Ok(to as i64)
 }
 
 pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
@@ -425,37 +500,63 @@ pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
 }
 
 /// More than was asked for: it starts, or waits for, all of the file.
-unsafe fn sync_range(open: &Open, _offset: off_t, _len: off_t, flags: u32) -> Answer<()> {
+unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<()> {
     const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | WAIT;
+    check_open(open)?;
+    let is_range = at >= 0 && at.checked_add(len).is_some_and(|end| end >= at);
+    if flags & !KNOWN != 0 || !is_range {
+        return Err(Errno::INVAL);
+    }
     match flags & WAIT {
         0 => open.file.start_write_back().map_err(errno),
         _ => open.file.sync_data().map_err(errno),
     }
 }
 
-unsafe fn sync_volume(_open: &Open) -> Answer<()> {
+unsafe fn sync_volume(open: &Open) -> Answer<()> {
+    check_open(open)?;
     crate::volume::volume()?.sync().map_err(errno)
 }
 
 pub(crate) unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
     let size = offset(size)?;
+    check_open(open)?;
     if !open.is_writable() {
         return Err(Errno::INVAL);
     }
     open.file.set_len(size).map_err(errno)
 }
 
+/// That the kernel hands on to a file system.
+const MODES: c_int = libc::FALLOC_FL_KEEP_SIZE
+    | libc::FALLOC_FL_PUNCH_HOLE
+    | libc::FALLOC_FL_COLLAPSE_RANGE
+    | libc::FALLOC_FL_ZERO_RANGE
+    | libc::FALLOC_FL_INSERT_RANGE
+    | libc::FALLOC_FL_UNSHARE_RANGE;
+
 unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
-    let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
-    check_writable(open)?;
+    check_open(open)?;
     let (at, len) = (offset(at)?, offset(len)?);
+    if len == 0 {
+        return Err(Errno::INVAL);
+    }
+    let is_punched = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
+    let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
+    if mode & !MODES != 0 || is_punched && !keeps || moves && keeps {
+        return Err(Errno::OPNOTSUPP);
+    }
+    check_writable(open)?;
+    let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
     open.file.allocate(flags, at, len).map_err(errno)
 }
 
 /// As `fallocate`, but returns its error instead of setting `errno`.
 macro_rules! returning_errors {
     ($($name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
             match crate::descriptors::get(fd) {
                 Some(open) => {
@@ -481,9 +582,10 @@ unsafe fn allocate_whole(open: &Open, at: off_t, len: off_t) -> Answer<()> {
 }
 
 /// Advice is not needed: the cache reads ahead by itself.
-unsafe fn advise(_open: &Open, _at: off_t, _len: off_t, advice: c_int) -> Answer<()> {
+unsafe fn advise(open: &Open, _at: off_t, len: off_t, advice: c_int) -> Answer<()> {
+    check_open(open)?;
     match advice {
-        0..=5 => Ok(()),
+        0..=5 if len >= 0 => Ok(()),
         _ => Err(Errno::INVAL),
     }
 }

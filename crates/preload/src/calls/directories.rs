@@ -10,6 +10,7 @@ use crate::real::real;
 use crate::renewed::{InChild, Renewed};
 use adit::{Errno, FileKind};
 use adit_fs::DirEntry;
+use adit_interposed::interposed;
 use libc::{DIR, c_char, c_int, c_long, c_void, dirent64, size_t, ssize_t};
 use std::collections::HashSet;
 use std::mem::offset_of;
@@ -65,7 +66,7 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
     stream
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
@@ -85,7 +86,7 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     match descriptors::get(fd) {
         Some(open) if open.kind == FileKind::Directory => opened(fd, open.clone()),
@@ -94,7 +95,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let Some(known) = (unsafe { ours(stream) }) else {
@@ -113,7 +114,7 @@ pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
     unsafe { libc::close(fd) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dirfd(stream: *mut DIR) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
@@ -189,24 +190,18 @@ unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
 
 macro_rules! readdir {
     ($($name:ident $with_room:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         pub(crate) unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
             // SAFETY: the program vouches for its arguments, as to the C library.
             let Some(known) = (unsafe { ours(stream) }) else {
                 return real!($name(stream => *mut DIR) -> *mut dirent64);
             };
-            // SAFETY: as above.
-            let entry = unsafe {
-                // The end is told from a failure by an errno that didn't change.
-                let before = *libc::__errno_location();
-                let entry = inside::call(|| read_entry(known));
-                *libc::__errno_location() = before;
-                entry
-            };
+            // SAFETY: as above. The end is told from a failure by an errno that didn't change.
+            let entry = inside::call(|| unsafe { read_entry(known) });
             pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $with_room(
             stream: *mut DIR, room: *mut dirent64, result: *mut *mut dirent64,
         ) -> c_int {
@@ -241,6 +236,7 @@ readdir!(readdir readdir_r readdir64 readdir64_r);
 
 /// As many entries as there is room for, as the kernel packs them.
 unsafe fn read_entries(open: &Open, buffer: *mut c_void, room: size_t) -> Answer {
+    super::data::check_open(open)?;
     if open.kind != FileKind::Directory {
         return Err(Errno::NOTDIR);
     }
@@ -288,7 +284,7 @@ pub(crate) fn seek(open: &Open, by: i64, whence: c_int) -> Answer {
     Ok(by)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn rewinddir(stream: *mut DIR) {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
@@ -297,7 +293,7 @@ unsafe extern "C" fn rewinddir(stream: *mut DIR) {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn telldir(stream: *mut DIR) -> c_long {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
@@ -306,7 +302,7 @@ unsafe extern "C" fn telldir(stream: *mut DIR) -> c_long {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn seekdir(stream: *mut DIR, place: c_long) {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
@@ -377,7 +373,7 @@ unsafe fn scan(
 
 macro_rules! scandir {
     ($($name:ident $at:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             name: *const c_char, list: *mut *mut *mut dirent64, choose: Chooser, order: Order,
         ) -> c_int {
@@ -391,7 +387,7 @@ macro_rules! scandir {
             }
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $at(
             directory: c_int, name: *const c_char, list: *mut *mut *mut dirent64,
             choose: Chooser, order: Order,
@@ -456,7 +452,7 @@ struct GlobC {
 macro_rules! glob {
     ($($name:ident)*) => {$(
         /// The C library's own, which is told to read directories by our functions.
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             pattern: *const c_char, flags: c_int, failed: *const c_void, result: *mut c_void,
         ) -> c_int {
@@ -488,7 +484,7 @@ glob!(glob glob64);
 // ------------------------------------------------------------------------ fts
 
 /// It walks over a tree inside the C library, where nothing comes here.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fts_open(
     paths: *const *const c_char,
     options: c_int,

@@ -15,6 +15,7 @@ use crate::real::{real, text};
 use crate::volume::{self, settings};
 use adit::Errno;
 use adit_fs::Follow;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, c_long, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use std::ffi::{CStr, CString};
 
@@ -130,7 +131,7 @@ unsafe fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
     by_kernel(SHELL.as_ptr(), arguments.as_ptr(), given.environment)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
     to_c(with_left(
         staying,
@@ -145,13 +146,13 @@ unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: 
     ))
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
     // SAFETY: as for this function; the C library's variable.
     unsafe { execve(path, arguments, environ) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
     to_c(with_left(
         staying,
@@ -165,13 +166,13 @@ unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment:
     ))
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Words) -> c_int {
     // SAFETY: as for this function; the C library's variable.
     unsafe { execvpe(file, arguments, environ) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
     // SAFETY: as for this function.
     unsafe {
@@ -186,7 +187,7 @@ unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) ->
 }
 
 /// The C library has it since 2.34.
-#[unsafe(no_mangle)]
+#[interposed]
 pub(crate) unsafe extern "C" fn execveat(
     directory: c_int,
     path: *const c_char,
@@ -331,7 +332,7 @@ impl Child {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawn(
     number: *mut pid_t,
     path: *const c_char,
@@ -374,7 +375,7 @@ fn may_be_in_volume(file: *const c_char) -> bool {
     settings().is_some() && (name.contains(&b'/') || candidates(name).iter().any(is_ours))
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn posix_spawnp(
     number: *mut pid_t,
     file: *const c_char,

@@ -14,6 +14,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::thread::Builder;
 
+use super::data::check_open;
 use super::of_descriptor;
 
 of_descriptor! {
@@ -21,7 +22,14 @@ of_descriptor! {
     lockf | lockf64: (command: c_int, len: off_t) -> c_int = lock_section;
 }
 
+/// Of mandatory locks.
+const LOCK_MAND: c_int = 32;
+
 unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
+    if operation & LOCK_MAND != 0 {
+        // As the kernel, which knows these no more.
+        return Ok(());
+    }
     let whole = |wait| match operation & !libc::LOCK_NB {
         libc::LOCK_SH => Ok(FlockOperation::Shared { wait }),
         libc::LOCK_EX => Ok(FlockOperation::Exclusive { wait }),
@@ -29,6 +37,7 @@ unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
         _ => Err(Errno::INVAL),
     };
     let (at_once, wanted) = (whole(false)?, whole(true)?);
+    check_open(open)?;
     let take = || open.file.flock(at_once);
     match operation & (libc::LOCK_NB | libc::LOCK_UN) {
         0 => wait_for(open, take, |end| open.file.flock_until(wanted, end)),
@@ -231,12 +240,19 @@ fn range(open: &Open, whence: c_int, start: off_t, len: off_t) -> Answer<(u64, u
         _ => return Err(Errno::INVAL),
     };
     let start = base.checked_add(start).ok_or(Errno::OVERFLOW)?;
-    let (first, len) = match len {
-        0.. => (start, len),
-        before => (start.checked_add(before).ok_or(Errno::INVAL)?, -before),
-    };
-    let first = u64::try_from(first).map_err(|_| Errno::INVAL)?;
-    Ok((first, len as u64))
+    let start = u64::try_from(start).map_err(|_| Errno::INVAL)?;
+    match len {
+        0 => Ok((start, 0)),
+        1.. => match start.checked_add(len as u64 - 1) {
+            Some(last) if i64::try_from(last).is_ok() => Ok((start, len as u64)),
+            _ => Err(Errno::OVERFLOW),
+        },
+        before => {
+            let len = before.unsigned_abs();
+            let first = start.checked_sub(len).ok_or(Errno::INVAL)?;
+            Ok((first, len))
+        }
+    }
 }
 
 /// fcntl's commands for locks.
@@ -254,7 +270,11 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
         libc::F_UNLCK => None,
         _ => return Err(Errno::INVAL),
     };
+    let of_process = owner == LockOwner::Descriptor && lock.l_pid != 0;
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        if of_process {
+            return Err(Errno::INVAL);
+        }
         let wanted = RangeLock::new(owner, mode.ok_or(Errno::INVAL)?, first, len);
         match open.file.test_lock(&wanted).map_err(errno)? {
             None => lock.l_type = libc::F_UNLCK as c_short,
@@ -275,6 +295,9 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
         return Ok(0);
     }
     let Some(mode) = mode else {
+        if of_process {
+            return Err(Errno::INVAL);
+        }
         open.file.unlock_range(owner, first, len).map_err(errno)?;
         return Ok(0);
     };
@@ -284,6 +307,9 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
     };
     if !allowed {
         return Err(Errno::BADF);
+    }
+    if of_process {
+        return Err(Errno::INVAL);
     }
     open.is_locked.store(true, Ordering::Relaxed);
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
@@ -296,6 +322,10 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
 }
 
 unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
+    if !(libc::F_ULOCK..=libc::F_TEST).contains(&command) {
+        return Err(Errno::INVAL);
+    }
+    check_open(open)?;
     let (first, len) = range(open, libc::SEEK_CUR, 0, len)?;
     let wanted = RangeLock::new(process(), LockMode::Exclusive, first, len);
     match command {

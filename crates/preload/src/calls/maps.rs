@@ -18,6 +18,7 @@ use crate::real::real;
 use crate::renewed::Renewed;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
+use adit_interposed::interposed;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::HashMap;
 use std::fs::File;
@@ -36,6 +37,8 @@ struct Shared {
     /// Holds it.
     open: Arc<Open>,
     mappings: usize,
+    /// The volume had no room for its stores. It stays without mappings until there is some.
+    is_unflushed: bool,
 }
 
 struct Mapping {
@@ -121,6 +124,7 @@ impl Shared {
                 memory,
                 open,
                 mappings: 0,
+                is_unflushed: false,
             }),
             Err(errno) => {
                 let _ = open.file.unmap();
@@ -158,7 +162,7 @@ pub(crate) fn flush_all() {
 
 macro_rules! mmap {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(
             address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
             offset: off_t,
@@ -185,9 +189,74 @@ fn map(
     flags: c_int,
     offset: off_t,
 ) -> Answer<*mut c_void> {
-    let at = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
-    if len == 0 || !at.is_multiple_of(PAGE) || at.checked_add(len as u64).is_none() {
+    let at = check_map(open, len, protection, flags, offset)?;
+    match flags & libc::MAP_TYPE {
+        libc::MAP_PRIVATE => copy(open, address, len, protection, flags, at),
+        _ => share(open, address, len, protection, flags, at),
+    }
+}
+
+/// The kernel's checks in its order. The offset.
+fn check_map(
+    open: &Open,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    offset: off_t,
+) -> Answer<u64> {
+    /// Flags that `MAP_SHARED_VALIDATE` knows, beside the type.
+    const KNOWN: c_int = libc::MAP_FIXED
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_DENYWRITE
+        | libc::MAP_EXECUTABLE
+        | libc::MAP_GROWSDOWN
+        | libc::MAP_LOCKED
+        | libc::MAP_NORESERVE
+        | libc::MAP_POPULATE
+        | libc::MAP_NONBLOCK
+        | libc::MAP_STACK
+        | libc::MAP_HUGETLB
+        | MAP_OF_MACHINE
+        | libc::MAP_HUGE_2MB
+        | libc::MAP_HUGE_1GB;
+    const MAP_OF_MACHINE: c_int = if cfg!(target_arch = "x86_64") {
+        0xc0
+    } else {
+        0
+    };
+    if !(offset as u64).is_multiple_of(PAGE) {
         return Err(Errno::INVAL);
+    }
+    super::data::check_open(open)?;
+    if len == 0 {
+        return Err(Errno::INVAL);
+    }
+    let end = offset.checked_add_unsigned(len as u64);
+    let Some(at) = end.and_then(|_| u64::try_from(offset).ok()) else {
+        // So long a one has no room anywhere.
+        return Err(if len > isize::MAX as usize / 2 {
+            Errno::NOMEM
+        } else {
+            Errno::OVERFLOW
+        });
+    };
+    if len > ADDRESS_SPACE {
+        return Err(Errno::NOMEM);
+    }
+    let writes = protection & libc::PROT_WRITE != 0;
+    let of_files = match open.kind {
+        FileKind::File => libc::MAP_SYNC,
+        _ => 0,
+    };
+    match flags & libc::MAP_TYPE {
+        libc::MAP_SHARED_VALIDATE if flags & !(libc::MAP_TYPE | KNOWN | of_files) != 0 => {
+            return Err(Errno::OPNOTSUPP);
+        }
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE if writes && !open.is_writable() => {
+            return Err(Errno::ACCESS);
+        }
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE | libc::MAP_PRIVATE => {}
+        _ => return Err(Errno::INVAL),
     }
     if !open.is_readable() {
         return Err(Errno::ACCESS);
@@ -195,12 +264,14 @@ fn map(
     if open.kind != FileKind::File {
         return Err(Errno::NODEV);
     }
-    match flags & libc::MAP_TYPE {
-        libc::MAP_PRIVATE => copy(open, address, len, protection, flags, at),
-        _ if protection & libc::PROT_WRITE != 0 && !open.is_writable() => Err(Errno::ACCESS),
-        _ => share(open, address, len, protection, flags, at),
+    match flags & libc::MAP_SYNC {
+        0 => Ok(at),
+        _ => Err(Errno::OPNOTSUPP),
     }
 }
+
+/// No process has more.
+const ADDRESS_SPACE: usize = 1 << 56;
 
 fn share(
     open: &Arc<Open>,
@@ -293,17 +364,17 @@ fn copy(
 }
 
 /// Files whose mappings lie in a range of memory.
-fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<&Shared> {
+fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<Key> {
     let end = address.saturating_add(len);
     let inside = maps.mappings.iter();
     let inside = inside.filter(|map| map.address < end && address < map.address + map.len);
     let mut files: Vec<Key> = inside.map(|map| map.of).collect();
     files.sort_unstable_by_key(|(file, writable)| (file.slot, file.generation, *writable));
     files.dedup();
-    files.iter().filter_map(|of| maps.shared.get(of)).collect()
+    files
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
     let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
     if done != 0 || !is_ours(address, len) {
@@ -321,10 +392,12 @@ fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
         0 => shared.flush(),
         _ => shared.open.file.sync_data().map_err(errno),
     };
-    files_in(maps, address, len).into_iter().try_for_each(sync)
+    let files = files_in(maps, address, len);
+    let mut shared = files.iter().filter_map(|of| maps.shared.get(of));
+    shared.try_for_each(sync)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     if is_ours(address, len) {
         let forgotten = inside::call(|| match lock().as_mut() {
@@ -338,18 +411,35 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
     real!(munmap(address => *mut c_void, len => size_t) -> c_int)
 }
 
-/// Flushes the range that the caller unmaps.
+/// Flushes the range that the caller unmaps. On a full volume its file's memory stays: munmap never
+/// has ENOSPC on Linux, and programs don't look.
 fn forget(maps: &mut Maps, address: usize, len: usize) -> Answer<()> {
-    for shared in files_in(maps, address, len) {
+    release(maps);
+    for of in files_in(maps, address, len) {
+        let Some(shared) = maps.shared.get_mut(&of) else {
+            continue;
+        };
         match shared.flush() {
             // A file that is lost: nobody can keep its memory.
-            Ok(()) | Err(Errno::BADF) => {}
+            Ok(()) | Err(Errno::BADF) => shared.is_unflushed = false,
+            Err(Errno::NOSPC) => shared.is_unflushed = true,
             Err(errno) => return Err(errno),
         }
     }
     cut(maps, address, len.next_multiple_of(PAGE as usize));
     publish(&maps.mappings);
     Ok(())
+}
+
+/// Lets go of the memory that had to stay, if the volume has room now.
+fn release(maps: &mut Maps) {
+    maps.shared.retain(|_, shared| {
+        let stays = shared.mappings > 0 || shared.flush() == Err(Errno::NOSPC);
+        if !stays {
+            let _ = shared.open.file.unmap();
+        }
+        stays
+    });
 }
 
 /// Takes a range of addresses from the mappings.
@@ -386,7 +476,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
         }
         if let Some(of) = shared.get_mut(&mapping.of) {
             of.mappings -= 1;
-            if of.mappings == 0 {
+            if of.mappings == 0 && !of.is_unflushed {
                 // Flushed before.
                 let _ = of.open.file.unmap();
                 shared.remove(&mapping.of);
@@ -398,7 +488,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
 
 /// `MADV_REMOVE` is refused, as by file systems that can't punch holes: the kernel would free pages
 /// of the memory, and the file would keep their bytes.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::MADV_REMOVE && is_ours(address, len) {
         crate::answer::set_errno(Errno::OPNOTSUPP);
@@ -410,7 +500,7 @@ unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -
 }
 
 /// A shared mapping isn't moved: the program takes a new one.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn mremap(
     address: *mut c_void,
     old_len: size_t,

@@ -54,7 +54,7 @@ macro_rules! of_descriptor {
         $($($crate::calls::of_descriptor!(@ $name $arguments $result, $ours);)+)*
     };
     (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
-        #[unsafe(no_mangle)]
+        #[adit_interposed::interposed]
         pub(crate) unsafe extern "C-unwind" fn $name(fd: libc::c_int $(, $argument: $type)*) -> $result {
             match $crate::descriptors::get(fd) {
                 Some(open) => {
@@ -105,7 +105,7 @@ macro_rules! of_path {
         $($($crate::calls::of_path!(@ $name $arguments $result, $ours, []);)+)*
     };
     (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
-        #[unsafe(no_mangle)]
+        #[adit_interposed::interposed]
         pub(crate) unsafe extern "C" fn $name(path: *const libc::c_char $(, $argument: $type)*) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
             match unsafe { $crate::path::find(libc::AT_FDCWD, path) } {
@@ -135,7 +135,7 @@ macro_rules! of_path_at {
         $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, []);)+)*
     };
     (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
-        #[unsafe(no_mangle)]
+        #[adit_interposed::interposed]
         pub(crate) unsafe extern "C" fn $name(
             directory: libc::c_int, path: *const libc::c_char $(, $argument: $type)*
         ) -> $result {

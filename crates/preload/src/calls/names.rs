@@ -1,8 +1,7 @@
 //! Names: rename, link, unlink, symbolic links, directories, nodes.
 
-use crate::answer::{Answer, ToC, set_errno};
+use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::calls::open::masked;
-use crate::descriptors;
 use crate::path::{self, Place, Spot};
 use crate::real::{real, text};
 use crate::volume::volume;
@@ -12,7 +11,9 @@ use adit::calls::{
 };
 use adit::{Errno, FileKind};
 use adit_fs::{At, Follow, RenameFlags};
+use adit_interposed::interposed;
 use libc::{c_char, c_int, c_uint, dev_t, mode_t, size_t, ssize_t};
+use std::ffi::CString;
 
 use super::{of_path, of_path_at};
 
@@ -80,6 +81,7 @@ unsafe fn make_node(spot: &Spot, mode: mode_t, device: dev_t) -> Answer<()> {
         libc::S_IFSOCK => FileKind::Socket,
         libc::S_IFCHR => FileKind::CharDevice,
         libc::S_IFBLK => FileKind::BlockDevice,
+        libc::S_IFDIR => return Err(Errno::PERM),
         _ => return Err(Errno::INVAL),
     };
     node(spot, kind, mode, device)
@@ -96,6 +98,9 @@ fn node(spot: &Spot, kind: FileKind, mode: mode_t, device: dev_t) -> Answer<()> 
 }
 
 unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
+    if size < 0 {
+        return Err(Errno::INVAL);
+    }
     let open = super::open::open_at(spot.at(), &spot.shown, libc::O_WRONLY, 0)?;
     // SAFETY: only numbers.
     unsafe { super::data::resize(&open, size) }
@@ -105,37 +110,56 @@ pub(crate) fn target(at: At<'_>) -> Answer<Vec<u8>> {
     volume()?.call(ReadLink { place: at.into() })
 }
 
-/// The text of a link, as much of it as there is room for.
-unsafe fn give_link(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer {
-    if room == 0 {
+/// As much of a link as there is room for.
+unsafe fn give_link(target: &[u8], buffer: *mut c_char, room: size_t) -> Answer {
+    // The kernel takes it for an int.
+    if room as c_int <= 0 {
         return Err(Errno::INVAL);
     }
-    let count = text.len().min(room);
+    let count = target.len().min(room);
     // SAFETY: the program's buffer has that room, it says.
-    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), count) };
+    unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), buffer.cast(), count) };
     Ok(count as i64)
 }
 
+/// The text of a link; `is_named`: not the one behind a descriptor alone.
+fn link_text(spot: &Spot, is_named: bool) -> Answer<Vec<u8>> {
+    match is_named {
+        true if spot.is_descriptor => Ok(super::working::without_ups(&spot.shown)),
+        true => target(spot.at()),
+        false => target(spot.at()).map_err(|error| match error {
+            Errno::INVAL => Errno::NOENT,
+            error => error,
+        }),
+    }
+}
+
+/// Without a path and with `AT_EMPTY_PATH`: the link behind the descriptor (`O_PATH`,
+/// `O_NOFOLLOW`).
 unsafe fn read_link(
-    directory: c_int,
-    path: *const c_char,
+    (directory, path): Given,
+    flags: c_int,
     (buffer, room): (*mut c_char, size_t),
     host: impl FnOnce(*const c_char) -> ssize_t,
 ) -> ssize_t {
+    if path.is_null() {
+        return host(path);
+    }
     // SAFETY: the program vouches for its arguments, as to the C library.
-    if let Some(shown) = program::copy::executed_at(unsafe { text(path) }) {
+    let text = unsafe { text(path) };
+    if let Some(shown) = program::copy::executed_at(text) {
         // SAFETY: as above.
         return unsafe { give_link(shown, buffer, room) }.to_c() as ssize_t;
     }
     // SAFETY: as above.
-    match unsafe { path::find(directory, path) } {
+    match unsafe { path::find_named(directory, path, flags) }.place() {
         Place::Host(of_host) => host(of_host.pointer(path)),
         Place::Volume(spot) => {
             let given = inside::call(|| {
-                let target = match spot.is_descriptor {
-                    true => super::working::without_ups(&spot.shown),
-                    false => target(spot.at())?,
-                };
+                if room as c_int <= 0 {
+                    return Err(Errno::INVAL);
+                }
+                let target = link_text(&spot, !text.is_empty())?;
                 // SAFETY: as above.
                 unsafe { give_link(&target, buffer, room) }
             });
@@ -144,7 +168,7 @@ unsafe fn read_link(
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn readlink(path: *const c_char, buffer: *mut c_char, room: size_t) -> ssize_t {
     let host = |path| {
         real!(readlink(
@@ -152,10 +176,10 @@ unsafe extern "C" fn readlink(path: *const c_char, buffer: *mut c_char, room: si
         ) -> ssize_t)
     };
     // SAFETY: as for this function.
-    unsafe { read_link(libc::AT_FDCWD, path, (buffer, room), host) }
+    unsafe { read_link((libc::AT_FDCWD, path), 0, (buffer, room), host) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn readlinkat(
     directory: c_int,
     path: *const c_char,
@@ -167,11 +191,12 @@ unsafe extern "C" fn readlinkat(
             directory => c_int, path => *const c_char, buffer => *mut c_char, room => size_t
         ) -> ssize_t)
     };
+    let flags = libc::AT_EMPTY_PATH;
     // SAFETY: as for this function.
-    unsafe { read_link(directory, path, (buffer, room), host) }
+    unsafe { read_link((directory, path), flags, (buffer, room), host) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __readlink_chk(
     path: *const c_char,
     buffer: *mut c_char,
@@ -185,7 +210,7 @@ unsafe extern "C" fn __readlink_chk(
     unsafe { readlink(path, buffer, room) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __readlinkat_chk(
     directory: c_int,
     path: *const c_char,
@@ -202,29 +227,158 @@ unsafe extern "C" fn __readlinkat_chk(
 
 // ------------------------------------------------------------------------ two paths
 
+/// A path as a call gives it.
+type Given = (c_int, *const c_char);
+
+/// Of two files of which one is the volume's.
+#[derive(Clone, Copy)]
+enum Across {
+    Rename,
+    /// The flags of `linkat`.
+    Link(c_int),
+}
+
+/// The error of a call that has one path in the volume and one of the host's: EXDEV, unless the
+/// kernel finds another one first. A rename looks at the directories, a link at the files.
+unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Errno {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let found = unsafe {
+        match kind {
+            Across::Rename => {
+                check_directory(from.0, from.1).and_then(|()| check_directory(to.0, to.1))
+            }
+            Across::Link(flags) => check_file(from.0, from.1, flags)
+                .and_then(|()| check_directory(to.0, to.1))
+                .and_then(|()| check_new(to.0, to.1)),
+        }
+    };
+    found.err().unwrap_or(Errno::XDEV)
+}
+
+/// Is the file there? The flags are those of `linkat`.
+unsafe fn check_file(place: &Place, given: Given, flags: c_int) -> Answer<()> {
+    match place {
+        Place::Volume(spot) => crate::inside::call(|| {
+            let found = volume()?.stat_at(spot.at(), follow(flags));
+            found.map(drop).map_err(errno)
+        }),
+        Place::Host(host) => check_host(given.0, host.pointer(given.1), flags),
+    }
+}
+
+/// May a file be made there? With a slash behind it the name must be one that is taken.
+unsafe fn check_new(place: &Place, given: Given) -> Answer<()> {
+    let (found, has_slash) = match place {
+        Place::Volume(spot) => {
+            let name = Place::Volume(spot.without_slashes());
+            // SAFETY: it names nothing of the program's.
+            (
+                unsafe { check_file(&name, given, 0) },
+                spot.ends_with_slash(),
+            )
+        }
+        Place::Host(host) => {
+            // SAFETY: NULL or a C string, says the program.
+            let path = unsafe { text(host.pointer(given.1)) };
+            let end = path.iter().rposition(|byte| *byte != b'/');
+            let name = &path[..end.map_or(path.len(), |end| end + 1)];
+            let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+            (check_host(given.0, name.as_ptr(), 0), path.ends_with(b"/"))
+        }
+    };
+    match found {
+        Ok(()) => Err(Errno::EXIST),
+        Err(Errno::NOENT) if !has_slash => Ok(()),
+        failed => failed,
+    }
+}
+
+fn follow(flags: c_int) -> Follow {
+    match flags & libc::AT_SYMLINK_FOLLOW {
+        0 => Follow::No,
+        _ => Follow::Yes,
+    }
+}
+
+/// Is the directory there in which it is, or is to be?
+unsafe fn check_directory(place: &Place, given: Given) -> Answer<()> {
+    let host = match place {
+        Place::Volume(spot) => return crate::inside::call(|| spot.check_parent()),
+        Place::Host(host) => host.pointer(given.1),
+    };
+    // SAFETY: NULL or a C string, says the program.
+    let path = unsafe { text(host) };
+    if path.is_empty() || path.len() >= libc::PATH_MAX as usize {
+        return check_host(given.0, host, 0);
+    }
+    let end = path.iter().rposition(|byte| *byte != b'/');
+    let slash = path[..end.unwrap_or(0)]
+        .iter()
+        .rposition(|byte| *byte == b'/');
+    let above = match slash {
+        Some(slash) => &path[..=slash],
+        None => b"./",
+    };
+    let above = CString::new(above).map_err(|_| Errno::INVAL)?;
+    check_host(given.0, above.as_ptr(), libc::AT_SYMLINK_FOLLOW)
+}
+
+fn check_host(directory: c_int, path: *const c_char, flags: c_int) -> Answer<()> {
+    let flags = flags & libc::AT_EMPTY_PATH
+        | match follow(flags) {
+            Follow::Yes => 0,
+            Follow::No => libc::AT_SYMLINK_NOFOLLOW,
+        };
+    // SAFETY: all zeroes are a value.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    let done = real!(fstatat(
+        directory => c_int, path => *const c_char, &raw mut found => *mut libc::stat,
+        flags => c_int
+    ) -> c_int);
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(Errno::last())
+    }
+}
+
 /// Both in the volume: `ours`. Both of the host: `host`. Else EXDEV.
 unsafe fn of_two(
-    (from_directory, from): (c_int, *const c_char),
-    (to_directory, to): (c_int, *const c_char),
+    kind: Across,
+    from: Given,
+    to: Given,
     ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
     host: impl FnOnce(*const c_char, *const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
-    let places = unsafe {
-        (
-            path::find(from_directory, from),
-            path::find(to_directory, to),
-        )
-    };
-    match places {
+    unsafe {
+        let place = path::find(from.0, from.1);
+        of_two_found(kind, (place, from), to, ours, host)
+    }
+}
+
+/// The same, where the first path was looked at.
+unsafe fn of_two_found(
+    kind: Across,
+    (from_place, (from_directory, from)): (Place, Given),
+    (to_directory, to): Given,
+    ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
+    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let to_place = unsafe { path::find(to_directory, to) };
+    match (from_place, to_place) {
         (Place::Volume(from), Place::Volume(to)) => {
             crate::inside::call(|| ours(&from, &to)).to_c() as c_int
         }
         (Place::Host(from_host), Place::Host(to_host)) => {
             host(from_host.pointer(from), to_host.pointer(to))
         }
-        _ => {
-            set_errno(Errno::XDEV);
+        (from_place, to_place) => {
+            let from = (&from_place, (from_directory, from));
+            let to = (&to_place, (to_directory, to));
+            // SAFETY: as above.
+            set_errno(unsafe { across(kind, from, to) });
             -1
         }
     }
@@ -241,12 +395,13 @@ fn move_name(from: &Spot, to: &Spot, flags: c_uint) -> Answer<()> {
 
 const HERE: c_int = libc::AT_FDCWD;
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     let host = |from, to| real!(rename(from => *const c_char, to => *const c_char) -> c_int);
     // SAFETY: the program vouches for its arguments, as to the C library.
     unsafe {
         of_two(
+            Across::Rename,
             (HERE, from),
             (HERE, to),
             |from, to| move_name(from, to, 0),
@@ -255,7 +410,7 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn renameat(
     from_directory: c_int,
     from: *const c_char,
@@ -269,10 +424,18 @@ unsafe extern "C" fn renameat(
     };
     let ours = |from: &Spot, to: &Spot| move_name(from, to, 0);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { of_two((from_directory, from), (to_directory, to), ours, host) }
+    unsafe {
+        of_two(
+            Across::Rename,
+            (from_directory, from),
+            (to_directory, to),
+            ours,
+            host,
+        )
+    }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn renameat2(
     from_directory: c_int,
     from: *const c_char,
@@ -287,8 +450,21 @@ unsafe extern "C" fn renameat2(
         ) -> c_int)
     };
     let ours = |from: &Spot, to: &Spot| move_name(from, to, flags);
+    const KNOWN: c_uint = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    if flags & !KNOWN != 0 {
+        // The kernel says so.
+        return host(from, to);
+    }
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { of_two((from_directory, from), (to_directory, to), ours, host) }
+    unsafe {
+        of_two(
+            Across::Rename,
+            (from_directory, from),
+            (to_directory, to),
+            ours,
+            host,
+        )
+    }
 }
 
 fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
@@ -300,15 +476,15 @@ fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
     volume()?.call(call).map(drop)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     let host = |from, to| real!(link(from => *const c_char, to => *const c_char) -> c_int);
     let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, Follow::No);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { of_two((HERE, from), (HERE, to), ours, host) }
+    unsafe { of_two(Across::Link(0), (HERE, from), (HERE, to), ours, host) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn linkat(
     from_directory: c_int,
     from: *const c_char,
@@ -316,31 +492,23 @@ unsafe extern "C" fn linkat(
     to: *const c_char,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    let by_number = flags & libc::AT_EMPTY_PATH != 0 && unsafe { text(from) }.is_empty();
-    if by_number && let Some(open) = descriptors::get(from_directory) {
-        // SAFETY: as above.
-        let Place::Volume(spot) = (unsafe { path::find(to_directory, to) }) else {
-            set_errno(Errno::XDEV);
-            return -1;
-        };
-        let existing = At::inode(crate::identity::credentials(), open.id());
-        let added = crate::inside::call(|| add_name(existing, &spot, Follow::No));
-        return added.to_c() as c_int;
-    }
     let host = |from, to| {
         real!(linkat(
             from_directory => c_int, from => *const c_char, to_directory => c_int,
             to => *const c_char, flags => c_int
         ) -> c_int)
     };
-    let follow = match flags & libc::AT_SYMLINK_FOLLOW {
-        0 => Follow::No,
-        _ => Follow::Yes,
-    };
-    let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, follow);
-    // SAFETY: as above.
-    unsafe { of_two((from_directory, from), (to_directory, to), ours, host) }
+    if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        // The kernel says so.
+        return host(from, to);
+    }
+    let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, follow(flags));
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe {
+        let from_place = path::find_named(from_directory, from, flags).place();
+        let (from, to) = ((from_directory, from), (to_directory, to));
+        of_two_found(Across::Link(flags), (from_place, from), to, ours, host)
+    }
 }
 
 fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
@@ -348,14 +516,18 @@ fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
     volume()?.call(MakeSymlink { target, place }).map(drop)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(HERE, path) } {
-        Place::Volume(spot) => {
+        // SAFETY: as above.
+        Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
             // SAFETY: as above.
             let target = unsafe { text(target) };
             crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
+        }
+        Place::Volume(_) => {
+            real!(symlink(target => *const c_char, path => *const c_char) -> c_int)
         }
         Place::Host(host) => {
             real!(symlink(target => *const c_char, host.pointer(path) => *const c_char) -> c_int)
@@ -363,7 +535,7 @@ unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_in
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn symlinkat(
     target: *const c_char,
     directory: c_int,
@@ -371,11 +543,15 @@ unsafe extern "C" fn symlinkat(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => {
+        // SAFETY: as above.
+        Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
             // SAFETY: as above.
             let target = unsafe { text(target) };
             crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
         }
+        Place::Volume(_) => real!(symlinkat(
+            target => *const c_char, directory => c_int, path => *const c_char
+        ) -> c_int),
         Place::Host(host) => real!(symlinkat(
             target => *const c_char, directory => c_int, host.pointer(path) => *const c_char
         ) -> c_int),

@@ -2,7 +2,7 @@
 //!
 //! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
 
-use crate::answer::{Answer, ToC, errno, set_errno};
+use crate::answer::{Answer, ToC, Truth, errno, pointer, set_errno};
 use crate::calls::of_program;
 use crate::descriptors::{self, Open};
 use crate::message::say_once;
@@ -11,7 +11,8 @@ use crate::{inside, own, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
 use adit_base::numbers::ProgramCall;
-use libc::{c_int, c_long, c_uint, c_ulong};
+use adit_interposed::interposed;
+use libc::{c_char, c_int, c_long, c_uint, c_ulong, size_t};
 
 /// Is it the process that the table belongs to? Not after vfork, in the child.
 pub(crate) fn is_ours() -> bool {
@@ -26,7 +27,7 @@ fn is_the_volumes(fd: c_int) -> bool {
     is_own || fork::is_registered(fd) && is_open()
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     let is_of_volume = descriptors::get(fd).is_some();
     if is_of_volume {
@@ -95,12 +96,12 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if from > last { 0 } else { close(from, last) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     close_numbers(first, last, flags)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn closefrom(first: c_int) {
     close_numbers(first.max(0) as c_uint, c_uint::MAX, 0);
 }
@@ -128,7 +129,7 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     new
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     duplicated(fd, || real!(dup(fd => c_int) -> c_int))
 }
@@ -167,20 +168,23 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
             descriptors::put(new, after.clone())?;
         }
         let done = of_program!(duplicate());
+        let done = if done < 0 {
+            Err(Errno::last())
+        } else {
+            Ok(done)
+        };
         match after {
             // The number keeps what it had.
-            Some(_) if done < 0 => descriptors::put(new, before)?,
-            Some(_) => {}
-            None if done < 0 => {}
-            None => descriptors::take_this(new, &before),
+            Some(_) if done.is_err() => descriptors::put(new, before)?,
+            None if done.is_ok() => descriptors::take_this(new, &before),
+            _ => {}
         }
-        Ok(done)
+        done
     });
-    // The errno of a failed dup is set.
     replaced.to_c() as c_int
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     replaced(
         old,
@@ -189,7 +193,7 @@ unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     )
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
     replaced(
         old,
@@ -198,7 +202,7 @@ unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
     )
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     let duplicate = || real!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
     replaced(old, new, duplicate)
@@ -206,7 +210,7 @@ unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 
 macro_rules! fcntl {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
             let hand_on = || real!($name(fd => c_int, command => c_int, argument => c_long) -> c_int);
             match descriptors::get(fd) {
@@ -226,6 +230,26 @@ macro_rules! fcntl {
 }
 fcntl!(fcntl fcntl64 __fcntl);
 
+const F_GET_RW_HINT: c_int = 1024 + 11;
+const F_SET_RW_HINT: c_int = 1024 + 12;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+const F_GETOWNER_UIDS: c_int = 17;
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+
+/// Commands that have an address as their argument.
+fn at_address<T>(argument: c_long, of: impl FnOnce(&mut T)) -> c_int {
+    // SAFETY: NULL or such an address, says the program.
+    match unsafe { (argument as *mut T).as_mut() } {
+        Some(value) => {
+            of(value);
+            0
+        }
+        None => Answer::<c_int>::Err(Errno::FAULT).to_c() as c_int,
+    }
+}
+
 unsafe fn control(
     fd: c_int,
     open: &Open,
@@ -233,8 +257,13 @@ unsafe fn control(
     argument: c_long,
     hand_on: impl FnOnce() -> c_int,
 ) -> c_int {
-    const F_GET_RW_HINT: c_int = 1024 + 11;
-    const F_SET_FILE_RW_HINT: c_int = 1024 + 14;
+    let of_path = matches!(
+        command,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_GETFD | libc::F_SETFD | libc::F_GETFL
+    );
+    if open.flags() & libc::O_PATH != 0 && !of_path {
+        return Answer::<c_int>::Err(Errno::BADF).to_c() as c_int;
+    }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, hand_on),
         libc::F_GETFD | libc::F_SETFD => hand_on(),
@@ -251,38 +280,134 @@ unsafe fn control(
                 || unsafe { super::locks::control(open, command, argument as *mut libc::flock) };
             inside::call(control).to_c() as c_int
         }
-        F_GET_RW_HINT..=F_SET_FILE_RW_HINT => 0,
+        F_GET_RW_HINT => at_address(argument, |hint: &mut u64| *hint = 0),
+        // No write is sped up by it.
+        F_SET_RW_HINT => at_address(argument, |_: &mut u64| ()),
+        // Nothing happens to a file that a signal would tell, and nobody has a lease on one.
+        libc::F_GETOWN | F_GETSIG | F_SETSIG | libc::F_SETOWN => 0,
+        F_GETOWN_EX => at_address(argument, |owner: &mut [c_int; 2]| *owner = [0; 2]),
+        F_GETOWNER_UIDS => at_address(argument, |users: &mut [u32; 2]| *users = [0; 2]),
+        F_SETOWN_EX => at_address(argument, |_: &mut [c_int; 2]| ()),
+        libc::F_GETLEASE => libc::F_UNLCK,
+        libc::F_SETPIPE_SZ | libc::F_GETPIPE_SZ => {
+            Answer::<c_int>::Err(Errno::BADF).to_c() as c_int
+        }
+        libc::F_ADD_SEALS if !open.is_writable() => {
+            Answer::<c_int>::Err(Errno::PERM).to_c() as c_int
+        }
         _ => Answer::<c_int>::Err(Errno::INVAL).to_c() as c_int,
     }
 }
 
-#[unsafe(no_mangle)]
+/// Of an int, at the end of the request's argument: the size of a block.
+const FIGETBSZ: c_ulong = 2;
+/// Of an off_t: the size of the file.
+const FIOQSIZE: c_ulong = 0x5460;
+
+#[interposed]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     let Some(open) = descriptors::get(fd) else {
         return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
     };
-    let answer = match request {
-        libc::FIOCLEX | libc::FIONCLEX => {
-            return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
-        }
-        libc::FIONREAD if open.kind == FileKind::File => {
-            inside::call(|| unread(&open)).map(|count| {
-                // SAFETY: the argument of this request is the address of an int.
-                unsafe { *(argument as *mut c_int) = count };
-            })
-        }
-        libc::FIONBIO => {
-            // SAFETY: as above.
-            let set = match unsafe { *(argument as *const c_int) } {
-                0 => open.flags() & !libc::O_NONBLOCK,
-                _ => open.flags() | libc::O_NONBLOCK,
-            };
-            open.set_flags(set)
-        }
-        _ if request as u32 == libc::FICLONE as u32 => Err(Errno::OPNOTSUPP),
-        _ => Err(Errno::NOTTY),
+    let close_on_exec = |flag: c_int| {
+        let set = real!(fcntl(fd => c_int, libc::F_SETFD => c_int, flag => c_int) -> c_int);
+        if set < 0 { Err(Errno::last()) } else { Ok(()) }
     };
+    let answer = super::data::check_open(&open).and_then(|()| match request {
+        libc::FIOCLEX => close_on_exec(libc::FD_CLOEXEC),
+        libc::FIONCLEX => close_on_exec(0),
+        _ if argument == 0 => match request {
+            libc::FIONREAD | libc::FIONBIO | libc::FIOASYNC | FIGETBSZ | FIOQSIZE => {
+                Err(Errno::FAULT)
+            }
+            _ => Err(Errno::NOTTY),
+        },
+        // SAFETY: the argument of these requests is an address that fits.
+        _ => unsafe { by_address(&open, request, argument) },
+    });
     answer.to_c() as c_int
+}
+
+/// Requests whose argument is an address.
+unsafe fn by_address(open: &Open, request: c_ulong, argument: c_long) -> Answer<()> {
+    let number = argument as *mut c_int;
+    // SAFETY: of this request the address of an int, and of FIOQSIZE that of an off_t.
+    unsafe {
+        match request {
+            libc::FIONREAD if open.kind == FileKind::File => {
+                *number = inside::call(|| unread(open))?;
+            }
+            FIGETBSZ => *number = BLOCK_BYTES,
+            FIOQSIZE => {
+                let len = inside::call(|| open.file.len().map_err(errno))?;
+                *(argument as *mut i64) = len as i64;
+            }
+            libc::FIONBIO => {
+                let set = match *number {
+                    0 => open.flags() & !libc::O_NONBLOCK,
+                    _ => open.flags() | libc::O_NONBLOCK,
+                };
+                open.set_flags(set)?;
+            }
+            // No signal tells of a file.
+            libc::FIOASYNC if (*number != 0) == (open.flags() & libc::O_ASYNC != 0) => {}
+            _ if request as u32 == libc::FICLONE as u32 => return Err(Errno::OPNOTSUPP),
+            _ => return Err(Errno::NOTTY),
+        }
+    }
+    Ok(())
+}
+
+/// As `st_blksize` tells it of small files.
+const BLOCK_BYTES: c_int = 4096;
+
+/// No file of the volume is a terminal.
+fn no_terminal(fd: c_int) -> Option<Errno> {
+    let open = descriptors::get(fd)?;
+    Some(super::data::check_open(&open).err().unwrap_or(Errno::NOTTY))
+}
+
+#[interposed]
+unsafe extern "C" fn isatty(fd: c_int) -> Truth {
+    match no_terminal(fd) {
+        Some(errno) => {
+            set_errno(errno);
+            Truth(0)
+        }
+        None => Truth(real!(isatty(fd => c_int) -> c_int)),
+    }
+}
+
+#[interposed]
+unsafe extern "C" fn tcgetattr(fd: c_int, settings: *mut libc::termios) -> c_int {
+    match no_terminal(fd) {
+        Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
+        None => real!(tcgetattr(fd => c_int, settings => *mut libc::termios) -> c_int),
+    }
+}
+
+#[interposed]
+unsafe extern "C" fn tcgetpgrp(fd: c_int) -> libc::pid_t {
+    match no_terminal(fd) {
+        Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
+        None => real!(tcgetpgrp(fd => c_int) -> libc::pid_t),
+    }
+}
+
+#[interposed]
+unsafe extern "C" fn ttyname(fd: c_int) -> *mut c_char {
+    match no_terminal(fd) {
+        Some(errno) => pointer(Err(errno)),
+        None => real!(ttyname(fd => c_int) -> *mut c_char),
+    }
+}
+
+#[interposed]
+unsafe extern "C" fn ttyname_r(fd: c_int, buffer: *mut c_char, room: size_t) -> c_int {
+    match no_terminal(fd) {
+        Some(errno) => errno.raw(),
+        None => real!(ttyname_r(fd => c_int, buffer => *mut c_char, room => size_t) -> c_int),
+    }
 }
 
 fn unread(open: &Open) -> Answer<c_int> {

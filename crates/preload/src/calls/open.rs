@@ -1,12 +1,13 @@
 //! open and its relatives; close is in `numbers`.
 
-use crate::answer::{Answer, ToC, errno};
+use crate::answer::{Answer, Name, ToC, errno};
 use crate::descriptors::{self, Open};
 use crate::path::Spot;
 use crate::volume::volume;
 use adit::calls::{MakeDirectory, Unlink};
 use adit::{Errno, FileKind};
 use adit_fs::{At, BlobId, OpenFlags};
+use adit_interposed::interposed;
 use libc::{c_char, c_int, mode_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,7 +47,7 @@ pub(crate) fn masked(mode: mode_t) -> u32 {
     mode & 0o7777 & !mask
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
     if is_ours() {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
@@ -75,6 +76,9 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
     {
         return Err(Errno::NXIO);
     }
+    if kind == FileKind::Directory && flags & libc::O_DIRECT != 0 {
+        return Err(Errno::INVAL);
+    }
     let shown = match kind {
         // Paths begin in it.
         FileKind::Directory => super::working::without_ups(shown),
@@ -85,9 +89,6 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
 
 /// A file without a name, in the directory of the place.
 fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
-    if flags & libc::O_ACCMODE == libc::O_RDONLY {
-        return Err(Errno::INVAL);
-    }
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let directory = open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0)?;
     let id: BlobId = directory.id();
@@ -108,8 +109,27 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
     }
 }
 
+/// The flags that count, as the kernel finds them: beside `O_PATH` three, and no impossible pair.
+pub(crate) fn checked(flags: c_int) -> Answer<c_int> {
+    const OF_PATH: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    const UNNAMED: c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    if flags & libc::O_PATH != 0 {
+        return Ok(flags & OF_PATH);
+    }
+    let is_unnamed = flags & UNNAMED != 0;
+    let wrong = match is_unnamed {
+        true => flags & (libc::O_DIRECTORY | libc::O_CREAT) != libc::O_DIRECTORY,
+        false => flags & libc::O_DIRECTORY != 0 && flags & libc::O_CREAT != 0,
+    };
+    let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
+    match wrong || is_unnamed && is_read_only {
+        true => Err(Errno::INVAL),
+        false => Ok(flags),
+    }
+}
+
 unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<c_int> {
-    let flags = spot.flags(flags);
+    let flags = spot.flags(checked(flags)?);
     descriptors::install(flags & libc::O_CLOEXEC != 0, || {
         match flags & libc::O_TMPFILE == libc::O_TMPFILE {
             true => unnamed(spot, flags, mode),
@@ -185,7 +205,7 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Optio
 
 macro_rules! temporary {
     ($($name:ident($($argument:ident),*) = $suffix:expr, $flags:expr;)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
@@ -207,7 +227,7 @@ temporary! {
     mkostemps64(suffix, flags) = suffix, flags;
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     let make = |spot: &Spot| {
         let volume = volume()?;
@@ -219,4 +239,78 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
         Some(made) => crate::answer::pointer(made.map(|_| template)),
         None => crate::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
     }
+}
+
+// ------------------------------------------------------------------------ mktemp, tempnam
+
+/// A free name in place of the template's six X. None: of the host.
+unsafe fn free_name(template: *mut c_char) -> Option<Answer<()>> {
+    let is_free = |spot: &Spot| match volume()?.stat_at(spot.at(), adit_fs::Follow::No) {
+        Ok(_) => Err(Errno::EXIST),
+        Err(error) if error.errno() == Errno::NOENT => Ok(()),
+        Err(error) => Err(errno(error)),
+    };
+    // SAFETY: as for this function.
+    unsafe { with_names(template, 0, is_free) }
+}
+
+/// A failure leaves an empty name.
+#[interposed]
+unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { free_name(template) } {
+        Some(Ok(())) => {}
+        Some(Err(errno)) => {
+            crate::answer::set_errno(errno);
+            // SAFETY: its first byte.
+            unsafe { *template = 0 };
+        }
+        None => _ = crate::real::real!(mktemp(template => *mut c_char) -> *mut c_char),
+    }
+    Name(template)
+}
+
+/// In the first of these that is a directory: `TMPDIR`, the one given, the host's /tmp.
+#[interposed]
+unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
+    let hand_on = || {
+        crate::real::real!(
+            tempnam(directory => *const c_char, prefix => *const c_char) -> *mut c_char
+        )
+    };
+    // SAFETY: C strings, or NULL; the C library's answer is one of them.
+    let chosen = unsafe {
+        let variable = libc::getenv(c"TMPDIR".as_ptr());
+        [variable.cast_const(), directory].into_iter().find(|name| {
+            let mut found: libc::stat = std::mem::zeroed();
+            let is_there = !name.is_null() && super::attributes::stat(*name, &mut found) == 0;
+            is_there && found.st_mode & libc::S_IFMT == libc::S_IFDIR
+        })
+    };
+    let Some(chosen) = chosen else {
+        return hand_on();
+    };
+    // SAFETY: as above.
+    let (directory, prefix) = unsafe { (crate::real::text(chosen), crate::real::text(prefix)) };
+    let prefix = match prefix {
+        [] => b"file",
+        given => &given[..given.len().min(5)],
+    };
+    let template = [directory, b"/", prefix, b"XXXXXX\0"].concat();
+    // SAFETY: a C string.
+    let copy = unsafe { libc::strdup(template.as_ptr().cast()) };
+    // SAFETY: as above.
+    match (!copy.is_null()).then(|| unsafe { free_name(copy) }) {
+        Some(Some(Ok(()))) => return copy,
+        Some(Some(Err(errno))) => crate::answer::set_errno(errno),
+        Some(None) => {
+            // SAFETY: made above.
+            unsafe { libc::free(copy.cast()) };
+            return hand_on();
+        }
+        None => crate::answer::set_errno(Errno::NOMEM),
+    }
+    // SAFETY: made above, or NULL.
+    unsafe { libc::free(copy.cast()) };
+    std::ptr::null_mut()
 }

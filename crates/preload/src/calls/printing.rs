@@ -5,6 +5,7 @@
 use crate::descriptors;
 use crate::inside;
 use crate::real::real;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, c_void};
 
 /// C's `va_list`, as it is passed: the address of a structure on both architectures.
@@ -47,7 +48,7 @@ fn print(fd: c_int, make: impl FnOnce(&mut *mut c_char) -> c_int) -> c_int {
     answer
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: Arguments) -> c_int {
     if descriptors::get(fd).is_none() {
         return real!(vdprintf(
@@ -58,7 +59,7 @@ unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: Argum
     print(fd, |text| unsafe { vasprintf(text, format, arguments) })
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __vdprintf_chk(
     fd: c_int,
     flag: c_int,

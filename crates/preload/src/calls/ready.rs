@@ -8,6 +8,7 @@ use crate::descriptors::{self, Open};
 use crate::inside;
 use crate::real::real;
 use adit::Errno;
+use adit_interposed::interposed;
 use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};
 
 /// As the kernel tells of a file.
@@ -58,7 +59,7 @@ unsafe fn poll_with(
 
 macro_rules! poll {
     ($($name:ident($($room:ident)?);)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C-unwind" fn $name(
             fds: *mut pollfd, count: c_ulong, timeout: c_int $(, $room: size_t)?
         ) -> c_int {
@@ -84,7 +85,7 @@ poll! {
 
 macro_rules! ppoll {
     ($($name:ident($($room:ident)?);)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C-unwind" fn $name(
             fds: *mut pollfd, count: c_ulong, timeout: *const timespec, mask: *const sigset_t
             $(, $room: size_t)?
@@ -182,7 +183,7 @@ unsafe fn select_with(
 
 macro_rules! select {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C-unwind" fn $name(
             end: c_int, read: Set, write: Set, except: Set, timeout: *mut timeval,
         ) -> c_int {
@@ -203,7 +204,7 @@ macro_rules! select {
 }
 select!(select __select);
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C-unwind" fn pselect(
     end: c_int,
     read: Set,
@@ -231,7 +232,7 @@ unsafe extern "C-unwind" fn pselect(
 }
 
 /// As the kernel's for files, which it can't watch.
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,

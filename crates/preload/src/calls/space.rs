@@ -1,11 +1,14 @@
 //! How much there is, and how much is left.
 
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
-use crate::path::Spot;
+use crate::answer::{Answer, ToC, errno};
+use crate::descriptors::{self, Open};
+use crate::inside;
+use crate::path::{self, Place, Spot};
+use crate::real::real;
 use crate::volume::volume;
-use adit::StatFs;
-use libc::{c_int, statfs as StatFsC, statvfs as StatVfsC};
+use adit::{FileKind, StatFs};
+use adit_interposed::interposed;
+use libc::{c_char, c_int, c_long, statfs as StatFsC, statvfs as StatVfsC};
 
 use super::{of_descriptor, of_path};
 
@@ -89,7 +92,50 @@ unsafe fn file_system_posix_open(_open: &Open, buffer: *mut StatVfsC) -> Answer<
     space().map(|space| fill_posix(&space, buffer))
 }
 
-#[unsafe(no_mangle)]
+// ------------------------------------------------------------------------ pathconf
+
+/// What the C library looks at a file for; None: it tells the rest without one.
+fn limit(name: c_int, kind: FileKind) -> Option<c_long> {
+    Some(match name {
+        libc::_PC_LINK_MAX => LINKS_MAX,
+        libc::_PC_NAME_MAX => NAME_BYTES_MAX,
+        libc::_PC_CHOWN_RESTRICTED | libc::_PC_2_SYMLINKS => 1,
+        libc::_PC_ASYNC_IO if kind == FileKind::File => 1,
+        libc::_PC_ASYNC_IO => -1,
+        libc::_PC_FILESIZEBITS => 64,
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => {
+            BLOCK_BYTES
+        }
+        _ => return None,
+    })
+}
+
+const LINKS_MAX: c_long = 65_000;
+const NAME_BYTES_MAX: c_long = 255;
+const BLOCK_BYTES: c_long = 4096;
+
+#[interposed]
+unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let found = match unsafe { path::find(libc::AT_FDCWD, path) } {
+        Place::Volume(spot) if limit(name, FileKind::File).is_some() => inside::call(|| {
+            let found = volume()?.stat_at(spot.at(), adit_fs::Follow::Yes);
+            let kind = found.map_err(errno)?.kind;
+            Ok(limit(name, kind).unwrap_or(-1))
+        }),
+        _ => return real!(pathconf(path => *const c_char, name => c_int) -> c_long),
+    };
+    found.to_c()
+}
+
+#[interposed]
+unsafe extern "C" fn fpathconf(fd: c_int, name: c_int) -> c_long {
+    let open = descriptors::get(fd);
+    let limit = open.and_then(|open| limit(name, open.kind));
+    limit.unwrap_or_else(|| real!(fpathconf(fd => c_int, name => c_int) -> c_long))
+}
+
+#[interposed]
 unsafe extern "C" fn sync() {
     if let Some(volume) = crate::volume::opened()
         && let Ok(Err(error)) = crate::inside::call(|| Ok(volume.sync()))

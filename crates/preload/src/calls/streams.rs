@@ -15,6 +15,7 @@ use crate::path::{self, HostPath, Place};
 use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
 use adit::Errno;
+use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -322,7 +323,7 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
 
 macro_rules! fopen {
     ($($name:ident $again:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { open_path(name, mode) }.unwrap_or_else(|host| of_program!(real!($name(
@@ -330,7 +331,7 @@ macro_rules! fopen {
             ) -> *mut FILE)))
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $again(
             name: *const c_char, mode: *const c_char, stream: *mut FILE,
         ) -> *mut FILE {
@@ -349,7 +350,7 @@ macro_rules! fopen {
 }
 fopen!(fopen freopen fopen64 freopen64);
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let Some(open) = descriptors::get(fd) else {
         return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
@@ -360,7 +361,8 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         let access = wanted & libc::O_ACCMODE;
         let reads = access != libc::O_WRONLY;
         let writes = access != libc::O_RDONLY;
-        if reads && !open.is_readable() || writes && !open.is_writable() {
+        let has = open.flags() & libc::O_ACCMODE;
+        if reads && has == libc::O_WRONLY || writes && has == libc::O_RDONLY {
             return Err(Errno::INVAL);
         }
         if wanted & !open.flags() & libc::O_APPEND != 0 {
@@ -376,7 +378,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 
 macro_rules! fileno {
     ($($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
             if let Some(known) = known(stream) {
                 return known.fd;

@@ -7,6 +7,7 @@ use crate::answer::set_errno;
 use crate::path::{self, Place};
 use crate::real::{real, text};
 use adit::Errno;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, stat};
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -70,7 +71,9 @@ impl Walk {
     fn absolute(&self, path: &[u8]) -> CString {
         let joined = match path.first() {
             Some(b'/') => path.to_vec(),
-            _ => [&self.working, &b"/"[..], path].concat(),
+            // The working directory stays.
+            _ if self.flags & CHANGE_DIRECTORY == 0 => path.to_vec(),
+            _ => path::squeezed(&[&self.working, &b"/"[..], path].concat()),
         };
         CString::new(joined).unwrap_or_default()
     }
@@ -130,7 +133,7 @@ impl Walk {
     /// A path, and what is below it.
     fn walk(&mut self, path: &[u8], level: c_int) -> Result<(), End> {
         // SAFETY: all zeroes are a value; the calls fill it. C strings.
-        let (at, failed, is_dangling) = unsafe {
+        let (at, failed, error, is_dangling) = unsafe {
             let mut at: stat = std::mem::zeroed();
             let name = self.absolute(path);
             let mut failed = match self.flags & PHYSICAL {
@@ -138,16 +141,19 @@ impl Walk {
                 _ => super::attributes::lstat(name.as_ptr(), &mut at),
             };
             let mut is_dangling = false;
-            if failed != 0 && self.flags & PHYSICAL == 0 {
+            let error = Errno::last();
+            let may_dangle = matches!(error, Errno::ACCESS | Errno::NOENT);
+            if failed != 0 && self.flags & PHYSICAL == 0 && may_dangle {
                 failed = super::attributes::lstat(name.as_ptr(), &mut at);
                 is_dangling = failed == 0 && at.st_mode & libc::S_IFMT == libc::S_IFLNK;
             }
-            (at, failed, is_dangling)
+            (at, failed, error, is_dangling)
         };
         if failed != 0 {
-            // The beginning must be there.
+            // The beginning must be there. Other errors end the walk.
             return match level {
                 0 => Err(End::Failed),
+                _ if !matches!(error, Errno::ACCESS | Errno::NOENT) => Err(End::Failed),
                 _ => self.visit(path, &at, kind::NO_STAT, level).map(drop),
             };
         }
@@ -243,7 +249,7 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
 
 macro_rules! walks {
     ($($plain:ident $at:ident)*) => {$(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             match unsafe { path::find(libc::AT_FDCWD, path) } {
@@ -255,7 +261,7 @@ macro_rules! walks {
             }
         }
 
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $at(
             path: *const c_char, visit: VisitAt, open: c_int, flags: c_int,
         ) -> c_int {

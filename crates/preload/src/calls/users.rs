@@ -13,6 +13,7 @@ use crate::message::say;
 use crate::{identity, inside, volume};
 use adit::{Errno, Moving};
 use adit_base::fork;
+use adit_interposed::interposed;
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
 
 use crate::real::real;
@@ -79,16 +80,18 @@ fn begin_move(users: Three, groups: Three) -> Answer<Option<Moving>> {
     if stays {
         return Ok(None);
     }
-    volume.begin_move(uid, gid).map_err(|error| {
-        say(format_args!(
-            "this process can't become user {uid}: {error}"
-        ));
-        match error.errno() {
+    volume
+        .begin_move(uid, gid)
+        .map_err(|error| match error.errno() {
             // It may not become that user: the kernel says so.
             Errno::PERM => Errno::PERM,
-            _ => Errno::AGAIN,
-        }
-    })
+            _ => {
+                say(format_args!(
+                    "this process can't become user {uid}: {error}"
+                ));
+                Errno::AGAIN
+            }
+        })
 }
 
 /// Does a call that may change ids, to these at most.
@@ -125,7 +128,7 @@ fn errno_now() -> Errno {
 /// `name(arguments) = ids after it`: functions that change the users, or the groups.
 macro_rules! setters {
     ($($kind:ident $name:ident($($argument:ident),*) |$now:ident, $is_root:ident| $after:expr;)*) => { $(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name($($argument: uid_t),*) -> c_int {
             let (users, groups) = (users(), groups());
             let $is_root = users[1] == 0;
@@ -158,7 +161,7 @@ setters! {
 /// Functions that change what no session depends on.
 macro_rules! others {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
-        #[unsafe(no_mangle)]
+        #[interposed]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let result = real!($name($($argument => $type),*) -> c_int);
             if !fork::is_in_vfork() {

@@ -8,13 +8,14 @@ use crate::real::{real, text};
 use crate::volume::{opened, settings, volume};
 use adit::{Errno, FileKind};
 use adit_fs::{Access, Follow};
+use adit_interposed::interposed;
 use libc::{c_char, c_int, size_t};
 use std::ffi::CString;
 
 /// As many symbolic links as the kernel follows.
 const LINKS_MAX: usize = 40;
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
@@ -57,7 +58,7 @@ fn go_to(spot: &Spot) -> Answer<()> {
     path::enter(directory, shown)
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
     match descriptors::get(fd) {
         Some(open) if !super::numbers::is_ours() => {
@@ -110,7 +111,7 @@ unsafe fn give(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer<*mut c_
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
     match path::working_directory().transpose() {
         Some(shown) => {
@@ -121,7 +122,7 @@ unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
     if room > size {
         std::process::abort();
@@ -130,7 +131,7 @@ unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_
     unsafe { getcwd(buffer, room) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
     match path::working_directory().transpose() {
         Some(shown) => {
@@ -242,7 +243,19 @@ fn resolved(shown: &[u8]) -> Answer<Resolved> {
     }
 }
 
-#[unsafe(no_mangle)]
+/// The C library looks at a name after the other, so its path may be longer than the kernel's: what
+/// is left of it without `.` and repeated slashes.
+unsafe fn shortened(name: *const c_char) -> Option<CString> {
+    // SAFETY: NULL or a C string, says the program.
+    let text = unsafe { crate::real::text(name) };
+    if text.len() < libc::PATH_MAX as usize {
+        return None;
+    }
+    let squeezed = path::squeezed(text);
+    CString::new(&squeezed[usize::from(text[0] != b'/')..]).ok()
+}
+
+#[interposed]
 unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut c_char {
     // SAFETY: the program vouches for its arguments, as to the C library.
     if let Some(shown) = copy::executed_at(unsafe { text(name) }) {
@@ -254,10 +267,18 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
         // SAFETY: as above.
         return pointer(unsafe { give(shown, buffer, room) });
     }
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find(libc::AT_FDCWD, name) } {
+    // SAFETY: as above.
+    let short = unsafe { shortened(name) };
+    let named = short.as_ref().map_or(name, |of| of.as_ptr());
+    // SAFETY: as above.
+    match unsafe { path::find(libc::AT_FDCWD, named) } {
         Place::Volume(spot) => {
-            let found = crate::inside::call(|| canonical(&spot.shown));
+            let found = crate::inside::call(|| {
+                // What is there, and whether a slash may be behind it.
+                let there = volume()?.stat_at(spot.at(), Follow::Yes);
+                there.map_err(errno)?;
+                canonical(&spot.shown)
+            });
             let room = match buffer.is_null() {
                 true => 0,
                 false => libc::PATH_MAX as usize,
@@ -271,7 +292,7 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
     }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn __realpath_chk(
     name: *const c_char,
     buffer: *mut c_char,
@@ -281,7 +302,7 @@ unsafe extern "C" fn __realpath_chk(
     unsafe { realpath(name, buffer) }
 }
 
-#[unsafe(no_mangle)]
+#[interposed]
 unsafe extern "C" fn canonicalize_file_name(name: *const c_char) -> *mut c_char {
     // SAFETY: as for this function.
     unsafe { realpath(name, std::ptr::null_mut()) }

@@ -55,6 +55,9 @@ unsafe fn value<'a>(value: *const c_void, len: size_t) -> Answer<&'a [u8]> {
 
 /// The name of an attribute that volumes have.
 unsafe fn text<'a>(name: *const c_char) -> Answer<&'a [u8]> {
+    if name.is_null() {
+        return Err(Errno::FAULT);
+    }
     // SAFETY: as for this function.
     let name = unsafe { real::text(name) };
     match name.starts_with(b"system.posix_acl_") {

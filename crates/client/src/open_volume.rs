@@ -310,7 +310,8 @@ impl OpenVolume {
     {
         match (&self.placement, open) {
             (Placement::Embedded(embedded), OpenedFile::Embedded(open)) => {
-                embedded.engine().run(move |fs| call.perform(fs, open))
+                let who = open.credentials();
+                embedded.engine().run(move |fs| call.perform(fs, open, who))
             }
             (Placement::Connected(connection), OpenedFile::Connected(remote)) => {
                 self.usable()?;

@@ -12,13 +12,14 @@
 
 use crate::answer::{Answer, errno};
 use crate::calls::{is_ours, of_program};
+use crate::identity::credentials;
 use crate::inside;
 use crate::own::Own;
 use crate::position::{self, Locked, Position};
 use crate::real::real;
 use crate::renewed::Renewed;
 use adit::{Errno, File, FileKind};
-use adit_fs::{BlobId, DirEntry};
+use adit_fs::{At, BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
 use std::cell::RefCell;
@@ -131,6 +132,15 @@ impl Open {
     #[inline]
     pub(crate) fn appends(&self) -> bool {
         self.flags() & libc::O_APPEND != 0
+    }
+
+    /// The inode, to be changed by this thread's user, which may not be the one that has opened it.
+    pub(crate) fn to_change(&self) -> Answer<At<'static>> {
+        match self.is_readable() || self.is_writable() {
+            true => Ok(At::inode(credentials(), self.id())),
+            // It is open for its path alone.
+            false => Err(Errno::BADF),
+        }
     }
 
     #[inline]

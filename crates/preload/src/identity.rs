@@ -14,9 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
+#[derive(Clone, Copy)]
+struct Known {
+    /// In which the thread read its ids.
+    epoch: u64,
+    effective: &'static Credentials,
+    real: &'static Credentials,
+}
+
 thread_local! {
-    /// The epoch in which the thread read its ids, and the user that they were.
-    static KNOWN: Cell<(u64, Option<&'static Credentials>)> = const { Cell::new((0, None)) };
+    static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
 }
 
 /// Threads may have other ids from here on, or the process another session.
@@ -27,38 +34,62 @@ pub(crate) fn changed() {
 /// On whose behalf this thread makes, opens and changes files.
 #[inline]
 pub(crate) fn credentials() -> &'static Credentials {
+    known().effective
+}
+
+/// On whose behalf `access` asks: the real user.
+pub(crate) fn real_credentials() -> &'static Credentials {
+    known().real
+}
+
+#[inline]
+fn known() -> Known {
     let epoch = EPOCH.load(Ordering::Acquire);
     match KNOWN.get() {
-        (of, Some(known)) if of == epoch => known,
+        Some(known) if known.epoch == epoch => known,
         _ => read(epoch),
     }
 }
 
 #[cold]
-fn read(epoch: u64) -> &'static Credentials {
+fn read(epoch: u64) -> Known {
+    let as_this = |who| Known {
+        epoch,
+        effective: who,
+        real: who,
+    };
     let Some(volume) = opened() else {
         // It is about to be opened, by the user of now.
-        return interned(Credentials::process());
+        return as_this(interned(Credentials::process()));
     };
-    let (uid, gid) = ids();
+    // SAFETY: neither call has preconditions.
+    let real = unsafe { (libc::getuid(), libc::getgid()) };
     let known = match volume.is_connected() {
         true => {
             // A forked child's session is that of the user that it is now.
             let _ = volume.inherit();
-            match volume.session_user() {
-                Some((own, true)) if !own.is(uid, gid) => interned(named(uid, gid)),
-                Some((own, _)) => own,
-                // The call will say why there is none.
-                None => return interned(Credentials::process()),
+            // If there is none, the call will say why.
+            let Some((own, privileged)) = volume.session_user() else {
+                return as_this(interned(Credentials::process()));
+            };
+            let user = |(uid, gid)| match privileged && !own.is(uid, gid) {
+                true => interned(named(uid, gid)),
+                false => own,
+            };
+            Known {
+                epoch,
+                effective: user(ids()),
+                real: user(real),
             }
         }
         false => {
+            let (uid, gid) = ids();
             let mut who = named(uid, gid);
             who.privileged = true;
-            interned(who)
+            as_this(interned(who))
         }
     };
-    KNOWN.set((epoch, Some(known)));
+    KNOWN.set(Some(known));
     known
 }
 

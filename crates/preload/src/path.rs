@@ -15,7 +15,7 @@ use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
 use crate::{inside, nowhere};
-use adit::{Errno, FileKind};
+use adit::{Credentials, Errno, FileKind};
 use adit_base::fork;
 use adit_fs::{At, BlobId, Follow};
 use libc::{c_char, c_int};
@@ -106,10 +106,15 @@ impl Spot {
 
     /// For the file system.
     pub(crate) fn at(&self) -> At<'_> {
+        self.for_user(credentials())
+    }
+
+    /// The same on behalf of another user than the thread's.
+    pub(crate) fn for_user(&self, who: &'static Credentials) -> At<'_> {
         let at = match self.start {
-            Some(file) if self.is_descriptor => At::inode(credentials(), file),
-            Some(directory) => At::inside(credentials(), directory, &self.path),
-            None => At::root(credentials(), &self.path),
+            Some(file) if self.is_descriptor => At::inode(who, file),
+            Some(directory) => At::inside(who, directory, &self.path),
+            None => At::root(who, &self.path),
         };
         at.links_below(prefix())
     }

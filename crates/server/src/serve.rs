@@ -730,7 +730,12 @@ fn file_call(
                     begun.extend(engine.prepare(move |fs| async move {
                         let result = match $call::decode(&bytes) {
                             Some(call) => {
-                                let operation = call.perform(fs, &open);
+                                // Its process may have the file from another user's.
+                                let who = match ticket.session.privileged {
+                                    true => open.credentials(),
+                                    false => &ticket.session.who,
+                                };
+                                let operation = call.perform(fs, &open, who);
                                 fs.store().with_receipt(ticket.receipt(), operation).await
                             }
                             None => Err(garbled(number)),

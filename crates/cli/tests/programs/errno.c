@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
+#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -24,6 +25,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -112,6 +114,25 @@ static void opening(void) {
     EACH("mktemp", char *(char *), f(PLAIN), *r && access(made, F_OK) == -1);
     EACH("tempnam", char *(const char *, const char *), f(".", "x"), r && !strncmp(r, "./x", 3));
     EACH("umask", mode_t(mode_t), f(022), 1);
+}
+
+/* Who the process is: as it is. */
+static void users(void) {
+    gid_t groups[64];
+    int count = getgroups(64, groups);
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    ZERO("setuid seteuid", int(uid_t), f(uid));
+    ZERO("setgid setegid", int(gid_t), f(gid));
+    ZERO("setreuid", int(uid_t, uid_t), f(-1, uid));
+    ZERO("setregid", int(gid_t, gid_t), f(-1, gid));
+    ZERO("setresuid", int(uid_t, uid_t, uid_t), f(-1, uid, -1));
+    ZERO("setresgid", int(gid_t, gid_t, gid_t), f(-1, gid, -1));
+    EACH("setfsuid", int(uid_t), f(uid), r == (int)uid);
+    EACH("setfsgid", int(gid_t), f(gid), r == (int)gid);
+    EACH("setgroups", int(size_t, const gid_t *), f(count, groups), r == 0 || uid != 0);
+    EACH("initgroups", int(const char *, gid_t), f("root", gid), r == 0 || uid != 0);
+    setgroups(count, groups);
 }
 
 static void content(void) {
@@ -329,6 +350,11 @@ static void processes(void) {
     NEED(waitpid(child, &status, 0) == child);
     ZERO("posix_spawnp", int(pid_t *, const char *, void *, void *, char **, char **), f(&child, "true", &actions, NULL, words, environ));
     NEED(waitpid(child, &status, 0) == child);
+    posix_spawn_file_actions_t moving;
+    NEED(!posix_spawn_file_actions_init(&moving));
+    ZERO("posix_spawn_file_actions_addchdir_np", int(posix_spawn_file_actions_t *, const char *), f(&moving, "/"));
+    ZERO("posix_spawn_file_actions_addfchdir_np", int(posix_spawn_file_actions_t *, int), f(&moving, 9));
+    NEED(!posix_spawn_file_actions_destroy(&moving));
     ZERO("posix_spawn_file_actions_destroy", int(posix_spawn_file_actions_t *), f(&actions));
     ZERO("system", int(const char *), f("true"));
     EACH("popen", FILE *(const char *, const char *), f("true", "r"), r && pclose(r) == 0);
@@ -552,6 +578,7 @@ int main(int count, char **arguments) {
             continue;
         }
         opening();
+        users();
         content();
         mapping();
         numbers();

@@ -62,6 +62,7 @@ impl Connection {
             read_only,
             reconnect,
             own: AtomicPtr::new(interned(Credentials::process()) as *const _ as *mut _),
+            is_moved: AtomicBool::new(false),
             current: AtomicPtr::default(),
             links: Mutex::default(),
             end: OnceLock::new(),

@@ -291,6 +291,12 @@ impl Link {
         self.memory.discard(!has_buffers);
     }
 
+    /// Is the server to be told of another user than the session's? Threads of a process that moves
+    /// to another user's session call for the user that they were: that session acts for its own.
+    pub(super) fn may_act_for(&self, is_moved: bool) -> bool {
+        self.privileged || !is_moved
+    }
+
     /// Does no thread wait for the server?
     pub(super) fn is_unused(&self) -> bool {
         self.free.load(Ordering::Acquire) == (1 << SLOTS) - 1

@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     reconnect: Duration,
     /// The user that the server knows the session by: an interned value.
     own: AtomicPtr<Credentials>,
+    /// The process has become another user, or is about to.
+    is_moved: AtomicBool,
     /// The link of now: the last of `links`.
     current: AtomicPtr<Link>,
     /// Each lives as long as the connection, since threads may look at it. Locked while a next
@@ -199,7 +201,8 @@ impl Connection {
         call: &C,
     ) -> Result<Message> {
         let mut bytes = Vec::with_capacity(256);
-        (who != self.own()).then(|| who.clone()).put(&mut bytes);
+        let is_named = who != self.own() && taken.link.may_act_for(self.is_moved());
+        is_named.then(|| who.clone()).put(&mut bytes);
         call.put(&mut bytes);
         let filled = taken.fill(&bytes);
         filled.map_err(|error| too_long(&call.places(), error))?;

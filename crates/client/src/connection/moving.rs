@@ -49,6 +49,10 @@ impl Connection {
         self.own.store(own, Ordering::Release);
     }
 
+    pub(super) fn is_moved(&self) -> bool {
+        self.is_moved.load(Ordering::Acquire)
+    }
+
     /// May the session act for any user?
     pub(crate) fn is_privileged(&self) -> bool {
         self.link().privileged
@@ -94,6 +98,7 @@ impl Moving {
             let connect = || connect_link(address, connection.read_only, comes_back, aim);
             let to = Arc::new(identity::acting_as(uid, gid, connect)??);
             let current = Arc::as_ptr(&to).cast_mut();
+            connection.is_moved.store(true, Ordering::Release);
             connection.current.store(current, Ordering::Release);
             moving.links.push(to);
             moving.is_done = false;

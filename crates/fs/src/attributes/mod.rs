@@ -198,9 +198,13 @@ impl Fs {
     }
 
     async fn change_file(&self, file: &OpenFile, change: Change) -> Result<()> {
-        let id = self.usable(file)?.id;
-        self.change(At::inode(file.credentials(), id), Follow::No, change)
-            .await
+        let at = self.at_open(file, file.credentials())?;
+        self.change(at, Follow::No, change).await
+    }
+
+    /// The inode of an open file, for this user. EBADF if the file is open for its path alone.
+    pub fn at_open<'c>(&self, file: &OpenFile, who: &'c Credentials) -> Result<At<'c>> {
+        Ok(At::inode(who, self.usable(file)?.id))
     }
 
     /// Sets the permission bits; EOPNOTSUPP for a symbolic link.

@@ -2,12 +2,12 @@
 
 use crate::answer::{Answer, errno};
 use crate::descriptors::{self, Open};
-use crate::inside;
 use crate::path::{self, Named, Place, Spot};
 use crate::real::real;
 use crate::volume::{settings, volume};
+use crate::{identity, inside};
 use adit::calls::{SetMode, SetOwner, SetTimes};
-use adit::{Errno, FileKind, SetTime, Timestamp, Volume};
+use adit::{Credentials, Errno, FileKind, SetTime, Timestamp, Volume};
 use adit_fs::{Access, At, Follow, Stat};
 use adit_interposed::interposed;
 use libc::{
@@ -32,7 +32,8 @@ of_path! {
     lchmod: (mode: mode_t) -> c_int = change_mode_itself;
     chown: (uid: uid_t, gid: gid_t) -> c_int = change_owner;
     lchown: (uid: uid_t, gid: gid_t) -> c_int = change_owner_itself;
-    access | eaccess | euidaccess: (mode: c_int) -> c_int = may;
+    access: (mode: c_int) -> c_int = may;
+    eaccess | euidaccess: (mode: c_int) -> c_int = may_effectively;
     utime: (times: *const libc::utimbuf) -> c_int = set_seconds;
     utimes: (times: *const timeval) -> c_int = set_microseconds;
     lutimes: (times: *const timeval) -> c_int = set_microseconds_itself;
@@ -273,16 +274,20 @@ unsafe fn change_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> 
 }
 
 fn set_mode(spot: &Spot, follow: Follow, mode: mode_t) -> Answer<()> {
+    set_mode_of(spot.at(), follow, mode)
+}
+
+fn set_mode_of(at: At<'_>, follow: Follow, mode: mode_t) -> Answer<()> {
     let volume = volume()?;
     volume.call(SetMode {
-        place: spot.at().into(),
+        place: at.into(),
         follow,
         mode: mode & 0o7777,
     })
 }
 
 unsafe fn change_mode_open(open: &Open, mode: mode_t) -> Answer<()> {
-    open.file.set_mode(mode & 0o7777).map_err(errno)
+    set_mode_of(open.to_change()?, Follow::No, mode)
 }
 
 /// All ones: it stays.
@@ -290,10 +295,10 @@ fn id(id: u32) -> Option<u32> {
     (id != u32::MAX).then_some(id)
 }
 
-fn set_owner(spot: &Spot, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
+fn set_owner(at: At<'_>, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
     let volume = volume()?;
     volume.call(SetOwner {
-        place: spot.at().into(),
+        place: at.into(),
         follow,
         uid: id(uid),
         gid: id(gid),
@@ -301,15 +306,15 @@ fn set_owner(spot: &Spot, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> 
 }
 
 unsafe fn change_owner(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
-    set_owner(spot, Follow::Yes, uid, gid)
+    set_owner(spot.at(), Follow::Yes, uid, gid)
 }
 
 unsafe fn change_owner_itself(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
-    set_owner(spot, Follow::No, uid, gid)
+    set_owner(spot.at(), Follow::No, uid, gid)
 }
 
 unsafe fn change_owner_open(open: &Open, uid: uid_t, gid: gid_t) -> Answer<()> {
-    open.file.set_owner(id(uid), id(gid)).map_err(errno)
+    set_owner(open.to_change()?, Follow::No, uid, gid)
 }
 
 #[interposed]
@@ -323,7 +328,7 @@ unsafe extern "C" fn fchownat(
     use crate::answer::ToC;
     let set = |spot: &Spot| {
         check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
-        set_owner(spot, follow(flags), uid, gid)
+        set_owner(spot.at(), follow(flags), uid, gid)
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find_named(directory, path, flags) }.place() {
@@ -335,10 +340,12 @@ unsafe extern "C" fn fchownat(
     }
 }
 
-fn rights(spot: &Spot, mode: c_int, follow: Follow) -> Answer<()> {
+fn rights(spot: &Spot, who: &'static Credentials, mode: c_int, follow: Follow) -> Answer<()> {
     let wanted = Access::from_bits(mode as u32).ok_or(Errno::INVAL)?;
     let volume = volume()?;
-    let may = volume.access_at(spot.at(), follow, wanted).map_err(errno);
+    let may = volume
+        .access_at(spot.for_user(who), follow, wanted)
+        .map_err(errno);
     let noexec = settings().is_some_and(|settings| settings.noexec);
     if may.is_ok() && noexec && wanted.contains(Access::EXECUTE) {
         let found = volume.stat_at(spot.at(), follow).map_err(errno)?;
@@ -350,7 +357,11 @@ fn rights(spot: &Spot, mode: c_int, follow: Follow) -> Answer<()> {
 }
 
 unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {
-    rights(spot, mode, Follow::Yes)
+    rights(spot, identity::real_credentials(), mode, Follow::Yes)
+}
+
+unsafe fn may_effectively(spot: &Spot, mode: c_int) -> Answer<()> {
+    rights(spot, identity::credentials(), mode, Follow::Yes)
 }
 
 #[interposed]
@@ -364,7 +375,11 @@ unsafe extern "C" fn faccessat(
     const KNOWN: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
     let may = |spot: &Spot| {
         check_flags(flags, KNOWN)?;
-        rights(spot, mode, follow(flags))
+        let who = match flags & libc::AT_EACCESS {
+            0 => identity::real_credentials(),
+            _ => identity::credentials(),
+        };
+        rights(spot, who, mode, follow(flags))
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find_named(directory, path, flags) }.place() {
@@ -411,18 +426,22 @@ unsafe fn microseconds(times: *const timeval) -> Answer<(SetTime, SetTime)> {
     unsafe { Ok((time(*times)?, time(*times.add(1))?)) }
 }
 
-fn set(spot: &Spot, follow: Follow, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
+fn set(spot: &Spot, follow: Follow, times: (SetTime, SetTime)) -> Answer<()> {
+    set_times(spot.at(), follow, times)
+}
+
+fn set_times(at: At<'_>, follow: Follow, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
     let volume = volume()?;
     volume.call(SetTimes {
-        place: spot.at().into(),
+        place: at.into(),
         follow,
         accessed,
         modified,
     })
 }
 
-fn set_open(open: &Open, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
-    open.file.set_times_to(accessed, modified).map_err(errno)
+fn set_open(open: &Open, times: (SetTime, SetTime)) -> Answer<()> {
+    set_times(open.to_change()?, Follow::No, times)
 }
 
 unsafe fn set_seconds(spot: &Spot, given: *const libc::utimbuf) -> Answer<()> {

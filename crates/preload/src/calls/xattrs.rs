@@ -157,8 +157,14 @@ unsafe fn set_open(
 ) -> Answer<()> {
     // SAFETY: as for this function.
     let (name, value) = unsafe { (text(name)?, value(from, len)?) };
-    let set = open.file.set_xattr_with(name, value, mode(flags)?);
-    set.map_err(errno)
+    let (volume, mode) = (volume()?, mode(flags)?);
+    volume.call(SetXattr {
+        place: open.to_change()?.into(),
+        follow: Follow::No,
+        name,
+        value,
+        mode,
+    })
 }
 
 unsafe fn list_open(open: &Open, to: *mut c_char, room: size_t) -> Answer {
@@ -169,7 +175,11 @@ unsafe fn list_open(open: &Open, to: *mut c_char, room: size_t) -> Answer {
 
 unsafe fn remove_open(open: &Open, name: *const c_char) -> Answer<()> {
     // SAFETY: as for this function.
-    open.file
-        .remove_xattr(unsafe { text(name)? })
-        .map_err(errno)
+    let name = unsafe { text(name)? };
+    let volume = volume()?;
+    volume.call(RemoveXattr {
+        place: open.to_change()?.into(),
+        follow: Follow::No,
+        name,
+    })
 }

@@ -1,23 +1,25 @@
 //! Calls about an open file.
 
 use adit_base::Result;
-use adit_fs::{Fs, OpenFile};
+use adit_fs::{Credentials, Follow, Fs, OpenFile};
 use adit_wire::calls::*;
 use std::future::Future;
 
 /// Performs a call about an open file.
 pub trait PerformFile<'a>: FileCall<'a> {
-    /// Performs it.
+    /// Performs it; `who` changes attributes, which may be another user than the one that has
+    /// opened the file.
     fn perform(
         self,
         fs: &'a Fs,
         open: &'a OpenFile,
+        who: &'a Credentials,
     ) -> impl Future<Output = Result<Self::Reply>> + 'a;
 }
 
-/// `Call => |call, fs, open| expression`, which may await.
+/// `Call => |call, fs, open| expression`, or with `who`, which may await.
 macro_rules! perform {
-    ($($call:ty => |$this:ident, $fs:ident, $open:ident| $body:expr;)*) => { $(
+    ($($call:ty => |$this:ident, $fs:ident, $open:ident $(, $who:ident)?| $body:expr;)*) => { $(
         impl<'a> PerformFile<'a> for $call {
             #[inline]
             #[allow(unused_variables)]
@@ -25,8 +27,10 @@ macro_rules! perform {
                 self,
                 $fs: &'a Fs,
                 $open: &'a OpenFile,
+                who: &'a Credentials,
             ) -> impl Future<Output = Result<Self::Reply>> + 'a {
                 let $this = self;
+                $(let $who = who;)?
                 async move { $body }
             }
         }
@@ -44,14 +48,24 @@ perform! {
     };
     TestLock => |call, fs, open| fs.test_lock(open, &call.lock).await;
     ReleaseLocks => |call, fs, open| fs.release_locks(open, call.owner_id).await;
-    SetFileMode => |call, fs, open| fs.fset_mode(open, call.mode).await;
-    SetFileOwner => |call, fs, open| fs.fset_owner(open, call.uid, call.gid).await;
-    SetFileTimes => |call, fs, open| fs.fset_times(open, call.accessed, call.modified).await;
-    GetFileXattr<'a> => |call, fs, open| fs.fxattr_get(open, call.name).await;
-    SetFileXattr<'a> => |call, fs, open| {
-        fs.fxattr_set(open, call.name, call.value, call.mode).await
+    SetFileMode => |call, fs, open, who| {
+        fs.set_mode(fs.at_open(open, who)?, Follow::No, call.mode).await
     };
-    RemoveFileXattr<'a> => |call, fs, open| fs.fxattr_remove(open, call.name).await;
+    SetFileOwner => |call, fs, open, who| {
+        fs.set_owner(fs.at_open(open, who)?, Follow::No, call.uid, call.gid).await
+    };
+    SetFileTimes => |call, fs, open, who| {
+        let at = fs.at_open(open, who)?;
+        fs.set_times(at, Follow::No, call.accessed, call.modified).await
+    };
+    GetFileXattr<'a> => |call, fs, open| fs.fxattr_get(open, call.name).await;
+    SetFileXattr<'a> => |call, fs, open, who| {
+        let at = fs.at_open(open, who)?;
+        fs.xattr_set(at, Follow::No, call.name, call.value, call.mode).await
+    };
+    RemoveFileXattr<'a> => |call, fs, open, who| {
+        fs.xattr_remove(fs.at_open(open, who)?, Follow::No, call.name).await
+    };
     ListFileXattrs => |call, fs, open| fs.fxattr_list(open).await;
     NextData => |call, fs, open| fs.next_data(open, call.offset).await;
     NextHole => |call, fs, open| fs.next_hole(open, call.offset).await;

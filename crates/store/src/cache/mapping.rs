@@ -438,9 +438,26 @@ impl Mapping {
     pub(super) fn delete(&self) -> Result<()> {
         self.end_published(); // first: nobody finds it any more to say so
         match &self.placement {
-            CachePlacement::Shared(path) if self.is_ours() => delete_file(path),
+            CachePlacement::Shared(path) if self.is_ours() => match delete_file(path) {
+                // The process has become another user since it made the file.
+                Err(error) if matches!(error.errno(), Errno::PERM | Errno::ACCESS) => {
+                    self.empty().map_err(|_| error)
+                }
+                deleted => deleted,
+            },
             _ => Ok(()),
         }
+    }
+
+    /// Gives back all of the file but its header, which says that nobody vouches for it any more.
+    /// The next opening that may do so deletes the rest: it is older than the superblock.
+    fn empty(&self) -> rustix::io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let len = (self.len_bytes - META_OFFSET) as u64;
+        rustix::fs::fallocate(file, flags, META_OFFSET as u64, len)
     }
 
     /// Has somebody removed or renamed the file, or hidden it behind a mount? Then nobody finds

@@ -97,7 +97,7 @@ mod tests {
             return;
         }
         let inside = acting_as(1234, 4321, || {
-            let other = std::thread::spawn(move || now());
+            let other = std::thread::spawn(now);
             // It was made by a thread that acts as somebody else.
             (now(), other.join().expect("no panic"))
         });

@@ -346,6 +346,11 @@ pub(crate) struct Run {
     /// The directory as which the program sees the volume; it need not exist
     #[arg(long, value_name = "DIR", default_value = "/adit")]
     pub(crate) prefix: PathBuf,
+    /// The volume may cover a directory that is not empty
+    ///
+    /// Calls that go past the C library still find what is there.
+    #[arg(long)]
+    pub(crate) cover: bool,
     /// Writes of pages up to this size survive a crash whole or not at all, like 16K
     ///
     /// A page is a power of two of bytes, at a multiple of its size. So InnoDB needs no doublewrite

@@ -28,6 +28,18 @@ const ATOMIC_BYTES_MAX: u64 = 64 << 10;
 /// Scripts whose interpreter is a script, and so on.
 const INTERPRETERS_MAX: usize = 4;
 
+/// Is there something at the prefix that the volume would hide? Not a volume that this process sees
+/// there itself.
+fn is_taken(prefix: &Path) -> bool {
+    if std::env::var_os("ADIT_RUN_PREFIX").is_some_and(|own| Path::new(&own) == prefix) {
+        return false;
+    }
+    match std::fs::read_dir(prefix) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => std::fs::symlink_metadata(prefix).is_ok_and(|found| !found.is_dir()),
+    }
+}
+
 /// Becomes the program. Returns only if that fails.
 pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallible> {
     let volume = absolute(&arguments.volume, arguments.embedded)?;
@@ -39,6 +51,14 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             prefix.display()
         );
         return Err(Error::with(Errno::INVAL, what));
+    }
+    if !arguments.cover && is_taken(&arguments.prefix) {
+        let what = format!(
+            "--prefix {}: there is something already, which calls past the C library would find in \
+             place of the volume; name another directory, or cover it (--cover)",
+            prefix.display()
+        );
+        return Err(Error::with(Errno::NOTEMPTY, what));
     }
     if arguments
         .atomic_writes

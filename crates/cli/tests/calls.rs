@@ -233,3 +233,34 @@ fn calls_answer_as_on_ext4_whatever_they_are_given() {
         }
     }
 }
+
+/// A path of the volume in `syscall` was the host's, and its files were no files.
+#[test]
+fn system_calls_by_number_are_the_volumes() {
+    need!("cc");
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let program = place.compiled("numbered");
+    let host = place.path("host");
+    std::fs::create_dir(&host).expect("made");
+    let done = Command::new(&program).arg(&host).output().expect("it runs");
+    let expected = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(expected.contains("close: ok\n"), "{expected}");
+    assert_eq!(run(&place, &[&program, "/adit"]), expected);
+    let refused = place.run(&["run", "v.adit", "--", "python3", "-c", RING]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(
+        String::from_utf8_lossy(&refused.stdout),
+        "-1 38\n",
+        "{said}"
+    );
+    assert!(said.contains("io_uring goes past the volume"), "{said}");
+    assert_clean(&place);
+    let served = Served::start(&place, &[]);
+    assert_eq!(run_served(&place, &[&program, "/adit"]), expected);
+    end(&place, served);
+}
+
+const RING: &str = "import ctypes
+c = ctypes.CDLL(None, use_errno=True)
+print(c.syscall(425, 8, ctypes.create_string_buffer(200)), ctypes.get_errno())";

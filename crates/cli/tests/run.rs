@@ -299,6 +299,15 @@ fn a_volume_that_cannot_be_had_is_told_in_words() {
     );
     let text = place.fails(1, &["run", "text", "--", "cat", "/adit/a"]);
     assert!(text.contains("adit: ") && text.contains("text"), "{text}");
+    // What goes past the C library would find the host's directory, and nobody would say so.
+    place.write("taken/file", "the host's");
+    let taken = place.path("taken");
+    let taken = taken.to_str().expect("text");
+    let refused = place.fails(1, &["run", "v.adit", "--prefix", taken, "--", "true"]);
+    assert!(refused.contains("--cover"), "{refused}");
+    let list = ["--", "ls", taken];
+    let covered = ["run", "v.adit", "--cover", "--prefix", taken];
+    assert_eq!(place.ok(&[&covered[..], &list].concat()), "");
     // A program that doesn't touch the volume doesn't open it.
     run(&place, &["true"]);
     place.ok(&["run", "text", "--", "true"]);

@@ -8,7 +8,7 @@
 
 use super::context;
 use super::kernel::{self, Event, Iocb, SignalMask};
-use crate::calls::execveat;
+use crate::calls::{execveat, numbered};
 use crate::program::Words;
 use crate::volume::settings;
 use crate::{answer, descriptors, inside};
@@ -189,6 +189,11 @@ static IS_OURS: [bool; NUMBERS_END] = {
         is_ours[OURS[at] as usize] = true;
         at += 1;
     }
+    at = 0;
+    while at < numbered::NUMBERS.len() {
+        is_ours[numbered::NUMBERS[at] as usize] = true;
+        at += 1;
+    }
     is_ours
 };
 
@@ -241,12 +246,16 @@ unsafe extern "C" fn by_number(
     result
 }
 
-/// Does a call that concerns descriptors as the function of its name, with errno. None: it moves
-/// data of the host's files only. No thread is cancelled in a system call.
+/// Does a call that concerns descriptors or paths as the function of its name, with errno. None: it
+/// is the kernel's. No thread is cancelled in a system call.
 ///
 /// # Safety
 /// As for the system call.
 unsafe fn of_descriptors(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
+    if numbered::NUMBERS.contains(&number) {
+        // SAFETY: promised by the caller.
+        return inside::uncancelled(|| unsafe { numbered::perform(number, [a, b, c, d, e, f]) });
+    }
     let fd = a as c_int;
     let moves_data = matches!(
         number,

@@ -17,6 +17,7 @@ mod libraries;
 mod locks;
 mod maps;
 mod names;
+pub(crate) mod numbered;
 mod numbers;
 mod open;
 mod printing;

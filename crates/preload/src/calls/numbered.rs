@@ -1,0 +1,171 @@
+//! System calls by number (`syscall`) that name paths, or descriptors: those of programs that have a
+//! number for what the C library has no function for, or had none.
+//!
+//! Each is done as the C library's function of that name, which is ours. A call that the kernel has
+//! with fewer flags than the function has none here.
+
+use crate::answer::set_errno;
+use crate::identity;
+use crate::message::say_once;
+use crate::path::{self, Place};
+use adit::Errno;
+use libc::{c_char, c_int, c_long, c_uint, c_void, dev_t, mode_t, off_t, size_t};
+
+/// Arguments of a system call.
+pub(crate) type Arguments = [usize; 6];
+
+/// `number: function(argument as type, …)`, in the order of the call's arguments.
+macro_rules! calls {
+    (
+        $(every $everywhere:ident: $function:ident($($type:ty),*);)*
+        $(old $old:ident: $old_function:ident($($old_type:ty),*);)*
+    ) => {
+        /// Their numbers.
+        pub(crate) const NUMBERS: &[c_long] = &[
+            $(libc::$everywhere,)*
+            $(#[cfg(target_arch = "x86_64")] libc::$old,)*
+            libc::SYS_openat2,
+            libc::SYS_utimensat,
+            libc::SYS_io_uring_setup,
+            libc::SYS_setfsuid,
+            libc::SYS_setfsgid,
+            libc::SYS_setuid,
+            libc::SYS_setgid,
+            libc::SYS_setreuid,
+            libc::SYS_setregid,
+            libc::SYS_setresuid,
+            libc::SYS_setresgid,
+            libc::SYS_setgroups,
+        ];
+
+        /// Does a call as the function of its name, with errno. None: the kernel does it.
+        ///
+        /// # Safety
+        /// As for the system call.
+        pub(crate) unsafe fn perform(number: c_long, arguments: Arguments) -> Option<c_long> {
+            let mut arguments = arguments.into_iter();
+            let mut next = || arguments.next().unwrap_or(0);
+            let _ = &mut next;
+            // SAFETY: promised by the caller. Arguments are evaluated from left to right.
+            unsafe {
+                match number {
+                    $(libc::$everywhere => Some(libc::$function($(next() as $type),*) as c_long),)*
+                    $(
+                        #[cfg(target_arch = "x86_64")]
+                        libc::$old => Some(libc::$old_function($(next() as $old_type),*) as c_long),
+                    )*
+                    _ => special(number, [next(), next(), next(), next(), next(), next()]),
+                }
+            }
+        }
+    };
+}
+
+type Path = *const c_char;
+
+calls! {
+    every SYS_chdir: chdir(Path);
+    every SYS_fallocate: fallocate(c_int, c_int, off_t, off_t);
+    every SYS_fchdir: fchdir(c_int);
+    every SYS_fchmod: fchmod(c_int, mode_t);
+    every SYS_fchown: fchown(c_int, c_uint, c_uint);
+    every SYS_fchownat: fchownat(c_int, Path, c_uint, c_uint, c_int);
+    every SYS_fdatasync: fdatasync(c_int);
+    every SYS_fgetxattr: fgetxattr(c_int, Path, *mut c_void, size_t);
+    every SYS_flistxattr: flistxattr(c_int, *mut c_char, size_t);
+    every SYS_flock: flock(c_int, c_int);
+    every SYS_fremovexattr: fremovexattr(c_int, Path);
+    every SYS_fsetxattr: fsetxattr(c_int, Path, *const c_void, size_t, c_int);
+    every SYS_fsync: fsync(c_int);
+    every SYS_ftruncate: ftruncate(c_int, off_t);
+    every SYS_getxattr: getxattr(Path, Path, *mut c_void, size_t);
+    every SYS_lgetxattr: lgetxattr(Path, Path, *mut c_void, size_t);
+    every SYS_linkat: linkat(c_int, Path, c_int, Path, c_int);
+    every SYS_listxattr: listxattr(Path, *mut c_char, size_t);
+    every SYS_llistxattr: llistxattr(Path, *mut c_char, size_t);
+    every SYS_lremovexattr: lremovexattr(Path, Path);
+    every SYS_lseek: lseek(c_int, off_t, c_int);
+    every SYS_lsetxattr: lsetxattr(Path, Path, *const c_void, size_t, c_int);
+    every SYS_mkdirat: mkdirat(c_int, Path, mode_t);
+    every SYS_mknodat: mknodat(c_int, Path, mode_t, dev_t);
+    every SYS_readlinkat: readlinkat(c_int, Path, *mut c_char, size_t);
+    every SYS_readv: readv(c_int, *const libc::iovec, c_int);
+    every SYS_removexattr: removexattr(Path, Path);
+    every SYS_renameat2: renameat2(c_int, Path, c_int, Path, c_uint);
+    every SYS_setxattr: setxattr(Path, Path, *const c_void, size_t, c_int);
+    every SYS_statfs: statfs(Path, *mut libc::statfs);
+    every SYS_fstatfs: fstatfs(c_int, *mut libc::statfs);
+    every SYS_symlinkat: symlinkat(Path, c_int, Path);
+    every SYS_truncate: truncate(Path, off_t);
+    every SYS_unlinkat: unlinkat(c_int, Path, c_int);
+    every SYS_writev: writev(c_int, *const libc::iovec, c_int);
+    every SYS_newfstatat: fstatat(c_int, Path, *mut libc::stat, c_int);
+    every SYS_fstat: fstat(c_int, *mut libc::stat);
+    every SYS_faccessat2: faccessat(c_int, Path, c_int, c_int);
+    old SYS_access: access(Path, c_int);
+    old SYS_chmod: chmod(Path, mode_t);
+    old SYS_chown: chown(Path, c_uint, c_uint);
+    old SYS_creat: creat(Path, mode_t);
+    old SYS_lchown: lchown(Path, c_uint, c_uint);
+    old SYS_link: link(Path, Path);
+    old SYS_lstat: lstat(Path, *mut libc::stat);
+    old SYS_mkdir: mkdir(Path, mode_t);
+    old SYS_mknod: mknod(Path, mode_t, dev_t);
+    old SYS_open: open(Path, c_int, mode_t);
+    old SYS_readlink: readlink(Path, *mut c_char, size_t);
+    old SYS_rename: rename(Path, Path);
+    old SYS_renameat: renameat(c_int, Path, c_int, Path);
+    old SYS_rmdir: rmdir(Path);
+    old SYS_stat: stat(Path, *mut libc::stat);
+    old SYS_symlink: symlink(Path, Path);
+    old SYS_unlink: unlink(Path);
+}
+
+/// Calls that are none of a function's.
+unsafe fn special(number: c_long, [a, b, c, d, ..]: Arguments) -> Option<c_long> {
+    let fail = |errno| {
+        set_errno(errno);
+        Some(-1)
+    };
+    match number {
+        libc::SYS_openat2 => {
+            // SAFETY: promised by the caller.
+            let is_ours = unsafe { path::find(a as c_int, b as Path) };
+            let Place::Volume(_) = is_ours else {
+                return None;
+            };
+            // SAFETY: as above.
+            let how = unsafe { (c as *const libc::open_how).as_ref() };
+            match how {
+                Some(how) if d >= size_of::<libc::open_how>() && how.resolve == 0 => {
+                    let (flags, mode) = (how.flags as c_int, how.mode as mode_t);
+                    // SAFETY: as above.
+                    Some(unsafe { libc::openat(a as c_int, b as Path, flags, mode) }.into())
+                }
+                // Programs that want such a path of older kernels, too, go on without.
+                Some(_) => fail(Errno::NOSYS),
+                None => fail(Errno::FAULT),
+            }
+        }
+        libc::SYS_utimensat => {
+            let times = c as *const libc::timespec;
+            // SAFETY: as above.
+            let set = unsafe {
+                match b {
+                    0 => libc::futimens(a as c_int, times),
+                    _ => libc::utimensat(a as c_int, b as Path, times, d as c_int),
+                }
+            };
+            Some(set.into())
+        }
+        libc::SYS_io_uring_setup => {
+            say_once!("io_uring goes past the volume, so this program gets none (ENOSYS)");
+            fail(Errno::NOSYS)
+        }
+        // Ids of this thread alone: the kernel changes them, and the next call looks.
+        _ => {
+            identity::changed();
+            None
+        }
+    }
+}

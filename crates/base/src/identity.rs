@@ -37,10 +37,37 @@ pub fn acting_as<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Result<T> {
     })
 }
 
-/// A number of a user or group: real, effective, saved.
+/// Ids of a thread: real, effective, saved.
 struct Three<T>([T; 3]);
 type Users = Three<Uid>;
 type Groups = Three<Gid>;
+
+impl<T: Copy + PartialEq> Three<T> {
+    /// The ids with this effective one. All three are still there, if it is one of them: the thread
+    /// may have them again. Only root may take another one, and may have any again.
+    fn with(&self, id: T) -> [T; 3] {
+        let [real, effective, saved] = self.0;
+        match id {
+            _ if id == real => [effective, real, saved],
+            _ if id == saved => [real, saved, effective],
+            _ => [real, id, effective],
+        }
+    }
+
+    fn back(&self, set: fn([T; 3]) -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+        let [real, effective, _] = self.0;
+        // At first without the rights to take the saved one.
+        set(self.0).or_else(|_| set([real, effective, effective]).and_then(|()| set(self.0)))
+    }
+}
+
+fn set_users([real, effective, saved]: [Uid; 3]) -> rustix::io::Result<()> {
+    set_thread_res_uid(real, effective, saved)
+}
+
+fn set_groups([real, effective, saved]: [Gid; 3]) -> rustix::io::Result<()> {
+    set_thread_res_gid(real, effective, saved)
+}
 
 impl Users {
     fn now() -> Users {
@@ -51,15 +78,12 @@ impl Users {
         Three(ids.map(Uid::from_raw))
     }
 
-    /// The effective one is saved, so that the thread can have it again.
     fn enter(&self, uid: Uid) -> rustix::io::Result<()> {
-        let [real, effective, _] = self.0;
-        set_thread_res_uid(real, uid, effective)
+        set_users(self.with(uid))
     }
 
     fn leave(&self) -> rustix::io::Result<()> {
-        let [real, effective, saved] = self.0;
-        set_thread_res_uid(real, effective, saved)
+        self.back(set_users)
     }
 }
 
@@ -73,13 +97,11 @@ impl Groups {
     }
 
     fn enter(&self, gid: Gid) -> rustix::io::Result<()> {
-        let [real, effective, _] = self.0;
-        set_thread_res_gid(real, gid, effective)
+        set_groups(self.with(gid))
     }
 
     fn leave(&self) -> rustix::io::Result<()> {
-        let [real, effective, saved] = self.0;
-        set_thread_res_gid(real, effective, saved)
+        self.back(set_groups)
     }
 }
 
@@ -106,5 +128,42 @@ mod tests {
         let nested = acting_as(1234, 4321, || acting_as(before.0, before.1, now));
         assert_eq!(nested.expect("root may").expect("it is saved"), before);
         assert_eq!(now(), before);
+    }
+
+    /// A thread with three different ids lost the saved one, so it could not be itself again, and the
+    /// process was aborted.
+    #[test]
+    fn a_thread_with_three_different_ids_has_them_all_afterwards() {
+        if !geteuid().is_root() {
+            return;
+        }
+        // Of a thread alone, as is what it acts as.
+        let thread = std::thread::spawn(|| {
+            for ids in [
+                [1000, 0, 1001],
+                [0, 1000, 1001],
+                [1000, 1001, 1002],
+                [1000, 1001, 0],
+            ] {
+                let three = Three(ids.map(Uid::from_raw));
+                let before = Users::now();
+                set_users([Uid::ROOT; 3]).expect("root still");
+                set_users(three.0).expect("root may");
+                let gid = getegid().as_raw();
+                for uid in ids.into_iter().chain([4000]) {
+                    let inside = acting_as(uid, gid, || geteuid().as_raw());
+                    let may = ids.contains(&uid) || ids[1] == 0;
+                    assert_eq!(inside.ok(), may.then_some(uid), "{ids:?} as {uid}");
+                    assert_eq!(Users::now().0, three.0, "{ids:?} after {uid}");
+                }
+                if !ids.contains(&0) {
+                    return;
+                }
+                let root = three.with(Uid::ROOT);
+                set_users(root).expect("it was one of them");
+                set_users(before.0).expect("root may");
+            }
+        });
+        thread.join().expect("no panic");
     }
 }

@@ -150,4 +150,4 @@ pub use shared_mapping::SharedMapping;
 pub use volume::Volume;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
-pub use volume::{Fork, Moving};
+pub use volume::{Fork, Moving, Waits};

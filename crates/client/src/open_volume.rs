@@ -13,7 +13,8 @@
 mod requests;
 
 use crate::connection::{
-    ADDRESS_PREFIX, Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, connect,
+    ADDRESS_PREFIX, Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, Waits,
+    connect,
 };
 use crate::in_use::with_way_out;
 use crate::inspect;
@@ -259,6 +260,14 @@ impl OpenVolume {
                 Some(Fork::begin(connection))
             }
             _ => None,
+        }
+    }
+
+    /// A forked child begins no session of its own while the value lives. None: it has one.
+    pub(crate) fn begin_wait(&self) -> Option<Waits> {
+        match &self.placement {
+            Placement::Connected(connection) => Waits::begin(connection),
+            Placement::Embedded(_) => None,
         }
     }
 

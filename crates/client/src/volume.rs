@@ -154,8 +154,16 @@ impl Volume {
         self.opened.begin_fork().map(Fork)
     }
 
+    /// Has a forked child that has no session of its own begin none while the value lives: the user
+    /// of that is the one that the process is then. None: it has one.
+    #[cfg(feature = "internal")]
+    pub fn begin_wait(&self) -> Option<Waits> {
+        let _waits = self.opened.begin_wait()?;
+        Some(Waits { _waits })
+    }
+
     /// Begins a session of another user, as which this thread may act, with all that is open: call it
-    /// before the process becomes that user. None: this process has no session in a server. `EAGAIN`:
+    /// before the process becomes that user. None: this process has no session in a server. `EBUSY`:
     /// a call of another thread doesn't end.
     #[cfg(feature = "internal")]
     pub fn begin_move(&self, uid: u32, gid: u32) -> Result<Option<Moving>> {
@@ -385,6 +393,12 @@ impl std::fmt::Debug for Volume {
             .field("address", &self.address())
             .finish_non_exhaustive()
     }
+}
+
+/// A forked child that begins no session of its own while this lives.
+#[cfg(feature = "internal")]
+pub struct Waits {
+    _waits: crate::connection::Waits,
 }
 
 /// A process with a volume in a server that is about to become another user. Dropping it: it has not.

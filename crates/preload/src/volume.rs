@@ -283,6 +283,19 @@ fn open() -> Answer<Opened> {
     Ok(Opened(VOLUME.load()))
 }
 
+/// While the values live no thread begins a session that this process doesn't have.
+pub(crate) fn hold_session() -> (Option<MutexGuard<'static, ()>>, Option<adit::Waits>) {
+    if inside::is_inside() {
+        // A signal handler, which may have interrupted the opening. It is refused.
+        return (None, None);
+    }
+    let opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    match opened() {
+        None => (Some(opening), None),
+        Some(volume) => (None, volume.begin_wait()),
+    }
+}
+
 /// Closes the volume if nothing of it is in use, so that another process can have it. The next call
 /// that needs it opens it again. One in a server, or that is shared, others can have as well.
 pub(crate) fn give_back() {

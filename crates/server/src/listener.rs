@@ -420,6 +420,7 @@ impl Hall {
         let mut sessions = sessions.iter().map(|(_, session)| session);
         let session = sessions.find(|session| session.key() == key);
         let session = session.ok_or_else(|| no_inheritance("a session"))?;
+        check_speaker(&greeted.peer, session)?;
         self.check_room(&greeted.peer, inheritances)?;
         let socket = numbers::duplicate(&greeted.socket).map_err(from_rustix)?;
         let left = Inheritance::of(session, socket, greeted.peer.uid)?;
@@ -432,7 +433,9 @@ impl Hall {
     /// Gives a session the memory of a file's mappings, which it holds.
     fn give_mapped(&self, greeted: &Greeted, of: MappedFile) -> Result<()> {
         let sessions = self.balance.sessions();
-        let memory = memory_for(sessions.iter().map(|(_, session)| session), of)?;
+        let speaks = |session: &&Arc<Session>| check_speaker(&greeted.peer, session).is_ok();
+        let sessions = sessions.iter().map(|(_, session)| session);
+        let memory = memory_for(sessions.filter(speaks), of)?;
         let _ = send_message_with(&greeted.socket, &Answer::Mapped, &[memory.as_fd()]);
         Ok(())
     }
@@ -522,6 +525,18 @@ pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option
 }
 
 #[cold]
+/// May a process at another connection speak for a session, whose key it has? Its user may, and
+/// root: a forked child that has become another user has the key in the memory that it had.
+pub(crate) fn check_speaker(peer: &Peer, session: &Session) -> Result<()> {
+    match peer.uid == 0 || peer.uid == session.peer.uid {
+        true => Ok(()),
+        false => {
+            let what = "speak for another user's session";
+            Err(Error::with(Errno::PERM, what))
+        }
+    }
+}
+
 pub(crate) fn no_inheritance(what: &str) -> Error {
     let what = format!("inherit {what} of another process: the key is none of this server's");
     Error::with(Errno::STALE, what)

@@ -75,6 +75,7 @@ mod tests {
         "base/src/fork.rs",
         "base/src/held.rs",
         "base/src/numbers.rs",
+        "base/src/steps.rs",
         "base/src/sync/model.rs",
         "block/src/file/mod.rs",
         "block/src/file/uring.rs",

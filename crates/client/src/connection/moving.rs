@@ -10,8 +10,9 @@
 //! is, or will be, but for what it has read itself.
 
 use super::connect::connect_link;
-use super::inherit::Leaving;
+use super::inherit::{Leaving, is_gone};
 use super::link::Link;
+use super::resume::Waiting;
 use super::{Connection, lock};
 use adit_base::identity;
 use adit_base::sync::atomic::Ordering;
@@ -65,6 +66,30 @@ impl Connection {
     }
 }
 
+/// A process without a session of its own, which begins none while this lives.
+pub(crate) struct Waits {
+    _links: MutexGuard<'static, Vec<Arc<Link>>>,
+    /// After the lock, which is its own.
+    _connection: Arc<Connection>,
+}
+
+impl Waits {
+    /// None: it has a session.
+    pub(crate) fn begin(connection: &Arc<Connection>) -> Option<Waits> {
+        if connection.is_own() {
+            return None;
+        }
+        // SAFETY: the reference is used for a lock only, which goes before `connection`.
+        let of: &'static Connection = unsafe { &*Arc::as_ptr(connection) };
+        // Another thread that begins one ends that first.
+        let links = lock(&of.links);
+        (!connection.is_own()).then(|| Waits {
+            _links: links,
+            _connection: connection.clone(),
+        })
+    }
+}
+
 /// A process that is about to become another user, until it is.
 pub(crate) struct Moving {
     links: MutexGuard<'static, Vec<Arc<Link>>>,
@@ -75,9 +100,20 @@ pub(crate) struct Moving {
 }
 
 impl Moving {
-    /// Begins a session of this user, with all that this one has. `EAGAIN`: a message of another
+    /// Begins a session of this user, with all that this one has. `EBUSY`: a message of another
     /// thread doesn't end.
     pub(crate) fn begin(connection: &Arc<Connection>, uid: u32, gid: u32) -> Result<Moving> {
+        let mut wait = Waiting::for_a_server(connection.reconnect);
+        loop {
+            match Moving::try_begin(connection, uid, gid) {
+                // Its server has ended meanwhile.
+                Err(error) if is_gone(&error) && wait.goes_on() => {}
+                begun => return begun,
+            }
+        }
+    }
+
+    fn try_begin(connection: &Arc<Connection>, uid: u32, gid: u32) -> Result<Moving> {
         connection.have_a_server()?;
         // SAFETY: the reference is used for a lock only, which goes before `connection`.
         let of: &'static Connection = unsafe { &*Arc::as_ptr(connection) };
@@ -113,7 +149,7 @@ impl Moving {
         while !self.from.is_unused() {
             if begin.elapsed() > PATIENCE {
                 let what = "become another user while another thread waits for the server";
-                return Err(Error::with(Errno::AGAIN, what));
+                return Err(Error::with(Errno::BUSY, what));
             }
             std::thread::sleep(Duration::from_micros(50));
         }

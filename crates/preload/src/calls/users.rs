@@ -99,6 +99,8 @@ fn change(users: Three, groups: Three, call: impl FnOnce() -> c_int) -> c_int {
     if volume::settings().is_none() || fork::is_in_vfork() {
         return call();
     }
+    // No other thread begins a session meanwhile, as the user of before.
+    let (_opening, _waits) = volume::hold_session();
     let moving = match inside::call(|| begin_move(users, groups)) {
         Ok(moving) => moving,
         // The kernel refuses it, too.

@@ -15,7 +15,7 @@ use adit_base::fork;
 use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -240,8 +240,24 @@ pub(crate) fn opened() -> Option<Opened> {
     volume.is_some().then_some(Opened(volume))
 }
 
+thread_local! {
+    static IS_OPENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does the calling thread open the volume? Its system calls are Adit's own.
+pub(crate) fn is_opening() -> bool {
+    IS_OPENING.get()
+}
+
 #[cold]
 fn open() -> Answer<Opened> {
+    let was = IS_OPENING.replace(true);
+    let opened = open_now();
+    IS_OPENING.set(was);
+    opened
+}
+
+fn open_now() -> Answer<Opened> {
     let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
     let volume = VOLUME.load();
     if volume.is_some() {

@@ -317,6 +317,6 @@ impl Inherited {
 }
 
 /// Has the server that kept them ended?
-pub(super) fn is_gone(error: &Error) -> bool {
+fn is_gone(error: &Error) -> bool {
     error.errno() == Errno::STALE || may_pass(error.errno())
 }

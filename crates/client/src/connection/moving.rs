@@ -10,7 +10,7 @@
 //! is, or will be, but for what it has read itself.
 
 use super::connect::connect_link;
-use super::inherit::{Leaving, is_gone};
+use super::inherit::Leaving;
 use super::link::Link;
 use super::resume::Waiting;
 use super::{Connection, lock};
@@ -179,6 +179,14 @@ impl Drop for Moving {
         self.links.swap(at - 1, at);
         end(&self.links[at - 1]);
     }
+}
+
+/// Is a server about to end, or to begin?
+fn is_gone(error: &Error) -> bool {
+    matches!(
+        error.errno(),
+        Errno::NOENT | Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE | Errno::STALE
+    )
 }
 
 /// Ends a session. The thread that watches its socket looks for the current one.

@@ -10,7 +10,7 @@ use super::context;
 use super::kernel::{self, Event, Iocb, SignalMask};
 use crate::calls::{execveat, numbered};
 use crate::program::Words;
-use crate::volume::settings;
+use crate::volume::{self, settings};
 use crate::{answer, descriptors, inside};
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_long, c_uint, c_void, mode_t, timespec};
@@ -253,6 +253,9 @@ unsafe extern "C" fn by_number(
 /// As for the system call.
 unsafe fn of_descriptors(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
     if numbered::NUMBERS.contains(&number) {
+        if inside::is_inside() || volume::is_opening() {
+            return None; // Adit's own
+        }
         // SAFETY: promised by the caller.
         return inside::uncancelled(|| unsafe { numbered::perform(number, [a, b, c, d, e, f]) });
     }

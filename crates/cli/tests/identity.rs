@@ -99,6 +99,22 @@ fn a_process_that_gave_up_root_has_no_memory_of_what_root_reads() {
     end(&place, served);
 }
 
+/// A thread that was about to begin the child's session began it as root, after the child had found
+/// that it has none to give up: most of such children kept root's session for good.
+#[test]
+fn no_thread_begins_a_session_of_roots_while_its_process_gives_up_root() {
+    let place = place_of_root!();
+    let _watchdog = Watchdog::new();
+    let program = place.compiled("users");
+    let served = Served::start(&place, &["--mode", "0666"]);
+    place.write("secret", SECRET);
+    place.ok(&["put", "unix:s", "secret", "/secret"]);
+    place.ok(&["chmod", "unix:s", "0600", "/secret"]);
+    let (said, errors) = run(&place, "unix:s", &[&program, "race", "/adit"]);
+    assert_eq!(said, "0 opened the secret, 0 failed\n", "{errors}");
+    end(&place, served);
+}
+
 /// The new user may not connect: the process must not go on with root's session.
 #[test]
 fn root_is_not_given_up_if_the_new_user_has_no_session() {

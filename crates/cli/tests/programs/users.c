@@ -3,6 +3,8 @@
  * `users all DIRECTORY`            in every way; the output is the kernel's on a file system of its own
  * `users drop DIRECTORY`           gives up root while a thread of its own works, then looks for a
  *                                  secret that it never read in all of its memory and descriptors
+ * `users race DIRECTORY`           children that give up root while a thread of theirs uses the volume for
+ *                                  the first time; says what they may do then
  * `users refused DIRECTORY`        gives up root, which is refused; it stays root with its files
  */
 #define _GNU_SOURCE
@@ -278,6 +280,34 @@ static int drop(void) {
     return 0;
 }
 
+static void *looks_once(void *with) {
+    struct stat found;
+    stat(in("own"), &found);
+    return with;
+}
+
+static int race(void) {
+    int fd = open(in("own"), O_RDWR | O_CREAT, 0644);
+    int opened = 0, failed = 0;
+    for (int round = 0; round < 40; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t thread;
+            pthread_create(&thread, NULL, looks_once, NULL);
+            usleep(round % 20 * 200);
+            int drops = setgroups(0, NULL) || setresgid(1000, 1000, 1000) || setresuid(1000, 1000, 1000);
+            pthread_join(thread, NULL);
+            _exit(drops ? 2 : opens("secret", O_RDONLY) == 0 || pread(fd, &drops, 1, 0) < 0);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        opened += status == 1 << 8;
+        failed += status != 0 && status != 1 << 8;
+    }
+    printf("%d opened the secret, %d failed\n", opened, failed);
+    return 0;
+}
+
 static int refused(void) {
     int fd = open(in("secret"), O_RDWR | O_CREAT, 0600);
     say("opens", fd);
@@ -298,5 +328,7 @@ int main(int count, char **words) {
     directory = words[2];
     if (!strcmp(words[1], "all"))
         return all();
+    if (!strcmp(words[1], "race"))
+        return race();
     return strcmp(words[1], "drop") ? refused() : drop();
 }

@@ -7,6 +7,7 @@
 
 use adit_base::steps;
 use adit_fs::{BlobId, OpenFile};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -89,6 +90,20 @@ impl LockOwners {
     fn add(&mut self, id: BlobId, owner: u64) {
         let is_new = self.of_file.entry(id).or_default().insert(owner);
         self.number += usize::from(is_new);
+    }
+
+    /// A file's set is taken whole, unless there is one already.
+    fn add_all(&mut self, id: BlobId, owners: HashSet<u64>) {
+        match self.of_file.entry(id) {
+            Entry::Vacant(place) => {
+                self.number += owners.len();
+                place.insert(owners);
+            }
+            Entry::Occupied(_) => {
+                steps::note(owners.len());
+                owners.into_iter().for_each(|owner| self.add(id, owner));
+            }
+        }
     }
 
     fn remove(&mut self, id: BlobId, owner: u64) {
@@ -232,10 +247,9 @@ impl Files {
         if self.ended {
             return others;
         }
+        steps::note(others.of_file.len());
         for (id, owners) in others.into_files() {
-            for owner in owners {
-                self.lock_owners.add(id, owner);
-            }
+            self.lock_owners.add_all(id, owners);
         }
         LockOwners::default()
     }

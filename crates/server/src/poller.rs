@@ -571,11 +571,11 @@ impl Turns<'_> {
 
     /// Gives sessions to other pollers, which are [held](Balance::hold_sessions).
     fn depart(&mut self, departures: &[(u64, u32)]) {
-        for (number, to) in departures {
+        for (number, poller) in departures {
             let mut polled = self.polled.iter();
             let found = polled.position(|polled| polled.session.number == *number);
             // It may have ended meanwhile.
-            let (Some(found), Some(to)) = (found, self.shared.balance.poller(*to)) else {
+            let (Some(found), Some(to)) = (found, self.shared.balance.poller(*poller)) else {
                 continue;
             };
             if std::ptr::eq(Arc::as_ptr(&to), self.shared) {
@@ -585,6 +585,7 @@ impl Turns<'_> {
             let polled = self.polled.swap_remove(found);
             // What was taken and not begun is the other one's to take.
             polled.session.memory.doorbell().give_back(polled.waiting);
+            tracing::debug!(session = number, poller, "moved");
             if let Err(session) = to.give(polled.session) {
                 self.polled.push(Polled::new(session));
             }

@@ -329,6 +329,10 @@ pub(crate) struct Serve {
     /// Append messages to this file (else: stderr)
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+    /// Ends when it has no session any more, and removes the directory of the socket: what
+    /// processes of `adit run` begin that have lost the one that had the volume
+    #[arg(long, hide = true)]
+    pub(crate) while_used: bool,
 }
 
 /// Permission bits, in octal.

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     command
         .args(rest)
         .env("LD_PRELOAD", preload)
-        .env("ADIT_RUN_VOLUME", volume)
+        .env("ADIT_RUN_VOLUME", &volume)
         .env("ADIT_RUN_PREFIX", prefix)
         .env("ADIT_RUN_CACHE", options.cache_size.to_string())
         .env(
@@ -116,9 +116,21 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             "ADIT_RUN_ATOMIC_WRITES",
             arguments.atomic_writes.unwrap_or(0).to_string(),
         );
-    if let Some(socket) = &arguments.share {
-        command.env("ADIT_RUN_SHARE", std::path::absolute(socket)?);
+    match &arguments.share {
+        Some(socket) => {
+            command.env("ADIT_RUN_SHARE", std::path::absolute(socket)?);
+        }
+        None => {
+            command.env_remove("ADIT_RUN_SHARE");
+        }
     }
+    let meets = !arguments.embedded && arguments.share.is_none();
+    match meeting_place(&volume, &options.survive_in).filter(|_| meets) {
+        Some(place) => command
+            .env("ADIT_RUN_MEET", place)
+            .env("ADIT_RUN_ADIT", std::env::current_exe()?),
+        None => command.env_remove("ADIT_RUN_MEET"),
+    };
     let error = Error::from(command.exec());
     Err(error.context(format_args!("start {}", program.display())))
 }
@@ -161,6 +173,28 @@ fn absolute(address: &str, embedded: bool) -> Result<OsString> {
     let mut address = OsString::from(scheme);
     address.push(absolute);
     Ok(address)
+}
+
+/// The directory in which processes of the program meet, to have the volume together: one that
+/// nobody else finds. This process's own, if it is such a process itself; it makes none. None: the
+/// volume is in a server, or in memory.
+fn meeting_place(volume: &OsStr, survive_in: &Path) -> Option<PathBuf> {
+    let address = volume.as_bytes();
+    if address.starts_with(b"unix:") || address.starts_with(b"mem:") {
+        return None;
+    }
+    let own = std::env::var_os("ADIT_RUN_MEET").map(PathBuf::from);
+    if std::env::var_os("ADIT_RUN_VOLUME").is_some_and(|own| own == volume) && own.is_some() {
+        return own;
+    }
+    let mut random = [0; 32];
+    let source = File::open("/dev/urandom");
+    source.ok()?.read_exact(&mut random).ok()?;
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (outer, inner): (String, String) = (hex(&random[..16]), hex(&random[16..]));
+    // Everybody can read the first name, and nobody the second one.
+    let directory = std::path::absolute(survive_in).ok()?;
+    Some(directory.join(format!("adit-run-{outer}")).join(inner))
 }
 
 /// The program's file: as a shell looks for it.

@@ -17,12 +17,23 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// A server that is there while it is used waits so long for its first session. One that comes
+/// later begins another server.
+const IN_VAIN: Duration = Duration::from_secs(10);
 
 /// Serves until a signal says to end.
 pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter) -> Result<()> {
     if let Some(path) = &arguments.log {
         log::to_file(filter.clone(), log::open_file(path)?)?;
+    }
+    if arguments.while_used {
+        // Its standard error is nowhere.
+        let syslog = log::Syslog::connect(Path::new(log::SYSLOG));
+        if let Ok(syslog) = syslog {
+            log::to_syslog(filter.clone(), syslog)?;
+        }
     }
     end_with_any_panic();
     may_have_all_descriptors();
@@ -91,7 +102,13 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         tracing::warn!(%error, "standard output can't be told that the server has begun");
     }
     notify("READY=1");
-    while signals.wait() == libc::SIGHUP {
+    let begin = Instant::now();
+    let ends = || {
+        let is_in_vain = begin.elapsed() > IN_VAIN && server.state().sessions.is_empty();
+        server.is_over() || is_in_vain
+    };
+    let ends = arguments.while_used.then_some(&ends as &dyn Fn() -> bool);
+    while signals.wait_unless(ends) == Some(libc::SIGHUP) {
         if let Some(path) = &arguments.log {
             let opened = log::open_file(path).and_then(|file| log::to_file(filter.clone(), file));
             if let Err(error) = opened {
@@ -101,7 +118,22 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     }
     notify("STOPPING=1");
     drop(mounts);
-    close(server, volumes)
+    let closed = close(server, volumes);
+    if arguments.while_used
+        && let Some(directory) = arguments.socket.parent()
+    {
+        leave_meeting_place(directory);
+    }
+    closed
+}
+
+/// Removes the directories in which processes of `adit run` meet, if nothing is there any more.
+fn leave_meeting_place(directory: &Path) {
+    let _ = std::fs::remove_file(directory.join("s.next"));
+    let _ = std::fs::remove_dir(directory);
+    if let Some(above) = directory.parent() {
+        let _ = std::fs::remove_dir(above);
+    }
 }
 
 /// Closes the volumes of a server that can't begin, and returns why. The sessions of the last
@@ -283,11 +315,26 @@ impl Signals {
         }
     }
 
-    fn wait(&self) -> i32 {
-        let mut signal = 0;
-        // SAFETY: the set is initialised, the number lives here.
-        while unsafe { libc::sigwait(&self.0, &mut signal) } != 0 {}
-        signal
+    /// The next one; None: it is to end by itself. It looks at that 50 times a second.
+    fn wait_unless(&self, ends: Option<&dyn Fn() -> bool>) -> Option<i32> {
+        let look = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 20_000_000,
+        };
+        let timeout = match ends {
+            Some(_) => &raw const look,
+            None => std::ptr::null(),
+        };
+        loop {
+            // SAFETY: the set is initialised; NULL: no details, or no timeout.
+            let signal = unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), timeout) };
+            if signal > 0 {
+                return Some(signal);
+            }
+            if ends.is_some_and(|ends| ends()) {
+                return None;
+            }
+        }
     }
 }
 

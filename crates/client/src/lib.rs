@@ -134,7 +134,7 @@ pub use completion_queue::CompletionQueue;
 pub use connection::Withdrawal;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
-pub use connection::interned;
+pub use connection::{interned, set_successor};
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};

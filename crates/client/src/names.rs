@@ -114,7 +114,7 @@ impl Volume {
         let path = path.as_ref().to_owned();
         self.opened.spawn(move |fs| async move {
             match fs.open(root(&who, &path), flags, mode).await {
-                Ok(open) => Ok(File::new(opened, OpenedFile::Embedded(open))),
+                Ok(open) => Ok(File::new(opened, OpenedFile::Embedded(open.into()))),
                 Err(error) => Err(naming(error, "open", &path)),
             }
         })

@@ -14,7 +14,7 @@ mod requests;
 
 use crate::connection::{
     ADDRESS_PREFIX, Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, Waits,
-    connect,
+    connect, leave_offered,
 };
 use crate::in_use::with_way_out;
 use crate::inspect;
@@ -29,8 +29,8 @@ use adit_block::{
 };
 use adit_fs::{Access, BlobId, Credentials, Follow, Fs, OpenFile, OpenFlags, SharedNames, Stat};
 use adit_reactor::{Engine, EngineOptions};
-use adit_server::Looks;
 use adit_server::perform::{PerformFile, PerformVolume};
+use adit_server::{Looks, Tabled};
 use adit_store::{Store, StoreOptions, Survive};
 use adit_wire::calls::{CheckAccess, Place, SyncAll, VolumeCall};
 use adit_wire::value::OwnedValue;
@@ -69,13 +69,13 @@ struct Embedded {
     names: SharedNames,
     /// Answers processes that only look.
     looks: Option<Looks>,
-    /// Serves other processes.
-    shared: Option<adit_server::Server>,
+    /// Serves other processes, at this address.
+    shared: Option<(adit_server::Server, String)>,
 }
 
 /// An open file, where its volume is.
 pub(crate) enum OpenedFile {
-    Embedded(Arc<OpenFile>),
+    Embedded(Tabled),
     Connected(RemoteFile),
 }
 
@@ -83,7 +83,7 @@ impl OpenedFile {
     /// The file of an embedded volume.
     pub(crate) fn embedded(&self) -> &Arc<OpenFile> {
         match self {
-            OpenedFile::Embedded(open) => open,
+            OpenedFile::Embedded(open) => open.open(),
             OpenedFile::Connected(_) => unreachable!("asked only of embedded volumes"),
         }
     }
@@ -159,11 +159,15 @@ impl OpenVolume {
         };
         let shared = match &options.share {
             Some(socket) if !options.read_only && !fresh => {
-                share(address, &engine, socket).map(Some).inspect_err(|_| {
-                    // The error of sharing is the one to tell.
-                    looks.iter().for_each(Looks::stop);
-                    let _ = engine.shutdown(|fs| fs.close_volume());
-                })?
+                let shared = share(address, &engine, socket, options.share_mode);
+                let address = format!("{ADDRESS_PREFIX}{}", socket.display());
+                shared
+                    .map(|shared| Some((shared, address)))
+                    .inspect_err(|_| {
+                        // The error of sharing is the one to tell.
+                        looks.iter().for_each(Looks::stop);
+                        let _ = engine.shutdown(|fs| fs.close_volume());
+                    })?
             }
             _ => None,
         };
@@ -224,18 +228,56 @@ impl OpenVolume {
         Ok(())
     }
 
-    /// Leaves files to a program that this process executes: the connection that it must keep open,
-    /// and what to tell it. `EOPNOTSUPP`: the volume is in this process.
+    /// Can files be left to a process that this one starts?
+    pub(crate) fn can_leave(&self) -> bool {
+        match &self.placement {
+            Placement::Embedded(embedded) => embedded.shared.is_some() && !self.is_inherited(),
+            Placement::Connected(_) => true,
+        }
+    }
+
+    /// Leaves files to a process that this one starts: the connection that it must keep open, and
+    /// what to tell it. `EOPNOTSUPP`: the volume is in this process alone.
     pub(crate) fn leave<'f>(
         &self,
         files: impl Iterator<Item = &'f OpenedFile>,
     ) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
-        let connection = self.connection().ok_or(Errno::OPNOTSUPP)?;
+        let embedded = match &self.placement {
+            Placement::Connected(connection) => {
+                let files = files.filter_map(|file| match file {
+                    OpenedFile::Connected(file) => Some(*file),
+                    OpenedFile::Embedded(_) => None,
+                });
+                return connection.leave_to_program(&files.collect::<Vec<_>>());
+            }
+            Placement::Embedded(embedded) => embedded,
+        };
+        self.usable()?;
+        let (server, address) = embedded.shared.as_ref().ok_or(Errno::OPNOTSUPP)?;
         let files = files.filter_map(|file| match file {
-            OpenedFile::Connected(file) => Some(*file),
-            OpenedFile::Embedded(_) => None,
+            OpenedFile::Embedded(file) => Some(file),
+            OpenedFile::Connected(_) => None,
         });
-        connection.leave_to_program(&files.collect::<Vec<_>>())
+        let offer = server.offer(&files.collect::<Vec<_>>());
+        leave_offered(address, &offer).inspect_err(|_| server.withdraw(&offer))
+    }
+
+    /// Number of other processes that have the volume, or can have what this one has left to them.
+    pub(crate) fn others(&self) -> usize {
+        match &self.placement {
+            Placement::Embedded(embedded) => {
+                let server = embedded.shared.as_ref();
+                server.map_or(0, |(server, _)| server.sessions())
+            }
+            Placement::Connected(_) => 0,
+        }
+    }
+
+    /// What was left to this process, and it has not asked for, is not for it.
+    pub(crate) fn renounce(&self) {
+        if let Placement::Connected(connection) = &self.placement {
+            connection.renounce();
+        }
     }
 
     /// The volume with what the program before this one has left.
@@ -319,7 +361,7 @@ impl OpenVolume {
     {
         match (&self.placement, open) {
             (Placement::Embedded(embedded), OpenedFile::Embedded(open)) => {
-                let who = open.credentials();
+                let (open, who) = (open.open(), open.open().credentials());
                 embedded.engine().run(move |fs| call.perform(fs, open, who))
             }
             (Placement::Connected(connection), OpenedFile::Connected(remote)) => {
@@ -341,7 +383,8 @@ impl OpenVolume {
         match &self.placement {
             Placement::Embedded(embedded) => {
                 let open = |fs| Fs::open(fs, place.at(who), flags, mode);
-                embedded.engine().run(open).map(OpenedFile::Embedded)
+                let open = embedded.engine().run(open)?;
+                Ok(OpenedFile::Embedded(open.into()))
             }
             Placement::Connected(connection) => {
                 self.usable()?;
@@ -364,7 +407,8 @@ impl OpenVolume {
             Placement::Embedded(embedded) => {
                 let create =
                     |fs| Fs::create_and_sync(fs, place.at(who), flags, mode, content, || ());
-                embedded.engine().run(create).map(OpenedFile::Embedded)
+                let open = embedded.engine().run(create)?;
+                Ok(OpenedFile::Embedded(open.into()))
             }
             Placement::Connected(connection) => {
                 self.usable()?;
@@ -383,8 +427,8 @@ impl OpenVolume {
     ) -> Result<OpenedFile> {
         match &self.placement {
             Placement::Embedded(embedded) => {
-                let open = embedded.engine().run(|fs| fs.open_blob(id, flags));
-                open.map(OpenedFile::Embedded)
+                let open = embedded.engine().run(|fs| fs.open_blob(id, flags))?;
+                Ok(OpenedFile::Embedded(open.into()))
             }
             Placement::Connected(connection) => {
                 self.usable()?;
@@ -528,6 +572,10 @@ impl OpenVolume {
         }
         match (open, &self.placement) {
             (OpenedFile::Embedded(open), Placement::Embedded(embedded)) => {
+                // Another process may have it as well.
+                let Some(open) = open.into_last() else {
+                    return;
+                };
                 let closed = embedded.engine().run(|fs| fs.close(&open));
                 if closed.is_err_and(|error| error.errno() == Errno::DEADLK) {
                     // Dropped inside an operation, with the result of a handle that nobody kept.
@@ -620,10 +668,16 @@ impl Drop for OpenVolume {
 }
 
 /// Serves a volume that this process has to others.
-fn share(address: &str, engine: &Arc<Engine<Fs>>, socket: &Path) -> Result<adit_server::Server> {
+fn share(
+    address: &str,
+    engine: &Arc<Engine<Fs>>,
+    socket: &Path,
+    mode: u32,
+) -> Result<adit_server::Server> {
     let name = Path::new(address).file_name().unwrap_or_default();
     let volumes = vec![(name.to_string_lossy().into_owned(), engine.clone())];
-    let options = adit_server::ServeOptions::default();
+    let mut options = adit_server::ServeOptions::default();
+    options.mode = mode;
     let server = adit_server::Server::start(volumes, socket, &options).map_err(|error| {
         // The volume is closed now. A server that answers has its own sessions.
         let _ = adit_server::Server::pass_on(std::slice::from_ref(engine), socket);
@@ -644,8 +698,8 @@ pub(crate) fn cant_end_server(engine: &Engine<Fs>) -> bool {
 }
 
 /// The volume is about to be closed: its sessions go on with the next one that serves it.
-fn hand_over(shared: Option<adit_server::Server>) {
-    if let Some(mut shared) = shared {
+fn hand_over(shared: Option<(adit_server::Server, String)>) {
+    if let Some((mut shared, _)) = shared {
         shared.hand_over();
     }
 }

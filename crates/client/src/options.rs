@@ -116,6 +116,7 @@ pub struct VolumeOptions {
     pub(crate) published: bool,
     pub(crate) resumable: bool,
     pub(crate) share: Option<PathBuf>,
+    pub(crate) share_mode: u32,
     pub(crate) reconnect: Duration,
 }
 
@@ -134,6 +135,7 @@ impl Default for VolumeOptions {
             published: false,
             resumable: false,
             share: None,
+            share_mode: 0o600,
             reconnect: Duration::from_secs(10),
         }
     }
@@ -231,6 +233,12 @@ impl VolumeOptions {
     /// Nothing for a volume that is in a server, is opened read-only, or is memory.
     pub fn share(&mut self, socket: impl Into<PathBuf>) -> &mut Self {
         self.share = Some(socket.into());
+        self
+    }
+
+    /// Permission bits of that socket: the users who can connect. The default is 0600.
+    pub fn share_mode(&mut self, mode: u32) -> &mut Self {
+        self.share_mode = mode;
         self
     }
 

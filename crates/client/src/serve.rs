@@ -154,6 +154,12 @@ impl Server {
         self.server().state()
     }
 
+    /// Has it had sessions, and neither has one now nor keeps anything for one?
+    pub fn is_over(&self) -> bool {
+        let server = self.server();
+        server.has_had_sessions() && server.sessions() == 0 && !server.is_in_grace()
+    }
+
     /// Moves a session to another poller; the server's policy may move it again. `ENOENT` if there
     /// is no such session, `EINVAL` if there is no such poller.
     pub fn move_session(&self, number: u64, poller: u32) -> Result<()> {

@@ -217,6 +217,26 @@ impl Volume {
         connection.is_some_and(|connection| connection.has_inherited())
     }
 
+    /// Can open files be left to a process that this one starts: is the volume in a server, or
+    /// shared?
+    #[cfg(feature = "internal")]
+    pub fn can_leave(&self) -> bool {
+        self.opened.can_leave()
+    }
+
+    /// Number of other processes that have a volume that this one shares, or can have what it has
+    /// left to them.
+    #[cfg(feature = "internal")]
+    pub fn others(&self) -> usize {
+        self.opened.others()
+    }
+
+    /// What was [left](Self::leave) is for another process.
+    #[cfg(feature = "internal")]
+    pub fn renounce(&self) {
+        self.opened.renounce();
+    }
+
     /// Is the volume in a server (`unix:SOCKET`)?
     pub fn is_connected(&self) -> bool {
         self.opened.connection().is_some()

@@ -22,7 +22,7 @@ use adit::{Errno, File, FileKind};
 use adit_fs::{At, BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
-use std::cell::RefCell;
+use std::cell::{RefCell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -31,7 +31,7 @@ use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
-    pub(crate) file: File,
+    pub(crate) file: Handle,
     pub(crate) kind: FileKind,
     /// As `F_GETFL` tells them: the access mode and the flags that stay.
     flags: AtomicI32,
@@ -42,6 +42,33 @@ pub(crate) struct Open {
     pub(crate) shown: Vec<u8>,
     /// May it hold locks of the process?
     pub(crate) is_locked: AtomicBool,
+}
+
+/// The file of an [`Open`]. A child of a process that has the volume itself has another one.
+pub(crate) struct Handle(UnsafeCell<File>);
+
+// SAFETY: it is changed by `replace` alone, while there is one thread.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Puts the child's own handle in the place of its parent's.
+    ///
+    /// # Safety
+    /// In a child of fork, before it has a second thread, and in no call on the file.
+    pub(crate) unsafe fn replace(&self, file: File) {
+        // SAFETY: promised by the caller. The parent's is not this process's to close.
+        std::mem::forget(unsafe { std::mem::replace(&mut *self.0.get(), file) });
+    }
+}
+
+impl Deref for Handle {
+    type Target = File;
+
+    #[inline]
+    fn deref(&self) -> &File {
+        // SAFETY: see `replace`.
+        unsafe { &*self.0.get() }
+    }
 }
 
 /// How far a directory was read.
@@ -77,7 +104,7 @@ const CHANGEABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | 
 impl Open {
     pub(crate) fn new(file: File, kind: FileKind, flags: c_int, shown: Vec<u8>) -> Open {
         Open {
-            file,
+            file: Handle(UnsafeCell::new(file)),
             kind,
             flags: AtomicI32::new(
                 flags & STATUS_FLAGS

@@ -34,6 +34,7 @@ mod descriptors;
 mod endings;
 mod identity;
 mod inside;
+mod meeting;
 mod memory;
 mod message;
 mod nowhere;

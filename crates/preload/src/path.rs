@@ -696,6 +696,11 @@ pub(crate) fn leave() {
     }
 }
 
+/// The working directory's open file, if it is in the volume.
+pub(crate) fn directory() -> Option<Arc<Open>> {
+    WORKING_DIRECTORY.read().as_ref()?.directory.clone()
+}
+
 /// In a thread that forks.
 pub(crate) fn at_fork() -> InChild {
     WORKING_DIRECTORY.at_fork()

@@ -2,21 +2,24 @@
 //!
 //! `adit run` says in environment variables which volume it is, and where the program sees it.
 //! Invariants: one thread opens at a time; the calls that opening makes pass through to the C
-//! library, since no descriptor and no path of the volume is in them. If the volume is in a server,
-//! a child of `fork` has the open files of its parent; otherwise they answer EBADF.
+//! library, since no descriptor and no path of the volume is in them. A child of `fork` has the open
+//! files of its parent, as a session of the server or of the parent; if the volume can't be shared,
+//! they answer EBADF.
 
 use crate::answer::{Answer, errno, keeping_errno};
+use crate::descriptors::Open;
+use crate::meeting::{self, Meeting};
 use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
 use crate::{aio, calls, descriptors, identity, inside, path, position, program};
 use adit::log::{Filter, Level};
-use adit::{Errno, Fork, IoEngine, Survive, Volume, VolumeOptions};
+use adit::{Errno, File, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
 use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::{c_int, c_void};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -48,7 +51,9 @@ pub(crate) struct Settings {
     survive: Survive,
     survive_in: Option<PathBuf>,
     /// Where other processes can use it.
-    pub(crate) share: Option<PathBuf>,
+    share: Option<PathBuf>,
+    /// Where the program's own processes can, if nothing else was said.
+    meeting: Option<Meeting>,
     /// How long a next server is waited for.
     reconnect: Duration,
     /// Is nothing of the volume executed?
@@ -66,6 +71,8 @@ mod variable {
     pub(super) const SURVIVE: &str = "ADIT_RUN_SURVIVE";
     pub(super) const SURVIVE_IN: &str = "ADIT_RUN_SURVIVE_IN";
     pub(super) const SHARE: &str = "ADIT_RUN_SHARE";
+    pub(super) const MEET: &str = "ADIT_RUN_MEET";
+    pub(super) const ADIT: &str = "ADIT_RUN_ADIT";
     pub(super) const RECONNECT: &str = "ADIT_RUN_RECONNECT";
     pub(super) const NOEXEC: &str = "ADIT_RUN_NOEXEC";
     pub(super) const ATOMIC: &str = "ADIT_RUN_ATOMIC_WRITES";
@@ -109,7 +116,29 @@ impl Settings {
                 default
             })
         };
+        let meeting = std::env::var_os(variable::MEET).and_then(|directory| {
+            let adit = std::env::var_os(variable::ADIT)?;
+            let mut options = vec![OsStr::new(&address)];
+            let given = [
+                ("--cache-size", std::env::var_os(variable::CACHE)),
+                ("--engine", std::env::var_os(variable::ENGINE)),
+                ("--survive", std::env::var_os(variable::SURVIVE)),
+                ("--survive-in", std::env::var_os(variable::SURVIVE_IN)),
+            ];
+            for (name, value) in &given {
+                let value = value.as_ref().map(|value: &OsString| &**value);
+                options.extend(
+                    value
+                        .into_iter()
+                        .flat_map(|value| [OsStr::new(name), value]),
+                );
+            }
+            Meeting::new(directory.into(), &adit, &options)
+        });
+        let share = std::env::var_os(variable::SHARE).map(PathBuf::from);
         Some(Settings {
+            share: share.or_else(|| meeting.as_ref().map(|meeting| meeting.socket.clone())),
+            meeting,
             address,
             prefix: prefix.into(),
             cache_bytes: size(variable::CACHE, 256 << 20),
@@ -124,7 +153,6 @@ impl Settings {
                 _ => Survive::Require,
             },
             survive_in: std::env::var_os(variable::SURVIVE_IN).map(PathBuf::from),
-            share: std::env::var_os(variable::SHARE).map(PathBuf::from),
             reconnect: text(variable::RECONNECT)
                 .and_then(|given| given.parse().ok())
                 .map_or(RECONNECT, Duration::from_secs),
@@ -133,7 +161,7 @@ impl Settings {
         })
     }
 
-    fn options(&self) -> VolumeOptions {
+    fn options(&self, shares: bool) -> VolumeOptions {
         let mut options = VolumeOptions::new();
         options
             .cache_bytes(self.cache_bytes)
@@ -143,10 +171,51 @@ impl Settings {
         if let Some(directory) = &self.survive_in {
             options.survive_in(directory);
         }
-        if let Some(socket) = &self.share {
+        if let Some(socket) = self.share.as_ref().filter(|_| shares) {
             options.share(socket);
         }
+        if self.meeting.is_some() {
+            options.share_mode(meeting::SOCKET_MODE);
+        }
         options
+    }
+
+    /// The address of the volume for a process beside the one that has it.
+    fn address_of_others(&self) -> String {
+        match &self.share {
+            Some(socket) if !self.is_served() => format!("unix:{}", socket.display()),
+            _ => self.address.clone(),
+        }
+    }
+
+    /// A volume that can't be opened for this reason: another process may share it.
+    fn open_beside(&self, why: adit::Error, options: &VolumeOptions) -> adit::Result<Volume> {
+        // A process that has become another user may be unable to open the image.
+        let is_had = matches!(why.errno(), Errno::BUSY | Errno::ACCESS | Errno::PERM);
+        match self.share.is_some() && !self.is_served() && is_had {
+            true => Volume::open_with(&self.address_of_others(), options).map_err(|_| why),
+            false => Err(why),
+        }
+    }
+
+    /// Is it worth another attempt to open it?
+    fn may_pass(&self, error: &adit::Error, begin: Instant) -> bool {
+        let patience = match &self.meeting {
+            // One of ours begins or ends.
+            Some(meeting) if meeting.is_there() => self.reconnect.max(PATIENCE),
+            _ => PATIENCE,
+        };
+        let passes = match error.errno() {
+            Errno::BUSY => true,
+            // Its directory was removed by the last one that had the volume.
+            Errno::NOENT => self.meeting.is_some() && !self.is_served(),
+            _ => false,
+        };
+        passes && begin.elapsed() < patience
+    }
+
+    fn is_served(&self) -> bool {
+        self.address.starts_with("unix:")
     }
 }
 
@@ -169,8 +238,8 @@ unsafe extern "C" {
 
 /// What a child hears that uses an open file of its parent's, if the volume is inside that.
 const TO_CHILDREN: &str = "a child process can't use the files that its parent has open in the \
-     volume, which is inside the parent (EBADF): start the program with `adit run --share SOCKET`, \
-     or with `adit run unix:SOCKET` and a server, `adit serve VOLUME --socket SOCKET`";
+     volume, which is in the parent's memory alone (EBADF): start the program without `--embedded`, \
+     and with an image or a device";
 
 extern "C" fn at_start() {
     keeping_errno(start);
@@ -181,6 +250,7 @@ fn start() {
     fork::refuse_with(TO_CHILDREN);
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
+        adit::set_successor(begin_successor);
         path::inherit();
         program::copy::at_start();
         inherit();
@@ -199,7 +269,8 @@ fn inherit() {
     let begin = |socket: OwnedFd, words: &[u8]| {
         say_messages();
         let settings = settings().ok_or(Errno::NXIO)?;
-        Volume::of_program(&settings.address, &settings.options(), (socket, words)).map_err(errno)
+        let address = settings.address_of_others();
+        Volume::of_program(&address, &settings.options(true), (socket, words)).map_err(errno)
     };
     if let Some(volume) = calls::inherit(begin) {
         calls::note_device(&volume);
@@ -213,6 +284,13 @@ fn inherit() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = at_start;
+
+/// For the sessions of a process of ours that had the volume, and has ended.
+fn begin_successor() {
+    if let Some(meeting) = settings().and_then(|settings| settings.meeting.as_ref()) {
+        meeting.begin_successor();
+    }
+}
 
 /// The volume, opened by now.
 #[inline]
@@ -269,20 +347,19 @@ fn open_now() -> Answer<Opened> {
         return Err(Errno::BUSY);
     }
     say_messages();
-    let options = settings.options();
+    let mut options = settings.options(true);
     let begin = Instant::now();
     let low = LowNumbers::take();
     let volume = loop {
+        if let Some(meeting) = &settings.meeting
+            && let Err(error) = meeting.make()
+        {
+            say_once!("processes that this one starts have none of its open files: {error}");
+            options = settings.options(false);
+        }
         let opened = Volume::open_with(&settings.address, &options);
-        match opened.or_else(|error| match &settings.share {
-            // A process of the same program has it.
-            Some(socket) if error.errno() == Errno::BUSY => {
-                let shared = format!("unix:{}", socket.display());
-                Volume::open_with(&shared, &options).map_err(|_| error)
-            }
-            _ => Err(error),
-        }) {
-            Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < PATIENCE => {
+        match opened.or_else(|error| settings.open_beside(error, &options)) {
+            Err(error) if settings.may_pass(&error, begin) => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(error) => {
@@ -318,9 +395,11 @@ pub(crate) fn give_back() {
     if !fork::is_in_vfork() {
         descriptors::forget_vfork();
     }
-    let is_shared = settings().is_some_and(|settings| settings.share.is_some());
-    let is_served = || opened().is_none_or(|volume| volume.is_connected());
-    if fork::is_in_vfork() || is_shared || is_served() {
+    // Where others look for it at a socket of the program's choice, it stays.
+    let is_meant =
+        settings().is_some_and(|settings| settings.share.is_some() && settings.meeting.is_none());
+    let is_had = |volume: Opened| volume.is_connected() || volume.others() > 0;
+    if fork::is_in_vfork() || is_meant || opened().is_none_or(is_had) {
         return;
     }
     // A signal handler that starts a process while its thread is in a call: the volume is in use.
@@ -347,9 +426,65 @@ fn close_unused() {
             if let Err(error) = volume.close() {
                 say(format_args!("{error}"));
             }
+            leave_meeting();
         }
         Ok(volume) => VOLUME.store(Some(Arc::new(volume))),
         Err(shared) => VOLUME.store(Some(shared)),
+    }
+}
+
+/// This process had the volume, and has closed it.
+fn leave_meeting() {
+    if let Some(meeting) = settings().and_then(|settings| settings.meeting.as_ref()) {
+        meeting.end();
+    }
+}
+
+/// What a child of fork has of its parent's.
+enum Heritage {
+    /// The same session's, which it gets from the server.
+    Session(Fork),
+    /// Of a volume that the parent has itself: it becomes a session of the parent's.
+    Heir(Heir),
+}
+
+/// A session of a child of fork, and its handles of the files.
+struct Heir {
+    volume: Volume,
+    files: Vec<(Arc<Open>, File)>,
+}
+
+impl Heir {
+    /// Of all that is open here.
+    fn begin(owner: &Opened, maps: &calls::MapsLock) -> Answer<Heir> {
+        let settings = settings().ok_or(Errno::NXIO)?;
+        let mut opens = descriptors::all();
+        opens.extend(path::directory());
+        opens.extend(maps.files());
+        opens.sort_by_key(Arc::as_ptr);
+        opens.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let files: Vec<&File> = opens.iter().map(|open| &*open.file).collect();
+        let (socket, words) = owner.leave(&files).map_err(errno)?;
+        let (address, options) = (settings.address_of_others(), settings.options(true));
+        let left = (socket.into_inner(), &words[..]);
+        let (volume, files) = Volume::of_program(&address, &options, left).map_err(errno)?;
+        let files = opens.into_iter().zip(files).collect();
+        Ok(Heir { volume, files })
+    }
+
+    /// In the child, which has one thread.
+    fn in_child(self) {
+        let Heir { volume, files } = self;
+        for (open, file) in files {
+            // SAFETY: promised by the caller of this private function.
+            unsafe { open.file.replace(file) };
+        }
+        std::mem::forget(VOLUME.swap(Some(Arc::new(volume))));
+    }
+
+    /// In the parent.
+    fn renounce(self) {
+        self.volume.renounce();
     }
 }
 
@@ -358,7 +493,7 @@ struct Forking {
     maps: calls::MapsLock,
     /// Frees the locks that other threads have.
     tables: Vec<InChild>,
-    volume: Option<Fork>,
+    heritage: Option<Heritage>,
     /// Nothing of the volume is open: the child opens it for itself.
     is_unused: bool,
     /// Last: another thread that forks waits until what was for this child is closed.
@@ -374,7 +509,7 @@ thread_local! {
 /// Another process is about to have the open files, too, if the volume is in a server. This one
 /// goes on with them, so what was left to it is not for the other one.
 pub(crate) fn share_files() {
-    let volume = opened().filter(|volume| volume.is_connected());
+    let volume = opened().filter(|volume| volume.can_leave());
     let Some(volume) = volume.filter(|_| descriptors::are_there_any() && !fork::is_in_vfork())
     else {
         return;
@@ -390,8 +525,8 @@ pub(crate) fn share_files() {
 
 /// A child of vfork may open files and leave them to a program, if the volume is in a server.
 pub(crate) fn prepare_positions() {
-    let is_served = opened().is_some_and(|volume| volume.is_connected());
-    if is_served
+    let can_leave = opened().is_some_and(|volume| volume.can_leave());
+    if can_leave
         && !fork::is_in_vfork()
         && let Err(errno) = position::make_spare()
     {
@@ -407,17 +542,18 @@ pub(crate) fn before_fork() {
     }
     let forking = inside::call(|| {
         let opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-        let volume = opened().filter(|volume| volume.is_connected());
+        let volume = opened().filter(|volume| volume.can_leave());
         let is_unused = volume.as_ref().is_some_and(|volume| volume.handles() == 1);
         share_files();
         let mut tables = vec![path::at_fork(), aio::at_fork()];
         tables.extend(calls::at_fork());
         let maps = calls::lock_maps();
         let volume = volume.filter(|_| !is_unused);
+        let heritage = volume.and_then(|volume| heritage(&volume, &maps));
         Ok(Forking {
             maps,
             tables,
-            volume: volume.and_then(|volume| volume.begin_fork()),
+            heritage,
             is_unused,
             _opening: opening,
         })
@@ -425,9 +561,28 @@ pub(crate) fn before_fork() {
     FORKING.with(|of| of.replace(forking.ok()));
 }
 
+fn heritage(volume: &Opened, maps: &calls::MapsLock) -> Option<Heritage> {
+    if volume.is_connected() {
+        return volume.begin_fork().map(Heritage::Session);
+    }
+    match Heir::begin(volume, maps) {
+        Ok(heir) => Some(Heritage::Heir(heir)),
+        Err(errno) => {
+            say_once!("a forked process has none of its parent's files: {errno:?}");
+            None
+        }
+    }
+}
+
 /// Called by the C library in `fork`, in the parent.
 pub(crate) fn after_fork() {
-    drop(FORKING.with(|of| of.take()));
+    let forking = FORKING.with(|of| of.take());
+    if let Some(Heritage::Heir(heir)) = forking.and_then(|mut of| of.heritage.take()) {
+        let _ = inside::call(|| {
+            heir.renounce();
+            Ok(())
+        });
+    }
 }
 
 /// Called in a child of `fork`.
@@ -441,7 +596,14 @@ pub(crate) fn in_child() {
     forking.tables.into_iter().for_each(|of| of());
     forking.maps.in_child();
     identity::changed();
-    let has_files = forking.volume.map(Fork::in_child);
+    let has_files = match forking.heritage {
+        Some(Heritage::Session(fork)) => Some(fork.in_child()),
+        Some(Heritage::Heir(heir)) => {
+            heir.in_child();
+            Some(true)
+        }
+        None => None,
+    };
     if forking.is_unused || has_files == Some(false) {
         // Its parent's.
         std::mem::forget(VOLUME.swap(None));
@@ -456,7 +618,7 @@ impl LowNumbers {
     fn take() -> LowNumbers {
         let mut taken = Vec::new();
         // A duplicate's number is at least 3, so those of the standard streams are opened.
-        while let Ok(next) = File::open("/dev/null") {
+        while let Ok(next) = std::fs::File::open("/dev/null") {
             let mut last = OwnedFd::from(next);
             if last.as_raw_fd() < FIRST_FREE {
                 taken.push(last);
@@ -536,8 +698,10 @@ extern "C" fn at_exit(_: *mut c_void) {
     loop {
         volume = match Arc::try_unwrap(volume) {
             Ok(volume) => {
+                let was_had = !volume.is_connected();
                 match volume.close() {
                     Err(error) if error.errno() != Errno::BUSY => say(format_args!("{error}")),
+                    _ if was_had => leave_meeting(),
                     _ => {}
                 }
                 return;

@@ -9,7 +9,8 @@ use adit_base::steps;
 use adit_fs::{BlobId, OpenFile};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 /// Open files of a session at most.
 pub(crate) const FILES_MAX: usize = 4096;
@@ -36,37 +37,50 @@ struct Place {
     file: Option<Tabled>,
 }
 
-/// An open file, and whether other tables have it as well.
+/// An open file, and whether other tables have it as well: those of sessions, or the process that
+/// serves its own volume.
 #[derive(Debug)]
-pub(crate) struct Tabled {
+pub struct Tabled {
     open: Arc<OpenFile>,
-    /// One for each table; None: there is only this one.
-    tables: Option<Arc<()>>,
+    /// One for each table; none: there is only this one.
+    tables: OnceLock<Arc<()>>,
 }
 
 impl From<Arc<OpenFile>> for Tabled {
     fn from(open: Arc<OpenFile>) -> Tabled {
-        Tabled { open, tables: None }
+        let tables = OnceLock::new();
+        Tabled { open, tables }
+    }
+}
+
+impl Deref for Tabled {
+    type Target = OpenFile;
+
+    #[inline]
+    fn deref(&self) -> &OpenFile {
+        &self.open
     }
 }
 
 impl Tabled {
-    pub(crate) fn open(&self) -> &Arc<OpenFile> {
+    /// The file.
+    #[inline]
+    pub fn open(&self) -> &Arc<OpenFile> {
         &self.open
     }
 
     /// For another table.
-    fn share(&mut self) -> Tabled {
-        let tables = self.tables.get_or_insert_default();
+    pub(crate) fn share(&self) -> Tabled {
+        let tables = self.tables.get_or_init(Arc::default).clone();
         Tabled {
             open: self.open.clone(),
-            tables: Some(tables.clone()),
+            tables: tables.into(),
         }
     }
 
     /// It is in no table any more, unless others have it: then None.
-    pub(crate) fn into_last(self) -> Option<Arc<OpenFile>> {
-        match self.tables {
+    pub fn into_last(self) -> Option<Arc<OpenFile>> {
+        match self.tables.into_inner() {
             Some(tables) => Arc::into_inner(tables).map(|()| self.open),
             None => Some(self.open),
         }
@@ -205,12 +219,12 @@ impl Files {
     }
 
     /// All of them, for another session. None: the session has ended.
-    pub(crate) fn share(&mut self) -> Option<Vec<(u64, Tabled)>> {
+    pub(crate) fn share(&self) -> Option<Vec<(u64, Tabled)>> {
         steps::note(self.places.len());
-        let places = self.places.iter_mut().enumerate();
+        let places = self.places.iter().enumerate();
         let shared = places.filter_map(|(index, place)| {
             let number = u64::from(place.uses) << 32 | index as u64;
-            place.file.as_mut().map(|file| (number, file.share()))
+            place.file.as_ref().map(|file| (number, file.share()))
         });
         (!self.ended).then(|| shared.collect())
     }
@@ -305,7 +319,7 @@ impl Files {
         let file = self
             .place(number)
             .and_then(|(_, place)| place.file.as_ref());
-        let tables = file.and_then(|file| file.tables.as_ref());
+        let tables = file.and_then(|file| file.tables.get());
         tables.is_some_and(|tables| Arc::strong_count(tables) > 1)
     }
 

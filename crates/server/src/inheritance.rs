@@ -43,34 +43,57 @@ impl Inheritance {
         socket: Registered<OwnedFd>,
         uid: u32,
     ) -> Result<Inheritance> {
-        let volume = &session.volume;
+        let mut inheritance = Inheritance::by(session.key(), &session.volume, socket, uid);
+        inheritance.read_only = session.read_only;
+        inheritance.from = Arc::downgrade(session);
+        let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
+        inheritance.keep(|| session.files().share().ok_or_else(ended))
+    }
+
+    /// Keeps files of the process that serves its own volume, likewise.
+    pub(crate) fn of_owner(
+        owner: Key,
+        volume: &Arc<ServedVolume>,
+        files: Vec<(u64, Tabled)>,
+        socket: Registered<OwnedFd>,
+        uid: u32,
+    ) -> Result<Inheritance> {
+        Inheritance::by(owner, volume, socket, uid).keep(|| Ok(files))
+    }
+
+    /// Of nothing yet.
+    fn by(
+        leaver: Key,
+        volume: &Arc<ServedVolume>,
+        socket: Registered<OwnedFd>,
+        uid: u32,
+    ) -> Inheritance {
         // First: if the session ends now, the next server is to know what it has left.
-        (volume.sessions_file).leave(volume.opening, session.key());
-        // Before the tails end: from here on both may have the last one of a file to close.
-        let mut inheritance = Inheritance {
+        (volume.sessions_file).leave(volume.opening, leaver);
+        Inheritance {
             socket,
             key: Key {
-                number: session.number,
                 secret: (os_random_u64(), os_random_u64()),
-                family: session.family,
+                ..leaver
             },
             uid,
             volume: volume.clone(),
-            read_only: session.read_only,
+            read_only: false,
             files: Vec::new(),
-            from: Arc::downgrade(session),
+            from: Weak::new(),
             is_handed_over: false,
-        };
-        let files = session.files().share();
-        let ended = || Error::with(Errno::PIPE, "inherit from a session that has ended");
-        inheritance.files = files.ok_or_else(ended)?;
-        let files = inheritance.files.iter();
+        }
+    }
+
+    fn keep(mut self, files: impl FnOnce() -> Result<Vec<(u64, Tabled)>>) -> Result<Inheritance> {
+        // Before the tails end: from here on both may have the last one of a file to close.
+        self.files = files()?;
+        let files = self.files.iter();
         let open: Vec<_> = files.map(|(_, file)| file.open().clone()).collect();
         // Two processes append now. A tail that begins behind this finds that.
-        volume
-            .engine
-            .run(|fs| async move { fs.end_tails_of(&open).await })?;
-        Ok(inheritance)
+        let engine = self.volume.engine.clone();
+        engine.run(|fs| async move { fs.end_tails_of(&open).await })?;
+        Ok(self)
     }
 
     pub(crate) fn key(&self) -> Key {

@@ -17,6 +17,7 @@
 //! | `crowd` | whether threads wait for a core |
 //! | `balance` | which poller has which session |
 //! | `inheritance` | what a session leaves to a forked process |
+//! | `owner` | what the process that serves its own volume leaves to one |
 //! | `resume` | going on with the sessions of a server that has ended |
 //! | `rights` | what a session may ask for |
 //! | `serve` | from a message to its operation |
@@ -39,6 +40,7 @@ mod listener;
 mod looks;
 mod mappings;
 mod notices;
+mod owner;
 pub mod perform;
 mod poller;
 mod resume;
@@ -50,7 +52,9 @@ mod session;
 mod stepped;
 mod volume;
 
+pub use files::Tabled;
 pub use looks::Looks;
+pub use owner::Offer;
 pub use server::{ServeOptions, Server, is_server_thread};
 #[cfg(feature = "internal")]
 #[doc(hidden)]

@@ -7,6 +7,7 @@ use crate::door::{Door, Greeted, Policy, Spare};
 use crate::inheritance::Inheritance;
 use crate::mappings::memory_for;
 use crate::notices;
+use crate::owner::Owner;
 use crate::poller::Poller;
 use crate::resume::may_live;
 use crate::serve;
@@ -25,7 +26,7 @@ use std::fs::Metadata;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,12 @@ pub(crate) struct Hall {
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
     pub(crate) pollers: Mutex<Vec<Poller>>,
     pub(crate) balance: Arc<Balance>,
+    /// This process, where it works on the volume itself.
+    pub(crate) owner: Owner,
+    /// Number of things that were left and wait for their heirs.
+    pub(crate) left: AtomicUsize,
+    /// Has any session begun?
+    pub(crate) has_begun: AtomicBool,
     /// Those that there are, also after their end.
     pub(crate) census: Census,
     pub(crate) sessions_max: usize,
@@ -141,13 +148,27 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Nobody finds it any more, and the thread that serves it ends.
+    /// Nobody is accepted any more, and the thread that serves it ends.
+    pub(crate) fn shut(&self) {
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+
+    /// Does something if no other server is at the path, nor can be meanwhile.
+    pub(crate) fn alone(&self, act: impl FnOnce()) {
+        let alone = lock_directory(&self.path);
+        let now = std::fs::symlink_metadata(&self.path);
+        if alone.is_some() && now.is_ok_and(|now| identity(&now) == self.made) {
+            act();
+        }
+    }
+
+    /// Likewise, and nobody finds it any more.
     pub(crate) fn stop(&self) {
         // Once: the number of a removed file may be that of another server's socket.
         if self.stopped.swap(true, Ordering::Relaxed) {
             return;
         }
-        let _ = shutdown(&self.fd, Shutdown::Both);
+        self.shut();
         remove_own(&self.path, self.made);
     }
 }
@@ -298,6 +319,7 @@ impl Hall {
                     self.answer(&door, &of, &request, inheritances);
                 }
             }
+            self.left.store(inheritances.len(), Ordering::Relaxed);
             let kept = inheritances.iter().map(|of| &*of.socket);
             let Some(arrivals) = door.wait(kept, any_grace.then_some(&GRACE_LOOK)) else {
                 return;
@@ -394,6 +416,7 @@ impl Hall {
         if let Some(published) = published {
             descriptors.extend([published.memory.as_fd(), published.versions.as_fd()]);
         }
+        self.has_begun.store(true, Ordering::Relaxed);
         tracing::debug!(pid = session.peer.pid, uid = session.peer.uid, volume = %session.volume.name, "a session begins");
         let place = self.balance.place();
         let pollers = self.pollers.lock().expect("no panic while it is held");
@@ -416,17 +439,28 @@ impl Hall {
         key: Key,
         inheritances: &mut Vec<Inheritance>,
     ) -> Result<()> {
-        let sessions = self.balance.sessions();
-        let mut sessions = sessions.iter().map(|(_, session)| session);
-        let session = sessions.find(|session| session.key() == key);
-        let session = session.ok_or_else(|| no_inheritance("a session"))?;
-        check_speaker(&greeted.peer, session)?;
-        self.check_room(&greeted.peer, inheritances)?;
-        let socket = numbers::duplicate(&greeted.socket).map_err(from_rustix)?;
-        let left = Inheritance::of(session, socket, greeted.peer.uid)?;
-        // If it went away, its connection says so.
-        let _ = send_message(&greeted.socket, &Answer::Left(left.key()));
+        let uid = greeted.peer.uid;
+        let keep = || numbers::duplicate(&greeted.socket).map_err(from_rustix);
+        let left = match (self.owner.take(key), self.owner.recorded()) {
+            (Some(files), Some(owner)) => {
+                self.check_room(&greeted.peer, inheritances)?;
+                Inheritance::of_owner(owner, &self.volumes[0], files, keep()?, uid)?
+            }
+            _ => {
+                let sessions = self.balance.sessions();
+                let mut sessions = sessions.iter().map(|(_, session)| session);
+                let session = sessions.find(|session| session.key() == key);
+                let session = session.ok_or_else(|| no_inheritance("a session"))?;
+                check_speaker(&greeted.peer, session)?;
+                self.check_room(&greeted.peer, inheritances)?;
+                Inheritance::of(session, keep()?, uid)?
+            }
+        };
+        let key = left.key();
         inheritances.push(left);
+        self.left.store(inheritances.len(), Ordering::Relaxed);
+        // If it went away, its connection says so.
+        let _ = send_message(&greeted.socket, &Answer::Left(key));
         Ok(())
     }
 

@@ -2,9 +2,12 @@
 
 use crate::balance::Balance;
 use crate::door::Spare;
+use crate::files::Tabled;
 use crate::listener::{Census, Hall, Listener, Reserved};
+use crate::owner::{Offer, Owner};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
+use crate::serve;
 use crate::volume::ServedVolume;
 use adit_base::fork;
 use adit_base::thread::spawn_without_signals;
@@ -14,6 +17,7 @@ use adit_reactor::Engine;
 use adit_wire::calls::ServerState;
 use std::cell::Cell;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -145,6 +149,9 @@ impl Server {
             volumes: served,
             pollers: Mutex::new(pollers),
             balance,
+            owner: Owner::new(),
+            left: AtomicUsize::new(0),
+            has_begun: AtomicBool::new(false),
             census: Census::default(),
             sessions_max: options.sessions_max,
             grace: options.grace,
@@ -194,14 +201,42 @@ impl Server {
         self.hall.balance.move_session(number, poller)
     }
 
+    /// Offers what this process has open itself in the only volume to one that it starts. It is
+    /// kept once somebody asks for it at the socket.
+    pub fn offer(&self, files: &[&Tabled]) -> Offer {
+        self.hall.owner.offer(&self.hall.volumes[0], files)
+    }
+
+    /// Takes back what nobody has asked for.
+    pub fn withdraw(&self, offer: &Offer) {
+        let files = self.hall.owner.take(offer.key).into_iter().flatten();
+        let last = files.filter_map(|(_, file)| file.into_last()).collect();
+        serve::close_files(&self.hall.volumes[0], last, false);
+    }
+
+    /// Has any session begun?
+    pub fn has_had_sessions(&self) -> bool {
+        self.hall.has_begun.load(Ordering::Relaxed)
+    }
+
+    /// Number of sessions, and of processes that can still begin one with what was left to them.
+    pub fn sessions(&self) -> usize {
+        self.hall.balance.sessions().len() + self.hall.left.load(Ordering::Relaxed)
+    }
+
     /// Waits for the sessions of the last server, as long as the options say at most. Until then
     /// nobody may change anything but by a session, if the volumes were opened
     /// [with their orphans](Fs::open_with_orphans).
     pub fn wait_for_last_sessions(&self) {
-        let in_grace = |volume: &Arc<ServedVolume>| volume.resumption.in_grace();
-        while self.hall.volumes.iter().any(in_grace) {
+        while self.is_in_grace() {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Are sessions of the last server waited for?
+    pub fn is_in_grace(&self) -> bool {
+        let in_grace = |volume: &Arc<ServedVolume>| volume.resumption.in_grace();
+        self.hall.volumes.iter().any(in_grace)
     }
 
     /// As [`stop`](Self::stop), but the next server at the socket goes on with the sessions, if the
@@ -214,7 +249,24 @@ impl Server {
         let pollers = self.hall.pollers.lock().expect("no panic while it is held");
         pollers.iter().for_each(Poller::hand_over);
         drop(pollers);
+        self.hall
+            .volumes
+            .iter()
+            .for_each(|of| self.hall.owner.end(of));
+        self.leave_door();
+        if !self.sessions_file.names_any() {
+            // Nobody goes on. A server that is there by now has the file.
+            self.hall.listener.alone(|| self.sessions_file.remove());
+        }
         self.end();
+    }
+
+    /// Nobody is let in any more.
+    fn leave_door(&mut self) {
+        self.hall.listener.shut();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 
     /// Ends all sessions after what they have under way, and takes no new ones.
@@ -222,15 +274,13 @@ impl Server {
         if self.thread.is_some() {
             // Before the next server can be there.
             self.sessions_file.remove();
+            self.leave_door();
             self.end();
         }
     }
 
     fn end(&mut self) {
         self.hall.listener.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
         let mut pollers = self.hall.pollers.lock().expect("no panic while it is held");
         pollers.iter().for_each(Poller::tell_to_stop);
         pollers.iter_mut().for_each(Poller::stop);

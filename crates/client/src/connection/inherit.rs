@@ -22,6 +22,7 @@ use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_fs::Credentials;
+use adit_server::Offer;
 use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Claim, Key, Opening};
 use adit_wire::value::Value;
@@ -154,6 +155,12 @@ impl Connection {
     pub(crate) fn has_inherited(&self) -> bool {
         let inherited = self.inherited.lock();
         inherited.unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// In a process that isn't the heir: gives up what was left.
+    pub(crate) fn renounce(&self) {
+        let inherited = self.inherited.lock();
+        *inherited.unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Leaves what the session has open to a process that this one starts.
@@ -304,6 +311,24 @@ impl Connection {
         let files = words.files.into_iter().map(RemoteFile::from);
         Ok((Arc::new(connection), files.collect()))
     }
+}
+
+/// Leaves what the process that serves its own volume offers at this address: as
+/// [`Connection::leave_to_program`].
+pub(crate) fn leave_offered(
+    address: &str,
+    offer: &Offer,
+) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
+    let left = leave(address, offer.key);
+    let (socket, key) =
+        left.map_err(|error| error.context("leave open files to another process"))?;
+    let words = Words {
+        key,
+        opening: offer.opening,
+        files: offer.files.clone(),
+        others: Vec::new(),
+    };
+    Ok((socket, words.encode()))
 }
 
 impl Inherited {

@@ -30,11 +30,13 @@ pub(crate) use connect::{
     ADDRESS_PREFIX, ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered,
 };
 pub(crate) use file::{RemoteFile, wait_for_lock};
-pub(crate) use inherit::Fork;
+pub(crate) use inherit::{Fork, leave_offered};
 pub use moving::interned;
 pub(crate) use moving::{Moving, Waits};
 pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
+#[cfg(feature = "internal")]
+pub use resume::set_successor;
 use tail::Tails;
 pub use withdrawal::Withdrawal;
 

@@ -25,7 +25,7 @@ use adit_wire::memory::Ending;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Between two attempts to connect.
@@ -132,6 +132,9 @@ impl Connection {
                 Err(error) if !may_pass(error.errno()) => return Err(error),
                 Err(error) => error,
             };
+            if let Some(begin) = SUCCESSOR.get() {
+                begin();
+            }
             if !wait.goes_on() {
                 return Err(error);
             }
@@ -310,6 +313,16 @@ impl Waiting {
         }
         goes_on
     }
+}
+
+/// What a session does whose server has ended, besides waiting for the next one: of a process that
+/// can have one begin itself. It is called before each attempt to connect, by any thread.
+pub(super) static SUCCESSOR: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what every session of this process does that waits for the next server, once.
+#[cfg(feature = "internal")]
+pub fn set_successor(begin: fn()) {
+    let _ = SUCCESSOR.set(begin);
 }
 
 /// May it be another answer in a moment?

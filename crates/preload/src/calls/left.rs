@@ -121,7 +121,7 @@ fn leave(numbers: &Numbers, environment: Words, start: Start) -> Answer<Left> {
     if is_ours() {
         position::share(opens.iter().map(|open| &open.position))?;
     }
-    let files: Vec<&adit::File> = opens.iter().map(|open| &open.file).collect();
+    let files: Vec<&adit::File> = opens.iter().map(|open| &*open.file).collect();
     let (socket, words) = volume.leave(&files).map_err(errno)?;
     let mut open = vec![lasting(socket.as_raw_fd(), start)?];
 
@@ -219,8 +219,8 @@ pub(super) fn with_left<T>(
     start: Start,
     execute: impl FnOnce(Words) -> T,
 ) -> T {
-    let is_served = || volume::opened().is_some_and(|volume| volume.is_connected());
-    if !descriptors::are_there_any() || inside::is_inside() || !is_served() {
+    let can_leave = || volume::opened().is_some_and(|volume| volume.can_leave());
+    if !descriptors::are_there_any() || inside::is_inside() || !can_leave() {
         return execute(environment);
     }
     if !is_for_us(environment) {

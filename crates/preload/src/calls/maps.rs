@@ -109,6 +109,14 @@ pub(crate) fn lock_maps() -> MapsLock {
     MapsLock(lock())
 }
 
+impl MapsLock {
+    /// The files that are mapped.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Arc<Open>> {
+        let maps = self.0.iter().flat_map(|maps| maps.shared.values());
+        maps.map(|shared| shared.open.clone())
+    }
+}
+
 fn io(error: std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }

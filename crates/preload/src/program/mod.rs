@@ -194,7 +194,7 @@ fn name_of_number(fd: c_int, path: &[u8], shown: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     // The next program has the open files of a volume in a server only.
-    if !volume::opened().is_some_and(|volume| volume.is_connected()) {
+    if !volume::opened().is_some_and(|volume| volume.can_leave()) {
         return Some(shown.to_vec());
     }
     let mut name = format!("/dev/fd/{fd}").into_bytes();

@@ -333,6 +333,13 @@ impl SessionsFile {
         }
     }
 
+    /// Does it name a session, or a family, that the next server could go on with?
+    pub(crate) fn names_any(&self) -> bool {
+        let kept = self.lock();
+        let mut volumes = kept.record.volumes.iter();
+        volumes.any(|of| !of.sessions.is_empty() || !of.absent.is_empty())
+    }
+
     /// No server goes on with the sessions of this one.
     pub(crate) fn remove(&self) {
         let mut kept = self.lock();

@@ -17,6 +17,7 @@ mod interrupt;
 mod log;
 mod lsof;
 mod mappings;
+mod meeting;
 mod mount;
 mod names;
 mod output;

@@ -7,11 +7,12 @@
 //! sessions can begin (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
-use crate::log;
+use crate::{log, meeting};
 use adit::log::{Filter, write_to_stderr};
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
 use adit_fuse::{MountOptions, ServedMount};
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -19,9 +20,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A server that is there while it is used waits so long for its first session. One that comes
-/// later begins another server.
-const IN_VAIN: Duration = Duration::from_secs(10);
+/// A process that comes later begins another server.
+const VAIN_MAX: Duration = Duration::from_secs(10);
+/// Between two looks at which processes there are.
+const VAIN_LOOK: Duration = Duration::from_millis(200);
 
 /// Serves until a signal says to end.
 pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter) -> Result<()> {
@@ -102,11 +104,9 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
         tracing::warn!(%error, "standard output can't be told that the server has begun");
     }
     notify("READY=1");
-    let begin = Instant::now();
-    let ends = || {
-        let is_in_vain = begin.elapsed() > IN_VAIN && server.state().sessions.is_empty();
-        server.is_over() || is_in_vain
-    };
+    let place = arguments.socket.parent().unwrap_or(Path::new("/"));
+    let vain = Vain::begin(place);
+    let ends = || server.is_over() || server.state().sessions.is_empty() && vain.is_over();
     let ends = arguments.while_used.then_some(&ends as &dyn Fn() -> bool);
     while signals.wait_unless(ends) == Some(libc::SIGHUP) {
         if let Some(path) = &arguments.log {
@@ -122,17 +122,38 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     if arguments.while_used
         && let Some(directory) = arguments.socket.parent()
     {
-        leave_meeting_place(directory);
+        meeting::leave(directory);
     }
     closed
 }
 
-/// Removes the directories in which processes of `adit run` meet, if nothing is there any more.
-fn leave_meeting_place(directory: &Path) {
-    let _ = std::fs::remove_file(directory.join("s.next"));
-    let _ = std::fs::remove_dir(directory);
-    if let Some(above) = directory.parent() {
-        let _ = std::fs::remove_dir(above);
+/// How long a server waits in vain that is there while it is used.
+struct Vain<'p> {
+    /// The meeting place of the processes for which it is there.
+    place: &'p Path,
+    begin: Instant,
+    /// Of the last look at these.
+    looked: Cell<Instant>,
+}
+
+impl Vain<'_> {
+    fn begin(place: &Path) -> Vain<'_> {
+        let begin = Instant::now();
+        let looked = Cell::new(begin);
+        Vain {
+            place,
+            begin,
+            looked,
+        }
+    }
+
+    /// Has it waited for long enough, or can't anybody come? Asked while there is no session.
+    fn is_over(&self) -> bool {
+        let looks = self.looked.get().elapsed() > VAIN_LOOK;
+        if looks {
+            self.looked.set(Instant::now());
+        }
+        self.begin.elapsed() > VAIN_MAX || looks && !meeting::is_known(self.place)
     }
 }
 

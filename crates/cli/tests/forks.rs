@@ -1,4 +1,5 @@
-//! Processes that fork, with a volume in a server: the child has what its parent has open.
+//! Processes that fork: the child has what its parent has open, in a server, or by `adit run IMAGE`
+//! alone.
 
 #[macro_use]
 mod support;
@@ -9,7 +10,11 @@ use support::servers::{FOR_ALL, Served, Watchdog};
 
 /// Runs a program with the served volume.
 fn run(place: &Place, program: &[&str]) -> String {
-    place.ok(&[&["run", "unix:s", "--"], program].concat())
+    run_on(place, "unix:s", program)
+}
+
+fn run_on(place: &Place, volume: &str, program: &[&str]) -> String {
+    place.ok(&[&["run", volume, "--"], program].concat())
 }
 
 fn end(place: &Place, served: Served) {
@@ -30,6 +35,17 @@ fn forked_processes_act_as_on_linux() {
         assert_eq!(run(&place, &[&program, "/adit"]), "as on Linux\n");
         end(&place, served);
     }
+}
+
+#[test]
+fn forked_processes_of_a_program_that_has_the_volume_itself_act_as_on_linux() {
+    need!();
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let program = place.compiled("forks");
+    let said = run_on(&place, "v.adit", &[&program, "/adit"]);
+    assert_eq!(said, "as on Linux\n");
+    place.ok(&["check", "v.adit"]);
 }
 
 /// The program also runs on the host's own file system, so what it demands is what Linux does.
@@ -97,13 +113,27 @@ fn a_forked_process_goes_on_with_the_next_server() {
     }
 }
 
-/// Programs of every day that start others, and hand descriptors to them.
 #[test]
 fn programs_that_start_others_work() {
     need!("rsync" "git" "make" "bash" "dash" "python3" "cc");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
+    start_others(&place, "unix:s");
+    end(&place, served);
+}
+
+#[test]
+fn programs_that_start_others_work_with_an_image_alone() {
+    need!("rsync" "git" "make" "bash" "dash" "python3" "cc");
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    start_others(&place, "v.adit");
+    place.ok(&["check", "v.adit"]);
+}
+
+/// Programs of every day that start others, and hand descriptors to them.
+fn start_others(place: &Place, volume: &str) {
     place.write("tree/a/b", support::noise(1, 300_000));
     place.write("tree/c", "text");
     let top = place.path("");
@@ -114,9 +144,13 @@ fn programs_that_start_others_work() {
         rsync -a {top}/tree/ copied/
         diff -r {top}/tree copied
         git init -q repository
+        mkdir -p repository/.git/hooks
+        printf '#!/bin/sh\ngit diff --cached --name-only | wc -l > hooked\n' > hook
+        install -m 755 hook repository/.git/hooks/pre-commit
         cp -r copied repository/
         git -C repository add -A
         git -C repository -c user.name=a -c user.email=b commit -qm first
+        [ $(cat repository/hooked) = 2 ]
         git clone -q repository clone
         diff -r copied clone/copied
         git -C clone gc -q
@@ -139,7 +173,7 @@ fn programs_that_start_others_work() {
         done
         "#
     );
-    run(&place, &["bash", "-c", &script]);
+    run_on(place, volume, &["bash", "-c", &script]);
     let script = r"
 import multiprocessing, subprocess
 with open('/adit/output', 'w') as file:
@@ -157,8 +191,7 @@ with multiprocessing.Pool(4) as pool:
     assert sum(pool.map(work, range(100))) == 4950
 assert len(open('/adit/lines').readlines()) == 100
 ";
-    run(&place, &["python3", "-c", script]);
-    end(&place, served);
+    run_on(place, volume, &["python3", "-c", script]);
 }
 
 /// What a program is told lies at numbers that few processes may not have, and its number may be

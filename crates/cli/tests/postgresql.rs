@@ -1,4 +1,5 @@
-//! PostgreSQL, as Debian has it, on a volume in a server: `adit run unix:SOCKET -- postgres`.
+//! PostgreSQL, as Debian has it, on a volume in a server: `adit run unix:SOCKET -- postgres`; and on
+//! one that its processes share among themselves, `adit run IMAGE -- postgres`.
 //!
 //! It forks a process for each connection. Each insert that was acknowledged must be there after a
 //! kill of one of its processes, of the postmaster, of the server that has the volume, or of both.
@@ -50,12 +51,14 @@ struct Cluster {
     programs: PathBuf,
     /// Short paths, which the server's user may use: the sockets, and the command.
     shared: tempfile::TempDir,
+    /// The volume is in a server, not in the database's own processes.
+    is_served: bool,
     served: Option<Served>,
     postmaster: Option<Child>,
 }
 
 impl Cluster {
-    fn new(programs: PathBuf) -> Cluster {
+    fn new(programs: PathBuf, is_served: bool) -> Cluster {
         let shared = tempfile::tempdir().expect("a directory");
         let open = Permissions::from_mode(0o777);
         std::fs::set_permissions(shared.path(), open).expect("set");
@@ -64,15 +67,22 @@ impl Cluster {
             support::copy_program(&command.with_file_name(name), &shared.path().join(name));
         }
         let place = Place::new();
-        place.ok(&["mkfs", "v.adit", "--size", "512M"]);
+        let image = match is_served {
+            true => place.path("v.adit"),
+            false => shared.path().join("v.adit"),
+        };
+        place.ok(&["mkfs", image.to_str().expect("text"), "--size", "512M"]);
         let mut cluster = Cluster {
             place,
             programs,
             shared,
+            is_served,
             served: None,
             postmaster: None,
         };
-        cluster.serve();
+        if is_served {
+            cluster.serve();
+        }
         let address = cluster.address();
         let (uid, gid) = user().unwrap_or_else(|| {
             let own = std::fs::metadata("/proc/self").expect("there");
@@ -81,6 +91,9 @@ impl Cluster {
         });
         let script = format!("mkdir -m 700 /adit/pg && chown {uid}:{gid} /adit/pg");
         (cluster.place).ok(&["run", &address, "--", "sh", "-c", &script]);
+        if !is_served {
+            std::os::unix::fs::chown(&image, Some(uid), Some(gid)).expect("owned");
+        }
         let made = cluster
             .run("initdb")
             .args(["-D", "/adit/pg/data", "-U", "postgres", "-A", "trust", "-N"])
@@ -93,7 +106,10 @@ impl Cluster {
     }
 
     fn address(&self) -> String {
-        format!("unix:{}", self.shared.path().join("s").display())
+        match self.is_served {
+            true => format!("unix:{}", self.shared.path().join("s").display()),
+            false => self.shared.path().join("v.adit").display().to_string(),
+        }
     }
 
     fn serve(&mut self) {
@@ -358,7 +374,7 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
         return skip("PostgreSQL is not installed");
     };
     let _watchdog = Watchdog::new();
-    let mut cluster = Cluster::new(programs);
+    let mut cluster = Cluster::new(programs, true);
     cluster.start();
     cluster.sql(
         "create table ledger (client int, number int, padding text, primary key (client, number))",
@@ -447,4 +463,43 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
     served.signal(rustix::process::Signal::TERM);
     assert!(served.end().0.success());
     cluster.place.ok(&["check", "v.adit"]);
+}
+
+/// The postmaster has the volume; without it the processes that work for clients go on with a server
+/// until they notice.
+#[test]
+fn a_cluster_is_installed_killed_and_recovered_on_an_image_alone() {
+    need!();
+    let Some(programs) = programs() else {
+        return skip("PostgreSQL is not installed");
+    };
+    let _watchdog = Watchdog::new();
+    let mut cluster = Cluster::new(programs, false);
+    cluster.start();
+    cluster.sql(
+        "create table ledger (client int, number int, padding text, primary key (client, number))",
+    );
+    cluster.pgbench(&["-i", "-q"]);
+    for client in 0..3 {
+        let ledger = Ledger::start(&cluster, client);
+        until("the client has begun", || ledger.has_begun());
+        std::thread::sleep(moment(client, 300_000));
+        match client {
+            0 => cluster.kill_backend(),
+            _ => cluster.kill_postmaster(),
+        }
+        until("the client has ended", || ledger.has_ended());
+        cluster.start();
+        ledger.check(&cluster);
+        cluster.pgbench(&["-c", "4", "-t", "25", "-n"]);
+    }
+    let postmaster = cluster.postmaster.as_mut().expect("it runs");
+    let pid = rustix::process::Pid::from_child(postmaster);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("told");
+    assert!(postmaster.wait().expect("ended").success());
+    cluster.postmaster = None;
+    let address = cluster.address();
+    until("nobody has the volume", || {
+        cluster.place.run(&["check", &address]).status.success()
+    });
 }

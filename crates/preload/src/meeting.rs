@@ -76,7 +76,7 @@ impl Meeting {
     }
 
     /// Removes the directories, if nothing is there any more.
-    pub(crate) fn leave(&self) {
+    fn leave(&self) {
         if std::fs::remove_dir(&self.directory).is_ok()
             && let Some(outer) = self.directory.parent()
         {

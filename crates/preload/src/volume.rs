@@ -238,8 +238,9 @@ unsafe extern "C" {
 
 /// What a child hears that uses an open file of its parent's, if the volume is inside that.
 const TO_CHILDREN: &str = "a child process can't use the files that its parent has open in the \
-     volume, which is in the parent's memory alone (EBADF): start the program without `--embedded`, \
-     and with an image or a device";
+     volume, which is inside the parent alone (EBADF): start the program without --embedded, with \
+     `adit run --share SOCKET`, or with `adit run unix:SOCKET` and a server, `adit serve VOLUME \
+     --socket SOCKET`";
 
 extern "C" fn at_start() {
     keeping_errno(start);

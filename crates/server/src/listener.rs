@@ -219,7 +219,9 @@ fn bind_alone(
     // Where the kernel takes no bits of a socket, `set_mode` gives them to its name.
     let _ = fchmod(&fd, Mode::from_raw_mode(mode));
     let alone = lock_directory(path);
-    let bind = || with_umask(0o777 & !mode, &|| bind(&fd, &address));
+    let hidden = alone.as_ref().and_then(|directory| hidden(directory, path));
+    let shown = hidden.as_ref().unwrap_or(&address);
+    let bind = || with_umask(0o777 & !mode, &|| bind(&fd, shown));
     match bind() {
         Err(rustix::io::Errno::ADDRINUSE) => {
             remove_dead(path, &address)?;
@@ -228,6 +230,16 @@ fn bind_alone(
         bound => bound.map_err(from_rustix)?,
     }
     Ok((fd, alone))
+}
+
+/// The address of a socket in a directory that not everybody can list: then the kernel's list of
+/// sockets doesn't tell its path either.
+fn hidden(directory: &OwnedFd, path: &Path) -> Option<SocketAddrUnix> {
+    let is_listed = fstat(directory).is_ok_and(|of| of.st_mode & 0o004 != 0);
+    let through = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+    let is_there = || through.join(".").exists();
+    let name = path.file_name().filter(|_| !is_listed && is_there())?;
+    SocketAddrUnix::new(through.join(name)).ok()
 }
 
 /// Gives the socket that was just bound its permission bits, and returns its identity. The owner of

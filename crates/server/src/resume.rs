@@ -49,6 +49,9 @@ pub(crate) struct Resumption {
     has_record: bool,
     /// Sessions of these that nobody waits for.
     late: Vec<SessionRecord>,
+    /// Processes that are no sessions yet may come for what ones that have ended left to them under
+    /// the last server.
+    has_heirs: bool,
     /// Whether the grace is open.
     is_open: AtomicBool,
     grace: Mutex<Grace>,
@@ -89,7 +92,13 @@ impl Resumption {
         });
         let (mut expected, mut late) = (Vec::new(), Vec::new());
         let mut earlier = Vec::new();
+        let mut has_heirs = false;
         if let Some((last, applied)) = known {
+            let all = last.absent.iter().chain(&last.sessions);
+            let of_last = all.filter(|of| of.epoch == last.opening.epoch && of.has_left);
+            has_heirs = of_last
+                .into_iter()
+                .any(|of| of.has_ended() || !may_live(of.process));
             let sessions = last.absent.iter().chain(&last.sessions).copied();
             (expected, late) = sessions.partition(|session| session.is_awaited);
             earlier.push(Earlier {
@@ -120,6 +129,7 @@ impl Resumption {
             earlier,
             has_record: last.iter().any(|of| of.opening.volume_id == volume_id),
             late,
+            has_heirs,
             is_open: AtomicBool::new(!expected.is_empty()),
             grace: Mutex::new(Grace {
                 until_ns: None,
@@ -189,6 +199,11 @@ impl Resumption {
                 Err(Error::with(Errno::STALE, what))
             }
         }
+    }
+
+    /// May a process come yet for files without names that its parent has left to it?
+    pub(crate) fn has_heirs(&self) -> bool {
+        self.has_heirs
     }
 
     /// Has nobody changed anything since this opening ended?

@@ -121,8 +121,12 @@ impl ServedVolume {
         Ok(())
     }
 
-    /// Deletes what lost its last name in an earlier opening, and nobody has open now.
+    /// Deletes what lost its last name in an earlier opening, and nobody has open now. While somebody
+    /// may come for it, it is left to the next opening.
     pub(crate) fn delete_orphans(&self) {
+        if self.resumption.has_heirs() {
+            return;
+        }
         let deleted = self.engine.run(|fs| fs.delete_orphans());
         if let Err(error) = deleted {
             tracing::warn!(volume = %self.name, %error, "files without names keep their space: the next opening deletes them");

@@ -77,7 +77,7 @@ impl SessionRecord {
     }
 
     /// Has it ended, and only its family is left?
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.secret == (0, 0)
     }
 

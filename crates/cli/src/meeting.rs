@@ -1,0 +1,54 @@
+//! The end of a meeting place of `adit run`: of the directory in which the processes of a program
+//! find the one that has the volume (docs/decisions/0031).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Is there a process that knows the place, or may know it?
+///
+/// Environments tell it. A process may have written over what the kernel shows of its own
+/// (PostgreSQL does); so each counts that has the library, and not another place.
+pub(crate) fn is_known(place: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return true;
+    };
+    let processes = entries.flatten().map(|entry| entry.path());
+    let is_process = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or(OsStr::new(""));
+        name.as_bytes().iter().all(u8::is_ascii_digit)
+    };
+    let own = std::process::id().to_string();
+    let mut others = processes.filter(|path| is_process(path) && !path.ends_with(&own));
+    others.any(|process| knows(&process, place))
+}
+
+fn knows(process: &Path, place: &Path) -> bool {
+    const NAME: &[u8] = b"ADIT_RUN_MEET=";
+    // What can't be read is another user's, of whom this one has no children.
+    let Ok(environment) = std::fs::read(process.join("environ")) else {
+        return false;
+    };
+    let mut variables = environment.split(|byte| *byte == 0);
+    match variables.find_map(|variable| variable.strip_prefix(NAME)) {
+        Some(known) => known == place.as_os_str().as_bytes(),
+        None => {
+            let mapped = std::fs::read_to_string(process.join("maps"));
+            mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so"))
+        }
+    }
+}
+
+/// Removes what is there, unless somebody can still come.
+pub(crate) fn leave(place: &Path) {
+    if is_known(place) {
+        return;
+    }
+    for name in ["s.next", "s.sessions", "s.sessions.new"] {
+        let _ = std::fs::remove_file(place.join(name));
+    }
+    let _ = std::fs::remove_dir(place);
+    if let Some(above) = place.parent() {
+        let _ = std::fs::remove_dir(above);
+    }
+}

@@ -361,16 +361,18 @@ pub(crate) struct Run {
     /// buffer. Without it, that holds for a sector of the device.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) atomic_writes: Option<u64>,
-    /// The volume is inside the program: refuses the address of a server
+    /// The volume is inside one process of the program: its children share nothing of it
+    ///
+    /// Refuses the address of a server.
     #[arg(long)]
     pub(crate) embedded: bool,
     /// Nothing of the volume is executed or loaded as a library: EACCES
     #[arg(long)]
     pub(crate) noexec: bool,
-    /// Other processes can use the volume meanwhile, as unix:SOCKET
+    /// Other programs can use the volume meanwhile, too, as unix:SOCKET
     ///
     /// Those of the same user and of root. The first process of the program that uses the volume
-    /// has it, its children use it through the socket; they wait 10 seconds for the next one if it
+    /// has it, the others use it through the socket; they wait 10 seconds for the next one if it
     /// ends.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) share: Option<PathBuf>,

@@ -229,7 +229,8 @@ Examples:
     /// Start a program that sees a volume as a directory, without a mount
     ///
     /// The volume is inside the program (its file calls go to a library that the loader puts before
-    /// the C library): no other process sees it meanwhile. Killed, it loses nothing that it wrote.
+    /// the C library): only it and the programs that it starts see it. Killed, they lose nothing that
+    /// they wrote.
     #[command(
         after_help = "Programs must be linked dynamically against glibc; others are refused. What they can do, and what not:
 docs/programs.md. The volume is opened by the first call that needs it.

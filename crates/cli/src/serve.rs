@@ -2,9 +2,9 @@
 //!
 //! SIGTERM and SIGINT unmount and close the volumes, and the exit code is 0; the next server at the
 //! socket goes on with the sessions, as it does after a kill. SIGHUP opens the file of `--log`
-//! again; SIGUSR1 and SIGUSR2 do nothing. A panic ends the process at once, as a kill would: a server that works in part would keep
-//! the locks of sessions that it can't end. A service manager that waits for it is told when
-//! sessions can begin (sd_notify(3)).
+//! again; SIGUSR1 and SIGUSR2 do nothing. A panic ends the process at once, as a kill would: a server
+//! that works in part would keep the locks of sessions that it can't end. A service manager that waits
+//! for it is told when sessions can begin (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
 use crate::{log, meeting};

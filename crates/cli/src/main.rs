@@ -25,6 +25,7 @@ mod read;
 mod run;
 mod scrub;
 mod serve;
+mod times;
 mod transfer;
 mod volumes;
 

@@ -14,6 +14,7 @@ mod ctl;
 mod find;
 mod fstab;
 mod interrupt;
+mod loadable;
 mod log;
 mod lsof;
 mod mappings;

@@ -29,6 +29,11 @@ pub trait Device: Send + Sync {
     fn lost_path(&self) -> Option<PathBuf> {
         None
     }
+    /// The bytes that its file has now, which somebody else may have truncated; None: it is no
+    /// file, or the host doesn't say. Asks the host.
+    fn file_bytes(&self) -> Option<u64> {
+        None
+    }
     /// The user who owns its file or device node; None: there is none.
     fn owner(&self) -> Option<u32> {
         None

@@ -4,8 +4,11 @@
 use crate::Outcome;
 use crate::arguments::{Chmod, Chown, Touch, Truncate, VolumeArguments};
 use crate::names::each;
+use crate::times;
 use crate::transfer::umask;
-use adit::{Errno, Error, FileKind, Follow, Metadata, OpenOptions, SetTime, Volume, parse_size};
+use adit::{
+    Errno, Error, FileKind, Follow, Metadata, OpenOptions, SetTime, Timestamp, Volume, parse_size,
+};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -89,8 +92,17 @@ pub(crate) fn touch(arguments: &Touch, options: &VolumeArguments) -> adit::Resul
     let (address, paths) = (&arguments.volume, &arguments.paths);
     let both = arguments.access == arguments.modification;
     let mode = 0o666 & !umask();
+    let now = Timestamp::from(std::time::SystemTime::now());
+    let given = match (&arguments.stamp, &arguments.date) {
+        (Some(text), _) => Some((text, times::stamp(text, now))),
+        (None, Some(text)) => Some((text, times::date(text, now))),
+        (None, None) => None,
+    };
+    let given = given
+        .map(|(text, time)| time.ok_or_else(|| invalid(format!("understand the time {text}"))));
+    let given = given.transpose()?.map_or(SetTime::Now, SetTime::To);
     each(options, address, paths, |volume, path| {
-        let (mut accessed, mut modified) = (SetTime::Now, SetTime::Now);
+        let (mut accessed, mut modified) = (given, given);
         if let Some(reference) = &arguments.reference {
             let stat = volume.metadata(reference)?;
             accessed = SetTime::To(stat.accessed().into());

@@ -54,13 +54,11 @@ pub(crate) fn compare(arguments: Compare) -> adit::Result<Outcome> {
         .iter()
         .find(|file| file.extension().is_some_and(|kind| kind == "html"))
     {
-        let pictures = files.len();
-        writeln!(
-            out,
-            "\n{} and {} more files beside it",
-            page.display(),
-            pictures - 1
-        )?;
+        let beside = match files.len() - 1 {
+            1 => "1 more file".to_owned(),
+            more => format!("{more} more files"),
+        };
+        writeln!(out, "\n{} and {beside} beside it", page.display())?;
     }
     ended?;
     Ok(Outcome::Done)

@@ -14,6 +14,7 @@ mod ctl;
 mod find;
 mod fstab;
 mod interrupt;
+mod loadable;
 mod log;
 mod lsof;
 mod mappings;
@@ -26,6 +27,7 @@ mod read;
 mod run;
 mod scrub;
 mod serve;
+mod times;
 mod transfer;
 mod volumes;
 

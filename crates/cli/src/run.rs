@@ -5,6 +5,7 @@
 //! what is not is refused here, by name, and not half served.
 
 use crate::arguments::{EngineArgument, Run, SurviveArgument, TakeoverArgument, VolumeArguments};
+use crate::loadable::loadable;
 use adit::{Errno, Error, Result};
 use object::elf::PT_INTERP;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
         false => find(name)?,
     };
     check(&program, INTERPRETERS_MAX)?;
-    let library = library(arguments.library.as_deref())?;
+    let library = loadable(library(arguments.library.as_deref())?)?;
     let mut preload = library.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");

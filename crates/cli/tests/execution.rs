@@ -39,7 +39,7 @@ fn on_host(place: &Place, program: &[&str]) -> String {
     let mut command = Command::new(program[0]);
     let arguments = program[1..].iter();
     command.args(arguments.map(|word| word.replace("/adit", top)));
-    command.current_dir(place.path(""));
+    command.current_dir(place.path("")).env("LC_ALL", "C");
     output_of(command).replace(top, "/adit")
 }
 

@@ -4,6 +4,7 @@ mod support;
 
 use std::io::Read;
 use std::process::Command;
+use support::servers::Served;
 use support::{Place, noise};
 
 fn stat(place: &Place, path: &str) -> serde_json::Value {
@@ -26,9 +27,15 @@ fn with_tree() -> Place {
 
 /// Of the kernel's file system, as the Unix command prints it.
 fn unix(place: &Place, command: &[&str]) -> String {
+    unix_in(place, "UTC", command)
+}
+
+/// With this time zone.
+fn unix_in(place: &Place, zone: &str, command: &[&str]) -> String {
     let output = Command::new(command[0])
         .args(&command[1..])
         .env("LC_ALL", "C")
+        .env("TZ", zone)
         .current_dir(place.path("."))
         .output()
         .expect("it runs");
@@ -348,6 +355,68 @@ fn a_label_is_shown_and_changed() {
     let errors = place.fails(1, &["label", "v.adit", &"x".repeat(65)]);
     assert!(errors.contains("64 bytes"), "{errors}");
     place.ok(&["check", "v.adit"]);
+}
+
+/// It was EOPNOTSUPP.
+#[test]
+fn a_label_of_a_served_volume_is_changed_by_its_server() {
+    let place = Place::with_volume();
+    let served = Served::start(&place, &[]);
+    let address = format!("unix:{}", place.path("s").display());
+    place.ok(&["label", &address, "served"]);
+    assert_eq!(place.ok(&["label", &address]), "served\n");
+    let errors = place.fails(1, &["label", &address, &"x".repeat(65)]);
+    assert!(errors.contains("64 bytes"), "{errors}");
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.end().0.success());
+    assert_eq!(place.ok(&["label", "v.adit"]), "served\n");
+}
+
+/// Each date and stamp is the same moment for touch(1), in a zone with summer time.
+#[test]
+fn touch_takes_the_dates_and_stamps_of_touch() {
+    let place = Place::with_volume();
+    place.write("host", "");
+    for given in [
+        ["-d", "2001-02-03 04:05:06Z"],
+        ["-d", "2001-07-03"],
+        ["-d", "2001-07-03 04:05"],
+        ["-d", "2001-07-03T04:05:06.25"],
+        ["-d", "2001-07-03 04:05:06 +0330"],
+        ["-d", "2001-07-03 04:05:06.5-01:00"],
+        ["-d", "2001-07-03 04:05 UTC"],
+        ["-d", "@1000000000.5"],
+        ["-d", "@-7"],
+        ["-d", "2001-07-03 2 days ago"],
+        ["-d", "2001-03-01 12:00 -1 day"],
+        ["-d", "2001-12-31 12:00 +1 month"],
+        ["-d", "2001-07-03 12:00 1 week ago 3 hours"],
+        ["-d", "2001-03-25 12:00 1 day ago"],
+        ["-t", "200107030405.06"],
+        ["-t", "0107030405"],
+        ["-t", "6907030405.59"],
+    ] {
+        let [option, text] = given;
+        for zone in ["UTC", "EST5EDT,M3.2.0,M11.1.0"] {
+            unix_in(&place, zone, &["touch", option, text, "host"]);
+            let mut command = place.command(&["touch", option, text, "v.adit", "/new"]);
+            command.env("TZ", zone);
+            let output = place.end(command);
+            assert!(output.status.success(), "{given:?}: {output:?}");
+            let expected = std::fs::metadata(place.path("host")).expect("known");
+            let volume = place.open();
+            let found = volume.metadata("/new").expect("known");
+            let expected = expected.modified().expect("known");
+            assert_eq!(found.modified(), expected, "{given:?} in {zone}");
+            volume.close().expect("closed");
+        }
+    }
+    for wrong in [["-d", "soon"], ["-d", "2001-02-29"], ["-t", "1"]] {
+        let errors = place.fails(1, &[&["touch"], &wrong[..], &["v.adit", "/new"]].concat());
+        assert!(errors.contains("understand the time"), "{errors}");
+    }
+    let both = ["touch", "-d", "now", "-t", "01010000", "v.adit", "/new"];
+    place.fails(2, &both);
 }
 
 /// As mount(8) calls it.

@@ -213,7 +213,7 @@ fn a_command_that_was_copied_alone_says_where_the_library_would_be_found() {
     support::copy_program(env!("CARGO_BIN_EXE_adit").as_ref(), &alone);
     let mut command = Command::new(&alone);
     command
-        .args(["run", "v.adit", "--", "ls", "/adit"])
+        .args(["run", "--cover", "v.adit", "--", "ls", "/adit"])
         .current_dir(place.path("."));
     let output = place.end(command);
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -467,3 +467,28 @@ fn who_shares_the_volume_keeps_its_low_numbers() {
     drop(stays);
     assert_clean(&place);
 }
+
+/// The loader divides `LD_PRELOAD` at spaces and colons: the program started without the library, and
+/// its files went to the host.
+#[test]
+fn a_library_lies_where_its_path_has_a_space_and_a_colon() {
+    need!();
+    let place = Place::with_volume();
+    let library = place.path("a b:c").join("libadit_preload.so");
+    std::fs::create_dir(place.path("a b:c")).expect("made");
+    std::fs::copy(support::library(), &library).expect("copied");
+    let library = library.to_str().expect("text");
+    let script = "echo text > /adit/f; cat /adit/f";
+    let words = [
+        "run",
+        "v.adit",
+        "--library",
+        library,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    assert_eq!(place.ok(&words), "text\n");
+    assert_eq!(place.ok(&["cat", "v.adit", "/f"]), "text\n");
+}

@@ -827,6 +827,68 @@ fn an_image_that_somebody_removes_is_told_to_the_operator() {
     assert_eq!(words.matches("has removed").count(), 1, "{words}");
 }
 
+/// Syncs went on to be acknowledged, in a file with a hole in place of what had been cut off.
+#[test]
+fn an_image_that_somebody_truncates_takes_no_more_writes() {
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let log = place.path("log");
+    let served = Served::start(&place, &["--log", log.to_str().expect("text")]);
+    let volume = connect(&place);
+    let content = vec![7; 1 << 20];
+    volume.write("/before", &content).expect("written");
+    volume.sync().expect("synced");
+    let image = place.path("v.adit");
+    let truncated = std::fs::OpenOptions::new().write(true).open(&image);
+    let truncated = truncated.expect("opened");
+    let (whole, cut) = (128 << 20, 100 << 20);
+    truncated.set_len(cut).expect("truncated");
+    let file = volume.open_file("/after", &appending()).expect("made");
+    file.append(b"not synced").expect("written");
+    let error = file.sync_data().expect_err("the image is truncated");
+    assert_eq!(error.errno(), Errno::IO, "{error}");
+    let told = [
+        format!(
+            "the image {}, which somebody has truncated",
+            image.display()
+        ),
+        format!("it has {cut} bytes, and the volume has {whole}"),
+        format!("truncate -s {whole} {}", image.display()),
+    ];
+    let all_is_told = |words: &str| told.iter().all(|told| words.contains(told));
+    assert!(all_is_told(error.what()), "{error}");
+    let refused = volume.write("/later", "no").expect_err("it is read-only");
+    assert_eq!(refused.errno(), Errno::ROFS);
+    assert!(all_is_told(refused.what()), "{refused}");
+    let failure = volume
+        .info()
+        .expect("known")
+        .failure
+        .expect("it has failed");
+    assert!(all_is_told(&failure), "{failure}");
+    // What is in memory can be copied.
+    assert!(volume.read("/before").expect("read") == content);
+    assert_eq!(volume.read("/after").expect("read"), b"not synced");
+    drop((file, volume));
+    served.signal(rustix::process::Signal::TERM);
+    assert!(!served.end().0.success(), "it can't close the volume");
+    let words = std::fs::read_to_string(&log).expect("read");
+    assert!(all_is_told(&words), "{words}");
+    assert_eq!(
+        truncated.metadata().expect("known").len(),
+        cut,
+        "no write made it longer"
+    );
+    let refused = place.fails(1, &["ls", "v.adit"]);
+    assert!(refused.contains("it was truncated"), "{refused}");
+    // The way out that the words name. Nothing had lain behind the cut.
+    truncated.set_len(whole).expect("made as long again");
+    place.ok(&["check", "--repair", "v.adit"]);
+    assert_eq!(place.ok(&["cat", "v.adit", "/after"]), "not synced");
+    assert!(place.run(&["cat", "v.adit", "/before"]).stdout == content);
+    place.ok(&["check", "v.adit"]);
+}
+
 /// Each refusal, and each end of a session that broke the protocol, is said once, with who it was.
 #[test]
 fn an_operator_reads_who_was_refused_and_is_not_flooded() {

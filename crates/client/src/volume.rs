@@ -14,7 +14,9 @@ use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
 use adit_server::perform::check;
 use adit_store::VolumeInfo;
-use adit_wire::calls::{Check, Grow, Info, MoveSession, ServerState, Sessions, Space, SyncAll};
+use adit_wire::calls::{
+    Check, Grow, Info, MoveSession, ServerState, Sessions, SetLabel, Space, SyncAll,
+};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -374,10 +376,10 @@ impl Volume {
             .map_err(|error| naming(error, "grow", self.address()))
     }
 
-    /// Gives the volume another label, of at most 64 bytes, durably. `EOPNOTSUPP` for a volume in a
-    /// server.
+    /// Gives the volume another label, of at most 64 bytes, durably.
     pub fn set_label(&self, label: &str) -> Result<()> {
-        let done = self.opened.run(|fs| fs.store().set_label(label));
+        let label = label.as_bytes();
+        let done = self.opened.call(&self.who, SetLabel { label });
         done.map_err(|error| naming(error, "label", self.address()))
     }
 

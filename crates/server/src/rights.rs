@@ -50,13 +50,14 @@ const CHANGING: [u16; 6] = [
 ];
 
 /// Calls that only root and the server's own user may do.
-const ADMINISTRATIVE: [u16; 10] = [
+const ADMINISTRATIVE: [u16; 11] = [
     OpenDescriptors::NUMBER,
     CreateBlob::NUMBER,
     DeleteBlob::NUMBER,
     Blobs::NUMBER,
     OpenBlob::NUMBER,
     Grow::NUMBER,
+    SetLabel::NUMBER,
     Check::NUMBER,
     Scrub::NUMBER,
     Sessions::NUMBER,

@@ -485,7 +485,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
     dispatch!(ticket:
         Truncate Unlink RemoveDirectory Rename Link MakeDirectory MakeNode MakeSymlink ReadLink
         SetMode SetOwner SetTimes GetXattr SetXattr RemoveXattr ListXattrs List Info Space SyncAll
-        OpenDescriptors CreateBlob DeleteBlob Blobs Grow AtomicBytesMax Check Scrub
+        OpenDescriptors CreateBlob DeleteBlob Blobs Grow SetLabel AtomicBytesMax Check Scrub
     );
     Ok(())
 }

@@ -250,6 +250,8 @@ calls! { VolumeCall VOLUME_CALLS:
     /// A message of a slot of this session waits for no lock any more. Its own reply says whether
     /// it has the lock.
     38 = Withdraw { slot: u32, message: u64 } => ();
+    /// Gives the volume another label.
+    39 = SetLabel<'a> { label: &'a [u8] } => ();
 }
 
 calls! { FileCall FILE_CALLS:

@@ -1,5 +1,6 @@
 //! The comparison as one page of HTML with everything in it: tables, pictures, machine, commands.
-//! It loads nothing.
+//! It loads nothing. Colors are the reader's choice, light or dark; pictures are drawn on white, and
+//! inverted on dark.
 
 use std::fmt::Write;
 
@@ -8,21 +9,28 @@ use crate::pictures::Picture;
 use crate::report::markdown::markdown;
 
 const STYLE: &str = "
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #1a1a1a; background: #fff; }
-h1 { font-size: 1.7em; } h2 { margin-top: 2.5em; border-bottom: 1px solid #ddd; padding-bottom: .2em; }
+:root { color-scheme: light dark; --text: #1a1a1a; --page: #fff; --line: #ddd; --soft: #f4f6f9; --link: #0b57d0; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #ddd; --page: #161616; --line: #3a3a3a; --soft: #222; --link: #8ab4f8; }
+  svg { filter: invert(.91) hue-rotate(180deg); }
+}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: var(--text); background: var(--page); }
+a { color: var(--link); }
+h1 { font-size: 1.7em; } h2 { margin-top: 2.5em; border-bottom: 1px solid var(--line); padding-bottom: .2em; }
 table { border-collapse: collapse; margin: 1em 0; font-variant-numeric: tabular-nums; font-size: 13px; display: block; overflow-x: auto; }
-th, td { padding: .25em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid #eee; }
+th, td { padding: .25em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; }
-th { border-bottom: 2px solid #bbb; } tr:hover td { background: #f4f7fc; }
-pre { background: #f6f6f6; padding: 1em; overflow-x: auto; } figure { margin: 1.5em 0; } svg { max-width: 100%; height: auto; border: 1px solid #eee; }
-nav a { margin-right: 1em; }
+th { border-bottom-width: 2px; } tr:hover td { background: var(--soft); }
+pre, code { background: var(--soft); } pre { padding: 1em; overflow-x: auto; } code { padding: 0 .2em; overflow-wrap: anywhere; }
+figure { margin: 1.5em 0; overflow-x: auto; } svg { width: 100%; min-width: 40em; max-width: 900px; height: auto; }
+nav { display: flex; flex-wrap: wrap; gap: .2em 1em; }
 ";
 
 /// The page.
 pub(crate) fn html(comparison: &Comparison, pictures: &[Picture]) -> String {
     let mut page =
         String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     let names: Vec<&str> = comparison
         .systems
         .iter()
@@ -85,9 +93,9 @@ pub(crate) fn html(comparison: &Comparison, pictures: &[Picture]) -> String {
             }
             page.push_str("</pre>\n");
         } else if let Some(item) = line.strip_prefix("- ") {
-            let _ = writeln!(page, "<li>{}</li>", escaped(item));
+            let _ = writeln!(page, "<li>{}</li>", inline(item));
         } else if !line.is_empty() {
-            let _ = writeln!(page, "<p>{}</p>", escaped(line));
+            let _ = writeln!(page, "<p>{}</p>", inline(line));
         }
     }
     page.push_str("</body></html>\n");
@@ -103,11 +111,29 @@ fn write_table(page: &mut String, rows: &[&str]) {
         let inner = row.trim().trim_start_matches('|');
         let inner = inner.strip_suffix('|').unwrap_or(inner);
         for cell in inner.split('|') {
-            let _ = write!(page, "<{tag}>{}</{tag}>", escaped(cell.trim()));
+            let _ = write!(page, "<{tag}>{}</{tag}>", inline(cell.trim()));
         }
         page.push_str("</tr>\n");
     }
     page.push_str("</table>\n");
+}
+
+/// Text with `code` in it.
+fn inline(text: &str) -> String {
+    let mut html = String::new();
+    let mut rest = text;
+    while let Some((before, code, behind)) = first_code(rest) {
+        let _ = write!(html, "{}<code>{}</code>", escaped(before), escaped(code));
+        rest = behind;
+    }
+    html + &escaped(rest)
+}
+
+/// What is before the first piece of code, the piece, and what is behind it.
+fn first_code(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once('`')?;
+    let (code, behind) = rest.split_once('`')?;
+    Some((before, code, behind))
 }
 
 fn escaped(text: &str) -> String {
@@ -119,7 +145,16 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::write_table;
+    use super::{inline, write_table};
+
+    #[test]
+    fn code_of_a_text_is_shown_as_code() {
+        assert_eq!(
+            inline("a `b < c` d `e`"),
+            "a <code>b &lt; c</code> d <code>e</code>"
+        );
+        assert_eq!(inline("a ` b"), "a ` b");
+    }
 
     #[test]
     fn a_table_has_a_header_and_escapes_what_it_shows() {

@@ -79,18 +79,22 @@ pub(super) fn ratios(
     Ok(Some(svg))
 }
 
-/// A system, and its p50, p99, p99.9 in µs.
-type Latency<'a> = (&'a str, [f64; 3]);
+/// A system, and those of its p50, p99, p99.9 in µs that enough operations support.
+type Latency<'a> = (&'a str, Vec<f64>);
 
-/// For each row and system p50, p99, p99.9 as a bar from the first to the last, with a mark at the
-/// second.
+/// For each row and system p50, p99, p99.9 as a bar from the first to the last that is known, with a
+/// mark at the second.
 pub(super) fn latencies(
     comparison: &Comparison,
     group: &GroupResult,
     title: &str,
 ) -> io::Result<Option<String>> {
     let systems = comparison.systems_in(group);
-    let complete = |cell: &Cell| Some([cell.p50_us?, cell.p99_us?, cell.p999_us?]);
+    let known = |cell: &Cell| {
+        let all = [cell.p50_us, cell.p99_us, cell.p999_us];
+        let known: Vec<f64> = all.into_iter().map_while(|us| us).collect();
+        (!known.is_empty()).then_some(known)
+    };
     let rows: Vec<(&Row, Vec<Latency<'_>>)> = group
         .rows
         .iter()
@@ -100,7 +104,7 @@ pub(super) fn latencies(
                 row,
                 systems
                     .iter()
-                    .filter_map(|system| Some((*system, complete(row.cell(system)?)?)))
+                    .filter_map(|system| Some((*system, known(row.cell(system)?)?)))
                     .collect::<Vec<_>>(),
             )
         })
@@ -129,7 +133,7 @@ pub(super) fn latencies(
             &labels,
             row_height,
             Axis::Log(range),
-            "µs an operation (log scale): from p50 to p99.9, the mark is p99",
+            "µs an operation (log scale): from p50 to p99.9, the mark is p99; to p99, or only p50, of few operations",
         )?;
         for (index, (_, cells)) in rows.iter().enumerate() {
             for (system, us) in cells {
@@ -138,14 +142,15 @@ pub(super) fn latencies(
                     .position(|other| other == system)
                     .unwrap_or(0) as i32;
                 let y = frame.top(index) + 6 + place * bar_height;
-                let [p50, p99, p999] = us.map(|us| frame.x(us));
+                let at: Vec<i32> = us.iter().map(|us| frame.x(*us)).collect();
+                let (first, last) = (at[0], at[at.len() - 1]);
                 let style = color(system);
                 area.draw(&Rectangle::new(
-                    [(p50, y), (p999.max(p50 + 1), y + bar_height - 3)],
+                    [(first, y), (last.max(first + 1), y + bar_height - 3)],
                     style.mix(0.45).filled(),
                 ))
                 .map_err(drawn)?;
-                for (x, width) in [(p50, 3), (p99, 2)] {
+                for (&x, width) in at.iter().zip([3, 2]) {
                     area.draw(&Rectangle::new(
                         [(x, y - 1), (x + width, y + bar_height - 2)],
                         style.filled(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::numbers::{short, short_bytes, write_header, write_table};
+use super::numbers::{half_range, plural, short, short_bytes, write_header, write_table};
 use super::{layers, memory, threads};
 use crate::compare::comparison::{Comparison, GroupResult};
 use crate::measurement::medians::{Cell, Row};
@@ -11,18 +11,22 @@ use crate::measurement::medians::{Cell, Row};
 pub(crate) fn markdown(comparison: &Comparison) -> String {
     let mut text = String::new();
     let at = &comparison.environment;
+    let suite = format!("{:?}", comparison.suite).to_lowercase();
+    let measured = match comparison.repetitions {
+        1 => "measured once".to_owned(),
+        repetitions => format!("medians of {repetitions} repetitions, systems in turn"),
+    };
+    let minutes = plural((comparison.seconds / 60.0).round() as u64, "minute");
     let _ = writeln!(
         text,
-        "{}. Linux {}, {} × {}. Adit {}. Suite `{:?}`, medians of {} repetitions, systems in turn, {:.0} minutes.\n",
+        "{}. Linux {}, {} × {}. Adit {}. Suite {suite}, {measured}, {minutes}.\n",
         at.place,
         at.kernel,
         at.cores,
         at.processor,
-        at.adit,
-        comparison.suite,
-        comparison.repetitions,
-        comparison.seconds / 60.0
+        at.version(),
     );
+    let _ = writeln!(text, "On {}, {}, by `{}`.\n", at.host, at.date, at.command);
     for note in &comparison.notes {
         let _ = writeln!(text, "{note}\n");
     }
@@ -64,9 +68,13 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
     let is_other = |name: &&str| group.rows.iter().any(|row| row.adit_to.contains_key(*name));
     let others: Vec<&str> = systems.iter().copied().filter(is_other).collect();
 
+    let range = match comparison.repetitions {
+        1 => "",
+        _ => " (± half of the range)",
+    };
     let _ = writeln!(
         text,
-        "Time per operation, µs (± half of the range), and how many times as many operations Adit does:\n"
+        "Time per operation, µs{range}, and how many times as many operations Adit does:\n"
     );
     let mut header = String::from("| |");
     for system in &systems {
@@ -81,7 +89,7 @@ fn write_group(text: &mut String, comparison: &Comparison, group: &GroupResult) 
         for system in &systems {
             match row.cell(system) {
                 Some(cell) => {
-                    let _ = write!(text, " {} ±{:.0} % |", short(cell.us()), cell.spread * 50.0);
+                    let _ = write!(text, " {}{} |", short(cell.us()), half_range(cell));
                 }
                 None => text.push_str(" |"),
             }

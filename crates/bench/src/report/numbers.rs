@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use crate::measurement::medians::Cell;
+
 /// About three significant digits.
 pub(crate) fn short(value: f64) -> String {
     let decimals = match value {
@@ -11,6 +13,22 @@ pub(crate) fn short(value: f64) -> String {
         _ => 0,
     };
     format!("{value:.decimals$}")
+}
+
+/// Half of the range of a cell's rounds; nothing where there is only one.
+pub(super) fn half_range(cell: &Cell) -> String {
+    match cell.rounds.len() {
+        0 | 1 => String::new(),
+        _ => format!(" ±{:.0} %", cell.spread * 50.0),
+    }
+}
+
+/// `1 minute`, `3 minutes`.
+pub(super) fn plural(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
 }
 
 /// A size, rounded.

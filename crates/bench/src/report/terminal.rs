@@ -39,8 +39,12 @@ impl fmt::Display for Comparison {
                 block.fmt(f)?;
                 continue;
             }
-            let rounds = self.repetitions;
-            writeln!(f, "{} (medians of {rounds} rounds)", group.title)?;
+            writeln!(
+                f,
+                "{}{}",
+                group.title,
+                medians_of(self.repetitions as usize)
+            )?;
             write_rows(f, &group.rows)?;
         }
         for note in &self.notes {
@@ -56,20 +60,31 @@ impl fmt::Display for Environment {
         writeln!(
             f,
             "Adit {} on Linux {}, {} × {}",
-            self.adit, self.kernel, self.cores, self.processor
+            self.version(),
+            self.kernel,
+            self.cores,
+            self.processor
         )?;
+        writeln!(f, "On {}, {}, by {}", self.host, self.date, self.command)?;
         write!(f, "{}", self.place)
     }
 }
 
 impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} (medians of {} rounds)", self.title, self.rounds)?;
+        writeln!(f, "{}{}", self.title, medians_of(self.rounds))?;
         write_rows(f, &self.rows)?;
         for what in &self.omitted {
             writeln!(f, "Left out: {what}")?;
         }
         Ok(())
+    }
+}
+
+fn medians_of(rounds: usize) -> String {
+    match rounds {
+        1 => String::new(),
+        _ => format!(" (medians of {rounds} rounds)"),
     }
 }
 
@@ -101,7 +116,7 @@ fn write_cell(f: &mut fmt::Formatter<'_>, row: &Row, cell: &Cell) -> fmt::Result
     };
     write!(
         f,
-        "{:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>5.0}%",
+        "{:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8} {:>6}",
         cell.system,
         count(cell.operations_per_second),
         percentile(cell.p50_us),
@@ -109,6 +124,9 @@ fn write_cell(f: &mut fmt::Formatter<'_>, row: &Row, cell: &Cell) -> fmt::Result
         percentile(cell.p999_us),
         ratio(to_kernel),
         ratio(to_raw),
-        cell.spread * 100.0
+        match cell.rounds.len() {
+            0 | 1 => "–".to_owned(),
+            _ => format!("{:.0}%", cell.spread * 100.0),
+        }
     )
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::numbers::{short, write_header};
+use super::numbers::{half_range, short, write_header};
 use crate::compare::comparison::GroupResult;
 use crate::measurement::medians::{Cell, Row};
 
@@ -13,7 +13,7 @@ pub(crate) fn write(text: &mut String, systems: &[&str], group: &GroupResult) {
     };
     table(
         "Time per operation of all threads together, µs (± half of the range)",
-        &|cell| Some(format!("{} ±{:.0} %", short(cell.us()), cell.spread * 50.0)),
+        &|cell| Some(short(cell.us()) + &half_range(cell)),
     );
     table(
         "Processor time an operation, µs, the kernel's threads included",

@@ -250,6 +250,15 @@ impl Device for FileDevice {
         is_lost.then(|| path.clone())
     }
 
+    fn file_bytes(&self) -> Option<u64> {
+        let opened = &self.opened;
+        if opened.facts.block_device || fork::generation() != opened.generation {
+            return None;
+        }
+        let stat = rustix::fs::fstat(&opened.file).ok()?;
+        u64::try_from(stat.st_size).ok()
+    }
+
     fn owner(&self) -> Option<u32> {
         Some(self.opened.facts.owner)
     }
@@ -294,6 +303,14 @@ impl Device for FileDevice {
         }
         if size_bytes < opened.geometry().size_bytes || !size_bytes.is_multiple_of(block) {
             return Err(fail(Errno::INVAL));
+        }
+        let had_bytes = opened.geometry().size_bytes;
+        if now_bytes < had_bytes {
+            let what = format!(
+                "grow {} (somebody has truncated it to {now_bytes} bytes; it had {had_bytes})",
+                self.name()
+            );
+            return Err(Error::with(Errno::IO, what));
         }
         if now_bytes < size_bytes {
             if opened.facts.block_device {

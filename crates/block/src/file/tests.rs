@@ -237,6 +237,26 @@ fn a_truncated_image_is_an_io_error() {
     }
 }
 
+/// It was extended, and what had been cut off was zeroes.
+#[test]
+fn a_truncated_image_is_not_grown() {
+    let folder = folder();
+    let path = folder.path().join("x.adit");
+    let device = FileDevice::create(&path, 1 << 20, &options(FileEngine::Sync)).expect("create");
+    assert_eq!(device.file_bytes(), Some(1 << 20));
+    let file = OpenOptions::new().write(true).open(&path).expect("open");
+    file.set_len(4096).expect("truncated");
+    assert_eq!(device.file_bytes(), Some(4096));
+    let error = device.grow(2 << 20).expect_err("it is truncated");
+    assert!(
+        error.errno() == Errno::IO && error.what().contains("4096 bytes"),
+        "{error}"
+    );
+    assert_eq!(device.file_bytes(), Some(4096));
+    file.set_len(3 << 20).expect("made longer");
+    device.grow(2 << 20).expect("grown");
+}
+
 #[test]
 fn a_dropped_queue_has_waited_for_what_was_in_flight() {
     let folder = folder();

@@ -81,8 +81,15 @@ pub(crate) struct Touch {
     #[arg(long, short = 'c')]
     pub(crate) no_create: bool,
     /// The times of this file of the volume, instead of now
-    #[arg(long, short, value_name = "PATH")]
+    #[arg(long, short, value_name = "PATH", group = "when")]
     pub(crate) reference: Option<PathBuf>,
+    /// This time, instead of now: 2026-11-28 [03:48[:06[.5]]] [Z|UTC|+01:00], @SECONDS since 1970,
+    /// yesterday, "2 days ago", …
+    #[arg(long, short, value_name = "DATE", group = "when")]
+    pub(crate) date: Option<String>,
+    /// This time, instead of now: [[CC]YY]MMDDhhmm[.ss]
+    #[arg(short = 't', value_name = "STAMP", group = "when")]
+    pub(crate) stamp: Option<String>,
 }
 
 #[derive(Args)]

@@ -54,6 +54,8 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
+        // Whatever the caller has: modes of new files are part of what tests expect.
+        rustix::process::umask(rustix::fs::Mode::from(0o022));
         // Beside the build, not in /tmp: that may be a tmpfs, which knows no O_DIRECT.
         let directory = tempfile::Builder::new()
             .prefix("cli-")
@@ -93,9 +95,19 @@ impl Place {
         program.to_str().expect("text").to_owned()
     }
 
+    /// `adit run` covers what the host may have at `/adit`. Programs speak English.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
-        command.args(arguments).current_dir(self.directory.path());
+        command.current_dir(self.directory.path());
+        command.env("LC_ALL", "C");
+        let mut arguments = arguments;
+        if let ["run", rest @ ..] = arguments
+            && !rest.contains(&"--prefix")
+        {
+            command.args(["run", "--cover"]);
+            arguments = rest;
+        }
+        command.args(arguments);
         command
     }
 

@@ -85,6 +85,12 @@ perform! {
     DeleteBlob => |call, fs, who| fs.delete_blob(call.id).await;
     Blobs => |call, fs, who| blobs(fs, call.from_slot, call.max.min(LISTED_MAX) as usize).await;
     Grow => |call, fs, who| fs.store().grow(call.size_bytes).await;
+    SetLabel<'a> => |call, fs, who| {
+        let what = "label the volume: the label isn't UTF-8";
+        let label = std::str::from_utf8(call.label);
+        let label = label.map_err(|_| Error::with(Errno::INVAL, what))?;
+        fs.store().set_label(label).await
+    };
     AtomicBytesMax => |call, fs, who| Ok(fs.atomic_bytes_max());
     Check => |call, fs, who| check(fs, &mut |_, _| {}).await;
     Scrub => |call, fs, who| scrub(fs, call).await;

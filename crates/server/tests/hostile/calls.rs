@@ -455,6 +455,9 @@ fn valid(other: u64) -> Vec<Valid> {
             slot: 3,
             message: 2,
         }),
+        volume(SetLabel {
+            label: b"no UTF-8: \xff",
+        }),
         of_file(SettleAppend {
             offset: 0,
             len_bytes: 1,

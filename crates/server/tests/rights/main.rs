@@ -377,6 +377,8 @@ fn administration(peer: &mut Peer, id: BlobId) {
     assert_eq!(peer.volume_call(0, opened), Err(EACCES));
     let size_bytes = 1 << 40;
     assert_eq!(peer.volume_call(0, Grow { size_bytes }), Err(EACCES));
+    let label = SetLabel { label: b"mine" };
+    assert_eq!(peer.volume_call(0, label), Err(EACCES));
     assert_eq!(peer.volume_call(0, Check {}).err(), Some(EACCES));
     assert_eq!(peer.volume_call(0, Sessions {}).err(), Some(EACCES));
     let (number, poller) = (1, 0);

@@ -491,17 +491,33 @@ impl Mapping {
     }
 }
 
-/// How many frames there is room for.
-fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
-    let directory = &*name.directory;
+/// Bytes that are free in the file system of a directory.
+fn free_bytes(directory: &Path) -> Result<u64> {
     let free = rustix::fs::statvfs(directory)
         .map_err(from_rustix)
         .map_err(|errno| Error::with(errno, format!("look at {}", directory.display())))?;
     // A tmpfs without a bound says that it has no blocks at all.
-    let free_bytes = match free.f_blocks {
+    Ok(match free.f_blocks {
         0 => u64::MAX,
         _ => free.f_bavail.saturating_mul(free.f_frsize),
+    })
+}
+
+/// Would a mapping in this directory have all frames? Yes, if the host doesn't say.
+pub(crate) fn has_room_for(directory: &Path, frames_max: u32, frames_min: u32) -> bool {
+    let options = CacheOptions {
+        frames_min,
+        ..CacheOptions::new(frames_max)
     };
+    free_bytes(directory).map_or(true, |free| {
+        frames_within(free, &options) == Some(frames_max)
+    })
+}
+
+/// How many frames there is room for.
+fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
+    let directory = &*name.directory;
+    let free_bytes = free_bytes(directory)?;
     let Some(frames) = frames_within(free_bytes, options) else {
         let what = format!(
             "keep a cache of {} MiB in {}, which has room for {} MiB",
@@ -556,8 +572,9 @@ pub(super) fn mapping_bytes(frames: u32) -> u64 {
 }
 
 /// How many frames a new mapping has where so many bytes are free: so few that the smallest one
-/// fits beside it, if that is possible at all. The next opening needs that to take over from this
-/// process, should it be killed when all of its frames are in use.
+/// fits beside it, if that is possible at all. Tails, shared mappings and the claims of the next
+/// opening need room, too; and in a control group the next opening has a cache beside this memory
+/// while it takes that over.
 pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u32> {
     let next_bytes = mapping_bytes(options.frames_min);
     let mut frames = options.frames_max;

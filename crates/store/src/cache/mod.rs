@@ -64,7 +64,7 @@ pub use held::Version;
 pub(crate) use held::{HeldPage, HeldPages};
 pub use leftover::{Content, Dead, Denied, Leftover, Purpose};
 pub use mapping::{CacheOptions, CachePlacement, Survive};
-pub(crate) use mapping::{delete_file, impossible};
+pub(crate) use mapping::{delete_file, has_room_for, impossible};
 pub use mappings::{Mapping, mappings, remove_mapping};
 pub(crate) use name::image_tag;
 pub use name::{ParsedName, SharedName, volume_of};

@@ -298,10 +298,12 @@ impl Store {
         self.journal.committed.notify_all();
     }
 
-    /// Fails the volume if the superblocks on the device are not those of this opening. Locks keep
+    /// Fails the volume if the superblocks on the device are not those of this opening, or if the
+    /// image was truncated. Locks keep
     /// other processes of this machine away, but not another machine that shares the device or the
     /// file, nor a program that makes another file system there. What can't be read says nothing.
     pub(crate) async fn look_for_others(&self) -> Result<()> {
+        self.look_at_size()?;
         let mut request = self.request(Operation::Read, SUPERBLOCK_PAGES[0]);
         let Ok(buffer) = self.pool.get(2 * PAGE_BYTES) else {
             return Ok(()); // at the next look

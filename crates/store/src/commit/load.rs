@@ -125,7 +125,7 @@ impl Store {
         let read = completion.result;
         drop(completion.request);
         let result = read
-            .map_err(|errno| Error::with(errno, format!("read metadata page {page}")))
+            .map_err(|errno| self.failed_read(errno, format!("read metadata page {page}")))
             .and_then(|()| {
                 self.cache
                     .with_loading(frame, |bytes| self.verify_metadata(page, kind, bytes))

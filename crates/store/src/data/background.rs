@@ -102,6 +102,7 @@ impl Store {
 
     /// Writes back all blobs that are dirty now.
     pub(crate) async fn write_back_dirty(&self, busy: Busy) -> Result<()> {
+        self.look_at_size()?;
         let blobs = self.write_back.dirty.all();
         let mut first_error = None;
         for blob in blobs {

@@ -12,7 +12,7 @@ use crate::format::PageKind;
 use crate::metadata::extents::{Extent, Mapping};
 use crate::state::{ColdFuture, InFlight, Store};
 use adit_base::breakdown::{self, Layer};
-use adit_base::{Error, PAGE_BYTES, Result, memory, steps};
+use adit_base::{PAGE_BYTES, Result, memory, steps};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
 use std::io::IoSliceMut;
@@ -318,13 +318,9 @@ impl Store {
         }
         result.map_err(|errno| {
             let offset = u64::from(page) * PAGE_BYTES as u64;
-            Error::with(
-                errno,
-                format!(
-                    "read blob {} at offset {offset} (device page {home})",
-                    blob.id.slot
-                ),
-            )
+            let blob = blob.id.slot;
+            let what = format!("read blob {blob} at offset {offset} (device page {home})");
+            self.failed_read(errno, what)
         })?;
         match damaged {
             // Another page may never be asked for, like any page that is loaded in the background.

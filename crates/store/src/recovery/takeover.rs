@@ -278,6 +278,17 @@ impl Resolution {
         parents.map(Path::to_path_buf).collect()
     }
 
+    /// Lies memory that goes with this opening on the file system of a directory?
+    pub(crate) fn lies_on_that_of(&self, directory: &Path) -> bool {
+        let device = |path: &Path| rustix::fs::stat(path).ok().map(|stat| stat.st_dev);
+        let Some(own) = device(directory) else {
+            return false;
+        };
+        let taken = self.take.iter().map(Abandoned::path);
+        let discarded = self.discarded.iter().map(|(path, _)| path.as_path());
+        taken.chain(discarded).any(|path| device(path) == Some(own))
+    }
+
     /// Says which memory of another boot goes.
     pub(crate) fn tell_of_other_boots(&mut self, volume: &str) {
         for described in std::mem::take(&mut self.other_boot) {

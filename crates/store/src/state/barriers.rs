@@ -128,6 +128,8 @@ impl Store {
         while barriers.others_out(last) && !planted(Bug::HastyBarrier) {
             barriers.answered.wait().await;
         }
+        // What is acknowledged now would be lost with the rest.
+        self.look_at_size()?;
         self.writable()
     }
 }

@@ -41,6 +41,38 @@ impl Store {
         }
     }
 
+    /// Fails the volume if somebody has truncated its image. The next write behind the image's end
+    /// would make that longer again, with a hole in place of pages that the volume refers to.
+    pub(crate) fn look_at_size(&self) -> Result<()> {
+        let device = self.reactor.device();
+        let size_bytes = self.layout.get().volume_pages * PAGE_BYTES as u64;
+        let Some(now_bytes) = device.file_bytes().filter(|now| *now < size_bytes) else {
+            return Ok(());
+        };
+        let name = device.name();
+        let path = std::path::absolute(&name).map_or(name, |path| path.display().to_string());
+        let what = format!(
+            "use the image {path}, which somebody has truncated while it is open: it has {now_bytes} \
+             bytes, and the volume has {size_bytes}. What lay behind its end is lost, except what is \
+             still in memory. Copy the volume's files elsewhere before it is closed (by the program \
+             that has it open, or by adit get from its server). What the image has left is to be had \
+             by truncate -s {size_bytes} {path}, and then adit check --repair {path}"
+        );
+        let error = Error::with(Errno::IO, what);
+        if !self.read_only.get() {
+            self.fail(error.clone());
+        }
+        Err(error)
+    }
+
+    /// The error of a read that the device failed; the reason may be a truncated image.
+    pub(crate) fn failed_read(&self, errno: Errno, what: String) -> Error {
+        match self.look_at_size() {
+            Err(error) => error.context(what),
+            Ok(()) => Error::with(errno, what),
+        }
+    }
+
     /// Does the volume take no more writes, until it is opened anew?
     pub fn has_failed(&self) -> bool {
         self.failure.borrow().is_some()

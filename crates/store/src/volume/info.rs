@@ -58,6 +58,8 @@ pub struct VolumeInfo {
 impl Store {
     /// Figures of the volume.
     pub async fn info(&self) -> Result<VolumeInfo> {
+        // Then `failure` says so.
+        let _ = self.look_at_size();
         let state = self.state().await?;
         let superblock = self.superblock.borrow();
         let label = superblock

@@ -3,13 +3,16 @@
 //! ```text
 //!  open: superblock -> claim, mappings (takeover.rs) -> recovery (journal, then what a dead process left)
 //!        -> cache -> Store -> dead process's data
+//!        Where a cache that survives has no room beside what a dead process left, the first cache is in
+//!        private memory; the volume is closed when all is taken over, and opened again.
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
 use super::grow::VOLUME_PAGES_MAX;
 use crate::blob::{Ahead, BlobTable};
 use crate::cache::{
-    Cache, CacheOptions, CachePlacement, Claim, Purpose, SharedName, Survive, impossible,
+    Cache, CacheOptions, CachePlacement, Claim, Purpose, SharedName, Survive, has_room_for,
+    impossible,
 };
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
 use crate::format::memo::{Memo, Memory};
@@ -29,8 +32,8 @@ use crate::recovery::{Findings, Predecessor};
 use crate::recovery::{Last, Search, memo_of};
 use crate::recovery::{Next, RawIo, Recovered, recover, superblock_is_newest};
 use crate::recovery::{Resolution, Takeover, resolve};
-use crate::state::Barriers;
 use crate::state::Checksums;
+use crate::state::{Barriers, CACHE_BYTES_MIN};
 use crate::state::{FRAMES_PER_TRANSACTION, Store, StoreOptions, StoreState};
 use crate::state::{Reservations, Upcalls, WriteBack};
 use adit_base::hash::HashKey;
@@ -84,7 +87,7 @@ impl Default for MkfsOptions {
 const PAGE: u64 = PAGE_BYTES as u64;
 /// How often closing takes everything home before it gives up on who goes on writing.
 const CLOSE_ATTEMPTS_MAX: u32 = 16;
-const CACHE_FRAMES_MIN: u64 = crate::state::CACHE_BYTES_MIN / PAGE;
+const CACHE_FRAMES_MIN: u64 = CACHE_BYTES_MIN / PAGE;
 /// Pages that a volume has beside its journal at least: superblocks, state, maps, the reserve for
 /// deleting, first files.
 const ROOM_PAGES_MIN: u64 = 128;
@@ -302,6 +305,8 @@ impl Store {
             mut resolution,
             last,
         } = begun;
+        // The mapping of this opening comes after the takeover, if there is no room for both.
+        let makes_room = repair.is_none() && !looks && makes_room_first(&resolution, options);
         let mut next_claim = None;
         let mut recovered = Recovered::default();
         let mut memo = None;
@@ -340,7 +345,7 @@ impl Store {
             if !looks {
                 resolution.tell_of_other_boots(reactor.name());
                 resolution.delete_obsolete()?;
-                let survives = options.survive != Survive::Off;
+                let survives = options.survive != Survive::Off && !makes_room;
                 memo = next_memo(&**device, options, survives, &resolution.directories());
             }
             let mine = resolution.of_epoch(epoch);
@@ -374,9 +379,14 @@ impl Store {
             () => resolution.predecessor(superblock.tail),
         };
         let superblock_there = (*superblock).clone();
+        let without = StoreOptions {
+            survive: Survive::Off,
+            cache_bytes: CACHE_BYTES_MIN,
+            ..options.clone()
+        };
         let store = match build(
             reactor.clone(),
-            options,
+            if makes_room { &without } else { options },
             plain,
             *superblock,
             io.pool.clone(),
@@ -416,7 +426,26 @@ impl Store {
         }
         store.read_only.set(options.read_only);
         store.predecessor.set(predecessor);
+        if makes_room {
+            return store.open_again(options).await;
+        }
         Ok(store)
+    }
+
+    /// Closes the volume, whose leftovers have been taken over, and opens it with a mapping of its
+    /// own. Nobody was promised anything in between: a kill before the end of the takeover leaves
+    /// it to the next opening, and one after it nothing but a closed volume.
+    async fn open_again(self, options: &StoreOptions) -> Result<Store> {
+        let predecessor = self.predecessor.get();
+        self.close().await?;
+        let (reactor, epoch) = (self.reactor.clone(), self.epoch());
+        drop(self);
+        let again = Box::pin(Store::open(reactor, options)).await?;
+        // Unless somebody had the volume in between, through another device.
+        if again.epoch() == epoch + 1 {
+            again.predecessor.set(predecessor);
+        }
+        Ok(again)
     }
 
     /// What recovery wrote home has checksums again soon.
@@ -503,6 +532,19 @@ struct Begun {
     claim: Option<Claim>,
     resolution: Resolution,
     last: Last,
+}
+
+/// Would the mapping of this opening be smaller, or not be there, for lack of room beside the memory
+/// that it takes over or discards, which goes then?
+fn makes_room_first(resolution: &Resolution, options: &StoreOptions) -> bool {
+    let directory = &options.shared_directory;
+    options.survive != Survive::Off
+        && resolution.lies_on_that_of(directory)
+        && !has_room_for(directory, frames_max(options), CACHE_FRAMES_MIN as u32)
+}
+
+fn frames_max(options: &StoreOptions) -> u32 {
+    (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32
 }
 
 /// The memo of an opening that takes over from these directories, besides its own; None: what is in
@@ -629,6 +671,7 @@ fn make_claim(
     match Claim::make(&next.name(device, options)) {
         Ok(claim) => Ok(Some(claim)),
         Err(error) if options.survive == Survive::Require => {
+            let error = error.context("claim the opening, with two files of 4 KiB");
             Err(impossible(error, &options.shared_directory))
         }
         Err(error) => {
@@ -651,11 +694,10 @@ fn build(
 ) -> Result<Store> {
     let volume = VolumeId(superblock.volume_id);
     let layout = Layout::of(&superblock);
-    let frames_max = (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32;
     let shared =
         (!options.read_only).then(|| Opening::of(&superblock).name(&**reactor.device(), options));
     let cache = Cache::new(&CacheOptions {
-        frames_max,
+        frames_max: frames_max(options),
         shared,
         survive: options.survive,
         published: options.published,

@@ -153,7 +153,7 @@ impl Store {
                 "read blob {} at offset {at} (device page {home})",
                 blob.id.slot
             );
-            Error::with(errno, what)
+            self.failed_read(errno, what)
         };
         let within = within as u64;
         let end = (extent.end() * PAGE).min(valid_size - valid_size % PAGE) - start;

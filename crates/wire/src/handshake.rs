@@ -236,6 +236,6 @@ structs! {
     Begun { privileged, volume, cache, opening, resumed, key }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
-variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking, 5 = Node, 6 = BoundAs(path) });
+variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking, 5 = Node, 6 = BoundAs(name) });
 variants!(Aim { 0 = Begin, 1 = Resume(claim), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look, 6 = Move(key), 7 = Node(node) });
-variants!(NodeUse { 0 = Open, 1 = Bind { kind, path, path_len }, 2 = BoundAs(id) });
+variants!(NodeUse { 0 = Open, 1 = Bind { kind, path, path_len }, 2 = BoundAs(inode) });

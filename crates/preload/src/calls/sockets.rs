@@ -245,6 +245,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 unsafe fn leads_of(message: *const msghdr) -> Leads {
     // SAFETY: promised by the caller.
     match unsafe { message.as_ref() } {
+        // SAFETY: as above.
         Some(message) => unsafe { leads(message.msg_name.cast(), message.msg_namelen) },
         None => Leads::Given,
     }
@@ -535,7 +536,7 @@ impl Told {
             (path_of(address, written), *len)
         };
         let of_volume = told.filter(|path| path.starts_with(OF_HOST));
-        let path = of_volume.and_then(|told| path_behind(&told.to_vec()));
+        let path = of_volume.and_then(|told| path_behind(told));
         match (path.and_then(|path| Address::of(&path).ok()), &self.own) {
             // SAFETY: promised by the caller.
             (Some(of), _) => unsafe { self.copy(of.pointer(), of.len, room) },

@@ -536,7 +536,7 @@ impl Told {
             (path_of(address, written), *len)
         };
         let of_volume = told.filter(|path| path.starts_with(OF_HOST));
-        let path = of_volume.and_then(|told| path_behind(told));
+        let path = of_volume.and_then(path_behind);
         match (path.and_then(|path| Address::of(&path).ok()), &self.own) {
             // SAFETY: promised by the caller.
             (Some(of), _) => unsafe { self.copy(of.pointer(), of.len, room) },

@@ -104,6 +104,8 @@ pub mod log;
 mod metadata;
 mod mkfs;
 mod names;
+#[cfg(feature = "internal")]
+mod nodes;
 mod open_options;
 mod open_volume;
 mod options;

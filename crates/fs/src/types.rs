@@ -38,16 +38,31 @@ bitflags! {
         const PATH = libc::O_PATH as u32;
         /// Fail with ELOOP when the last component is a symbolic link.
         const NOFOLLOW = libc::O_NOFOLLOW as u32;
+        /// A pipe or a socket is opened as well, for the rights of the access mode: it tells the
+        /// holder's rights, and is neither read nor written. No other inode keeps the flag.
+        const NODE = 1 << 30;
     }
 }
 
 impl OpenFlags {
+    /// For its path, or for the rights on a pipe or socket: it has no content.
+    const WITHOUT_CONTENT: OpenFlags = OpenFlags::PATH.union(OpenFlags::NODE);
+
+    /// Does the access mode name reading?
+    pub const fn names_reading(self) -> bool {
+        let mode = (self.bits() & libc::O_ACCMODE as u32) as i32;
+        matches!(mode, libc::O_RDONLY | libc::O_RDWR)
+    }
+
+    /// Does the access mode name writing?
+    pub const fn names_writing(self) -> bool {
+        let mode = (self.bits() & libc::O_ACCMODE as u32) as i32;
+        matches!(mode, libc::O_WRONLY | libc::O_RDWR)
+    }
+
     /// May the descriptor read?
     pub const fn readable(self) -> bool {
-        matches!(
-            (self.bits() & libc::O_ACCMODE as u32) as i32,
-            libc::O_RDONLY | libc::O_RDWR
-        ) && !self.contains(OpenFlags::PATH)
+        self.names_reading() && !self.intersects(OpenFlags::WITHOUT_CONTENT)
     }
 
     /// Is a file that is opened so empty, and open for writing?
@@ -58,10 +73,7 @@ impl OpenFlags {
 
     /// May the descriptor write?
     pub const fn writable(self) -> bool {
-        matches!(
-            (self.bits() & libc::O_ACCMODE as u32) as i32,
-            libc::O_WRONLY | libc::O_RDWR
-        ) && !self.contains(OpenFlags::PATH)
+        self.names_writing() && !self.intersects(OpenFlags::WITHOUT_CONTENT)
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`Looks`] | sessions without memory, which only look: of any process that has a volume open |
 //! | `door` | connections, and what they ask for |
 //! | `listener` | a server's socket, and its answers |
+//! | [`Nodes`] | the host's pipes and sockets behind those of a volume |
 //! | `notices` | which messages about peers go to the log |
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
 //! | `poller` | the thread that takes messages and drives the volumes |
@@ -39,6 +40,7 @@ mod inheritance;
 mod listener;
 mod looks;
 mod mappings;
+mod nodes;
 mod notices;
 mod owner;
 pub mod perform;
@@ -54,6 +56,7 @@ mod volume;
 
 pub use files::Tabled;
 pub use looks::Looks;
+pub use nodes::{Asker, Nodes, id_of};
 pub use owner::Offer;
 pub use server::{ServeOptions, Server, is_server_thread};
 #[cfg(feature = "internal")]

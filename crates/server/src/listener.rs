@@ -6,6 +6,7 @@ use crate::balance::Balance;
 use crate::door::{Door, Greeted, Policy, Spare};
 use crate::inheritance::Inheritance;
 use crate::mappings::memory_for;
+use crate::nodes::Asker;
 use crate::notices;
 use crate::owner::Owner;
 use crate::poller::Poller;
@@ -16,7 +17,8 @@ use crate::volume::{ServedVolume, find_for};
 use adit_base::fork::Registered;
 use adit_base::thread::with_umask;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
-use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Request, Resumed};
+use adit_fs::{FileKind, OpenFlags};
+use adit_wire::handshake::{Aim, Answer, Begun, Key, MappedFile, Node, NodeUse, Request, Resumed};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{Peer, refuse_descriptors, send_message, send_message_with, unconnected};
 use rustix::event::Timespec;
@@ -395,6 +397,7 @@ impl Hall {
         let answered = match request.aim {
             Aim::Leave(key) => self.leave(greeted, key, inheritances),
             Aim::Mapped(of) => self.give_mapped(greeted, of),
+            Aim::Node(node) => self.give_node(greeted, node),
             Aim::Look => {
                 let what = "look at a served volume: begin a session that only reads";
                 Err(Error::with(Errno::OPNOTSUPP, what))
@@ -484,6 +487,34 @@ impl Hall {
         let memory = memory_for(sessions.filter(speaks), of)?;
         let _ = send_message_with(&greeted.socket, &Answer::Mapped, &[memory.as_fd()]);
         Ok(())
+    }
+
+    /// Gives a session what the host has for a pipe or a socket that it has open.
+    fn give_node(&self, greeted: &Greeted, node: Node) -> Result<()> {
+        let sessions = self.balance.sessions();
+        let mut sessions = sessions.iter().map(|(_, session)| session);
+        let session = sessions.find(|session| session.key() == node.of.key);
+        let session = session.ok_or_else(|| {
+            let what = "speak for a session that this server doesn't have";
+            Error::with(Errno::STALE, what)
+        })?;
+        check_speaker(&greeted.peer, session)?;
+        let answered = match node.want {
+            NodeUse::BoundAs(id) => {
+                let path = session.volume.nodes.bound_as(id);
+                path.map(|path| send_message(&greeted.socket, &Answer::BoundAs(path.into())))
+            }
+            _ => node_of(session, node)
+                .map(|found| send_message_with(&greeted.socket, &Answer::Node, &[found.as_fd()])),
+        };
+        match answered {
+            // The program hears it, and nobody else needs to.
+            Err(error) if is_of_program(error.errno()) => {
+                let _ = send_message(&greeted.socket, &Answer::Refused(error));
+                Ok(())
+            }
+            answered => answered.map(drop),
+        }
     }
 
     fn begin(
@@ -580,6 +611,53 @@ pub(crate) fn check_speaker(peer: &Peer, session: &Session) -> Result<()> {
             let what = "speak for another user's session";
             Err(Error::with(Errno::PERM, what))
         }
+    }
+}
+
+/// Is it what programs hear every day?
+fn is_of_program(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::CONNREFUSED | Errno::ADDRINUSE)
+}
+
+/// What the host has for a node that a session has open: for its rights, to open or connect to it;
+/// to bind a socket to it, the node must be the session's user's.
+fn node_of(session: &Session, node: Node) -> Result<Registered<OwnedFd>> {
+    let open = session.file(node.of.file)?;
+    let volume = &session.volume;
+    let found = volume.engine.run(|fs| fs.fstat(&open))?;
+    if found.links == 0 {
+        return Err(Error::with(Errno::NOENT, "the node has no name any more"));
+    }
+    let (id, flags, kind) = (open.blob_id(), open.flags(), open.kind());
+    let asker = Asker {
+        uid: session.peer.uid,
+        privileged: session.privileged,
+    };
+    let refused = |errno, what| Err(Error::with(errno, what));
+    match node.want {
+        NodeUse::Bind {
+            kind: of_socket,
+            path,
+            path_len,
+        } => {
+            if kind != FileKind::Socket {
+                return refused(Errno::INVAL, "bind a socket to what is none");
+            }
+            if !session.privileged && found.uid != session.peer.uid {
+                return refused(Errno::PERM, "bind a socket to a node of another user");
+            }
+            let path = path.get(..usize::from(path_len)).ok_or(Errno::INVAL)?;
+            volume.nodes.bound(id, &found, asker, (of_socket, path))
+        }
+        _ if !flags.contains(OpenFlags::NODE) => {
+            refused(Errno::BADF, "have what is not open for its rights")
+        }
+        _ if kind == FileKind::Socket && !flags.names_writing() => refused(
+            Errno::ACCESS,
+            "connect to a socket without the right to write",
+        ),
+        _ if kind == FileKind::Socket => volume.nodes.socket(id, &found),
+        _ => volume.nodes.pipe(id, &found, asker),
     }
 }
 

@@ -206,6 +206,11 @@ impl Resumption {
         self.has_heirs
     }
 
+    /// Can sessions of the last server come back?
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.earlier.is_empty()
+    }
+
     /// Has nobody changed anything since this opening ended?
     pub(crate) fn is_untouched_since(&self, asked: Opening) -> bool {
         let mut earlier = self.earlier.iter();

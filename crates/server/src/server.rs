@@ -126,7 +126,7 @@ impl Server {
                 let what = format!("serve two volumes with the name {name}");
                 return Err(Error::with(Errno::INVAL, what));
             }
-            let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last)?;
+            let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last, path)?;
             if !volume.resumption.in_grace() {
                 volume.delete_orphans();
             }
@@ -288,6 +288,7 @@ impl Server {
         for volume in &self.hall.volumes {
             volume.resumption.give_up();
             volume.mappings.give_up(&volume.engine);
+            volume.nodes.leave();
         }
     }
 }

@@ -77,7 +77,7 @@ impl SteppedServer {
         let (balance, name) = (Balance::new(), "simulated".to_owned());
         let sessions_file = Arc::new(sessions_file);
         cutter.lock().sessions_file = Some(sessions_file.clone());
-        let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last)?;
+        let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last, socket)?;
         if !volume.resumption.in_grace() || planted(Bug::HastyOrphans) {
             volume.delete_orphans();
         }
@@ -105,6 +105,10 @@ impl SteppedServer {
                 Ok(memory) => (Answer::Mapped, vec![memory.into_inner()]),
                 Err(error) => (Answer::Refused(error), Vec::new()),
             };
+        }
+        if let Aim::Node(_) = request.aim {
+            // No descriptor of the host's is simulated.
+            return (Answer::Refused(Errno::OPNOTSUPP.into()), Vec::new());
         }
         if let Aim::Leave(key) = request.aim {
             let mut sessions = self.polled.iter().map(|of| &of.session);

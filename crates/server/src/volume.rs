@@ -2,12 +2,14 @@
 
 use crate::balance::Balance;
 use crate::mappings::Mappings;
+use crate::nodes::{Nodes, owner_of};
 use crate::resume::{Resumption, SessionsFile, VolumeRecord};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Fs, SharedNames};
+use adit_fs::{At, Credentials, Follow, Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
 use adit_wire::handshake::{ANY_VOLUME, Opening, Request};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -23,6 +25,8 @@ pub(crate) struct ServedVolume {
     pub(crate) is_queued: bool,
     /// The memory of shared mappings.
     pub(crate) mappings: Arc<Mappings>,
+    /// Its pipes and sockets.
+    pub(crate) nodes: Arc<Nodes>,
     /// Operations of sessions that have begun and not ended.
     under_way: AtomicUsize,
     /// See [`is_handed_over`](Self::is_handed_over).
@@ -44,13 +48,14 @@ impl std::fmt::Debug for ServedVolume {
 }
 
 impl ServedVolume {
-    /// `sessions_file`: for the next server; `last`: what the last one has left.
+    /// `sessions_file`: for the next server; `last`: what the last one at the socket has left.
     pub(crate) fn new(
         name: String,
         engine: Arc<Engine<Fs>>,
         balance: &Arc<Balance>,
         sessions_file: &Arc<SessionsFile>,
         last: &[VolumeRecord],
+        socket: &Path,
     ) -> Result<ServedVolume> {
         let (names, is_queued, published, opening, predecessor, is_untouched, cache) =
             engine.run(|fs| async {
@@ -73,9 +78,14 @@ impl ServedVolume {
             })?;
         let resumption = Resumption::new(opening.volume_id, predecessor, last, is_untouched);
         let mappings = Arc::new(Mappings::new(opening, &resumption, cache.as_deref()));
-        let made = mappings.clone();
+        let who = Credentials::process();
+        let owner = |id| owner_of(engine.run(|fs| fs.stat(At::inode(&who, id), Follow::No)));
+        let goes_on = resumption.goes_on();
+        let nodes = Nodes::of_server(socket, opening.volume_id, goes_on, owner);
+        let (made, ended) = (mappings.clone(), nodes.clone());
         engine.run(move |fs| async move {
             fs.make_mapped_memory_with(move |id| made.make(id));
+            fs.tell_ended_nodes(move |id| ended.forget(id));
             Ok(())
         })?;
         sessions_file.add(opening, &resumption);
@@ -95,6 +105,7 @@ impl ServedVolume {
             published,
             is_queued,
             mappings,
+            nodes,
             under_way: AtomicUsize::new(0),
             handed_over: AtomicBool::new(false),
         })

@@ -5,8 +5,8 @@
 
 use crate::calls::{FILE_CALLS, Form, Opened, Place, VOLUME_CALLS};
 use crate::handshake::{
-    Aim, Answer, BYTES_MAX, Begun, Claim, Greeting, Hello, Key, MappedFile, Opening, Request,
-    Resumed, VERSION,
+    Aim, Answer, BYTES_MAX, Begun, Claim, Greeting, Hello, Key, MappedFile, Node, NodeUse, Opening,
+    Request, Resumed, VERSION,
 };
 use crate::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use crate::memory::{
@@ -158,7 +158,7 @@ fn structs() -> Rows {
         };
     }
     all!(
-        Hello Request Key Claim MappedFile Opening Resumed Question Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
+        Hello Request Key Claim MappedFile Node Opening Resumed Question Begun Opened BlobId Timestamp Stat StatFs VolumeInfo DirEntry
         ListedEntry OpenDescriptor CheckReport
     )
 }
@@ -178,7 +178,7 @@ fn enums() -> Rows {
             }
         )* };
     }
-    all!(Greeting Answer Aim Reply Follow LockMode LockOwner FlockOperation SetTime XattrMode);
+    all!(Greeting Answer Aim NodeUse Reply Follow LockMode LockOwner FlockOperation SetTime XattrMode);
     for (number, kind) in (0..=u8::MAX).filter_map(|of| Some((of, FileKind::from_u8(of)?))) {
         rows.push(row(&[&"`FileKind`", &number, &format!("`{kind:?}`"), &""]));
     }

@@ -14,9 +14,10 @@
 
 use crate::value::{structs, variants};
 use adit_base::Error;
+use adit_fs::BlobId;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 /// As a volume's name: whichever. A session that is about the server needs no certain one.
 pub const ANY_VOLUME: &str = "/";
 /// Bound of a message of the handshake.
@@ -74,6 +75,8 @@ pub enum Aim {
     /// As `Inherit`, for the process that has left them itself, because it becomes another user: when
     /// the session that left them ends, this one has its locks, too.
     Move(Key),
+    /// What the host has for a pipe or socket that the session has open for its rights.
+    Node(Node),
 }
 
 /// Proves that a process may speak for a session, or have what was kept for it.
@@ -106,6 +109,37 @@ pub struct MappedFile {
     pub file: u64,
 }
 
+/// A pipe or a socket of the volume, for a connection that speaks for a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// As the session has it open; its number is 0 with `BoundAs`.
+    pub of: MappedFile,
+    /// What the session wants with it.
+    pub want: NodeUse,
+}
+
+/// What a session wants with a pipe or a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeUse {
+    /// To open the pipe, or to connect to the socket.
+    Open,
+    /// A socket of this type that is bound to the node, which the session's user owns. The path is
+    /// what the socket says that it is bound to.
+    Bind {
+        /// The kernel's number of it.
+        kind: u32,
+        /// As long as `path_len` says.
+        path: [u8; PATH_MAX],
+        /// Bytes of the path.
+        path_len: u8,
+    },
+    /// The path to which the socket of this inode was bound.
+    BoundAs(BlobId),
+}
+
+/// Bytes of the path in the address of a socket.
+pub const PATH_MAX: usize = 108;
+
 /// An opening of a volume: what a server did with it between two closings or deaths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opening {
@@ -136,6 +170,11 @@ pub enum Answer {
     Left(Key),
     /// The memory comes with the message.
     Mapped,
+    /// A descriptor of the host's pipe or socket, for its path alone, or the socket that was bound
+    /// comes with the message.
+    Node,
+    /// The path to which a socket was bound.
+    BoundAs(Box<[u8]>),
     /// The session that only looks.
     Looking,
 }
@@ -191,10 +230,12 @@ structs! {
     Key { number, secret, family }
     Claim { opening, key }
     MappedFile { key, file }
+    Node { of, want }
     Opening { volume_id, epoch }
     Resumed { applied, in_grace }
     Begun { privileged, volume, cache, opening, resumed, key }
 }
 variants!(Greeting { 0 = Refused(error), 1 = Hello(hello) });
-variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking });
-variants!(Aim { 0 = Begin, 1 = Resume(claim), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look, 6 = Move(key) });
+variants!(Answer { 0 = Refused(error), 1 = Begun(begun), 2 = Left(key), 3 = Mapped, 4 = Looking, 5 = Node, 6 = BoundAs(name) });
+variants!(Aim { 0 = Begin, 1 = Resume(claim), 2 = Leave(key), 3 = Inherit(key), 4 = Mapped(of), 5 = Look, 6 = Move(key), 7 = Node(node) });
+variants!(NodeUse { 0 = Open, 1 = Bind { kind, path, path_len }, 2 = BoundAs(inode) });

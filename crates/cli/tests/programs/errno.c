@@ -28,12 +28,14 @@
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -375,6 +377,44 @@ static void processes(void) {
     judge("vfork", "vfork() in the child", status == 0, before);
 }
 
+/* A stream and a pair of datagram sockets, at paths. */
+static void sockets(void) {
+    struct sockaddr_un at[3] = {{AF_UNIX, "stream"}, {AF_UNIX, "one"}, {AF_UNIX, "two"}}, from;
+    struct sockaddr *to = (void *)&at[2], *told = (void *)&from;
+    socklen_t len = sizeof from;
+    char byte = 1;
+    struct iovec piece = {&byte, 1};
+    struct mmsghdr many = {{to, sizeof at[2], &piece, 1, NULL, 0, 0}, 0};
+    int fds[3], client, peer;
+    for (int i = 0; i < 3; i++) {
+        NEED((fds[i] = socket(AF_UNIX, i ? SOCK_DGRAM : SOCK_STREAM, 0)) >= 0);
+        ZERO("bind", int(int, const struct sockaddr *, socklen_t), f(fds[i], (void *)&at[i], sizeof at[i]));
+    }
+    NEED(!listen(fds[0], 5));
+#define CONNECTED ({ NEED((client = socket(AF_UNIX, SOCK_STREAM, 0)) >= 0); errno = before; })
+#define IS_ACCEPTED (r >= 0 && !close(r) && !close(client))
+    CONNECTED;
+    ZERO("connect", int(int, const struct sockaddr *, socklen_t), f(client, (void *)&at[0], sizeof at[0]));
+    NEED((peer = accept(fds[0], NULL, NULL)) >= 0);
+    ZERO("getpeername getsockname", int(int, struct sockaddr *, socklen_t *), (len = sizeof from, f(client, told, &len)));
+    NEED(!close(client) && !close(peer));
+#define WAITS ({ CONNECTED; NEED(!connect(client, (void *)&at[0], sizeof at[0])); len = sizeof from; errno = before; })
+    EACH("accept", int(int, struct sockaddr *, socklen_t *), (WAITS, f(fds[0], told, &len)), IS_ACCEPTED);
+    EACH("accept4", int(int, struct sockaddr *, socklen_t *, int), (WAITS, f(fds[0], told, &len, SOCK_CLOEXEC)), IS_ACCEPTED);
+    for (int i = 0; i < 2; i++) {
+        EACH("sendto", ssize_t(int, const void *, size_t, int, const struct sockaddr *, socklen_t), f(fds[1], &byte, 1, 0, to, sizeof at[2]), r == 1);
+    }
+    EACH("recvfrom", ssize_t(int, void *, size_t, int, struct sockaddr *, socklen_t *), (len = sizeof from, f(fds[2], &byte, 1, 0, told, &len)), r == 1);
+    EACH("__recvfrom_chk", ssize_t(int, void *, size_t, size_t, int, struct sockaddr *, socklen_t *), (len = sizeof from, f(fds[2], &byte, 1, 1, 0, told, &len)), r == 1);
+    EACH("sendmsg", ssize_t(int, const struct msghdr *, int), f(fds[1], &many.msg_hdr, 0), r == 1);
+    EACH("sendmmsg", int(int, struct mmsghdr *, unsigned, int), f(fds[1], &many, 1, 0), r == 1);
+    many.msg_hdr.msg_name = &from;
+    EACH("recvmsg", ssize_t(int, struct msghdr *, int), f(fds[2], &many.msg_hdr, 0), r == 1);
+    many.msg_hdr.msg_namelen = sizeof from;
+    EACH("recvmmsg", int(int, struct mmsghdr *, unsigned, int, struct timespec *), f(fds[2], &many, 1, 0, NULL), r == 1);
+    for (int i = 0; i < 3; i++) NEED(!close(fds[i]) && !unlink(at[i].sun_path));
+}
+
 static void waiting(void) {
     int fd, epoll, pipes[2];
     NEED((fd = open("f", O_RDWR)) >= 0 && !pipe(pipes) && (epoll = epoll_create1(0)) >= 0);
@@ -586,6 +626,7 @@ int main(int count, char **arguments) {
         attributes();
         directories(directory);
         processes();
+        sockets();
         waiting();
         asynchronous();
         streams();

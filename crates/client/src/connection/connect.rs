@@ -9,10 +9,10 @@ use super::tail::Tails;
 use adit_base::fork::{self, Registered};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
-use adit_fs::Credentials;
+use adit_fs::{BlobId, Credentials};
 use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{
-    Aim, Answer, BYTES_MAX, Greeting, Hello, Key, MappedFile, Request, VERSION,
+    Aim, Answer, BYTES_MAX, Greeting, Hello, Key, MappedFile, Node, NodeUse, Request, VERSION,
 };
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::{Peer, receive_message, receive_message_with, send_message, unconnected};
@@ -127,7 +127,7 @@ pub(super) fn connect_link(
     let begun = match answer {
         Answer::Refused(error) => return Err(error),
         Answer::Begun(begun) => begun,
-        Answer::Left(_) | Answer::Mapped | Answer::Looking => return Err(super::foreign()),
+        _ => return Err(super::foreign()),
     };
     let mut descriptors = descriptors.into_iter();
     let memory = descriptors.next();
@@ -268,17 +268,56 @@ impl Connection {
 
     /// The memory of a file's shared mappings, which the session holds. It waits for the next server.
     pub(crate) fn mapped_memory(&self, file: u64) -> Result<Registered<OwnedFd>> {
+        self.asking(|link| self.asked_memory(link, file))
+    }
+
+    /// Asks the server for what the next one has, too.
+    fn asking<T>(&self, ask: impl Fn(&Link) -> Result<T>) -> Result<T> {
         let mut wait = Waiting::for_a_server(self.reconnect);
         loop {
             let link = self.link();
-            match self.asked_memory(link, file) {
-                // The next one has the same memory.
+            match ask(link) {
                 Err(_) if link.has_ended() => self.resume(link)?,
                 // A server that stops gives up its socket first, then its sessions.
                 Err(error) if has_no_server(error.errno()) && wait.goes_on() => {}
                 asked => return asked,
             }
         }
+    }
+
+    /// What the host has for a pipe or socket that the session has open.
+    pub(crate) fn node(&self, file: u64, want: NodeUse) -> Result<Registered<OwnedFd>> {
+        let asked = self.ask_for_node(file, want)?;
+        asked.1.into_iter().next().ok_or_else(super::foreign)
+    }
+
+    /// The path to which a socket of the volume was bound.
+    pub(crate) fn bound_as(&self, id: BlobId) -> Result<Vec<u8>> {
+        match self.ask_for_node(0, NodeUse::BoundAs(id))?.0 {
+            Answer::BoundAs(path) => Ok(path.into_vec()),
+            _ => Err(super::foreign()),
+        }
+    }
+
+    /// Waits for the next server.
+    fn ask_for_node(&self, file: u64, want: NodeUse) -> Result<(Answer, Vec<Registered<OwnedFd>>)> {
+        self.asking(|link| {
+            let key = link.key;
+            let of = MappedFile { key, file };
+            let aim = Aim::Node(Node { of, want });
+            match self.acting_as_own(|| ask(&self.address, false, false, aim))? {
+                // What the next server would say, too, if it isn't about the session.
+                (_, Answer::Refused(error), _) if error.errno() != Errno::STALE => Ok(Err(error)),
+                (_, Answer::Refused(error), _) => Err(error),
+                (_, answer @ (Answer::Node | Answer::BoundAs(_)), with) => Ok(Ok((answer, with))),
+                _ => Err(super::foreign()),
+            }
+        })?
+    }
+
+    /// Of the volume.
+    pub(crate) fn volume_id(&self) -> (u64, u64) {
+        self.link().opening.volume_id
     }
 
     /// The server's process.

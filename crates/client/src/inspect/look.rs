@@ -71,7 +71,7 @@ impl Look {
         match answer {
             Answer::Looking => Ok(Look::new(socket, peer)),
             Answer::Refused(error) => Err(error),
-            Answer::Begun(_) | Answer::Left(_) | Answer::Mapped => Err(super::unexpected()),
+            _ => Err(super::unexpected()),
         }
     }
 

@@ -27,8 +27,8 @@ fn check_open(
     // Both bits: it can neither read nor write, and takes the rights to do both.
     let both = flags.contains(OpenFlags::WRITE_ONLY | OpenFlags::READ_WRITE);
     let mut wanted = Access::empty();
-    wanted.set(Access::READ, flags.readable() || both);
-    let writes = flags.writable() || both || flags.contains(OpenFlags::TRUNCATE);
+    wanted.set(Access::READ, flags.names_reading() || both);
+    let writes = flags.names_writing() || both || flags.contains(OpenFlags::TRUNCATE);
     wanted.set(Access::WRITE, writes);
     match kind {
         FileKind::Symlink => return Err(Errno::LOOP),
@@ -40,14 +40,23 @@ fn check_open(
     }
     match kind {
         FileKind::File | FileKind::Directory | FileKind::Blob => Ok(()),
+        FileKind::Fifo | FileKind::Socket if flags.contains(OpenFlags::NODE) => Ok(()),
         _ => Err(Errno::NXIO),
+    }
+}
+
+/// The flags of a descriptor of this kind.
+fn kept(flags: OpenFlags, kind: FileKind) -> OpenFlags {
+    match kind {
+        FileKind::Fifo | FileKind::Socket if !flags.contains(OpenFlags::PATH) => flags,
+        _ => flags.difference(OpenFlags::NODE),
     }
 }
 
 impl Fs {
     /// Opens a file or directory. `mode` holds the permission bits of a file that is created.
-    /// Pipes, sockets and devices can be opened with [`OpenFlags::PATH`] only, else ENXIO: Adit
-    /// stores them and does nothing with them.
+    /// Pipes, sockets and devices can be opened with [`OpenFlags::PATH`], and the first two with
+    /// [`OpenFlags::NODE`], else ENXIO: Adit stores them and does nothing with them.
     pub async fn open(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
         let creating = flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH);
         if creating && flags.contains(OpenFlags::DIRECTORY) {
@@ -86,7 +95,11 @@ impl Fs {
                     }
                     let slot = view.slot_ref(id)?;
                     check_open(at.caller, slot, kind, flags)?;
-                    if flags.writable() && kind == FileKind::File && self.store.is_read_only() {
+                    if flags.names_writing()
+                        && !flags.contains(OpenFlags::PATH)
+                        && kind == FileKind::File
+                        && self.store.is_read_only()
+                    {
                         return Err(Errno::ROFS.into());
                     }
                     // The last thing the closure does: it isn't run again.
@@ -130,6 +143,7 @@ impl Fs {
                     return Err(error);
                 }
             }
+            let flags = kept(flags, inode.kind);
             return Ok(self.descriptor(inode, flags, at.caller));
         }
     }
@@ -148,10 +162,15 @@ impl Fs {
         if writes && self.store.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        let usable = matches!(kind, FileKind::File | FileKind::Directory | FileKind::Blob);
+        let usable = match kind {
+            FileKind::File | FileKind::Directory | FileKind::Blob => true,
+            FileKind::Fifo | FileKind::Socket => flags.contains(OpenFlags::NODE),
+            _ => false,
+        };
         if !usable && !flags.contains(OpenFlags::PATH) {
             return Err(Errno::NXIO.into());
         }
+        let flags = kept(flags, kind);
         let inode = self
             .store
             .view(|view| {

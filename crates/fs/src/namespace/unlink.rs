@@ -18,7 +18,7 @@ pub(crate) enum Dropped {
     /// It has other names.
     Kept(BlobId),
     /// It is gone.
-    Destroyed,
+    Destroyed(BlobId, FileKind),
     /// It is in the orphan directory.
     Orphaned(BlobId, FileKind),
 }
@@ -49,7 +49,7 @@ impl Fs {
             && resident.is_none_or(|blob| blob.size() == 0 && !blob.is_dirty() && blob.is_idle());
         if empty && !open {
             transaction.destroy(id)?;
-            return Ok(Dropped::Destroyed);
+            return Ok(Dropped::Destroyed(id, kind));
         }
         slot.links = 0;
         transaction.put(id, slot)?;
@@ -60,15 +60,25 @@ impl Fs {
     /// The work after the transaction of [`Fs::drop_name`] was applied.
     pub(crate) async fn after_drop(&self, dropped: Dropped) {
         let (id, kind) = match dropped {
-            Dropped::Destroyed => return,
+            Dropped::Destroyed(id, kind) => return self.end_node(id, kind),
             Dropped::Kept(id) => return self.note_changed(id),
             Dropped::Orphaned(id, kind) => (id, kind),
         };
+        self.end_node(id, kind);
         if let Some(inode) = self.inodes.borrow().get(&id.slot) {
             inode.unlinked.set(true);
             return;
         }
         self.orphans().reclaim(id, kind).await;
+    }
+
+    /// A pipe or socket has no name any more: nobody comes to what it stands for.
+    fn end_node(&self, id: BlobId, kind: FileKind) {
+        if let FileKind::Fifo | FileKind::Socket = kind
+            && let Some(ended) = &*self.node_ended.borrow()
+        {
+            ended(id);
+        }
     }
 
     /// Removes a name of something that is not a directory.

@@ -26,6 +26,7 @@ use std::rc::Rc;
 pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Makes the memory of a file's shared mappings.
+type NodeEnded = Box<dyn Fn(BlobId) + Send>;
 type MakeMemory = Box<dyn Fn(BlobId) -> Result<MappedMemory> + Send>;
 
 /// An open volume: the worker state of `Engine<Fs>`. Every operation takes effect completely or not
@@ -46,6 +47,8 @@ pub struct Fs {
     pub(crate) keeps_orphans: Cell<bool>,
     /// Makes the memory of shared mappings; None: without a name.
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
+    /// Told of pipes and sockets that lose their last name.
+    pub(crate) node_ended: RefCell<Option<NodeEnded>>,
     /// Of the files to which a program appends in memory.
     pub(crate) tails: Rc<Tails>,
 }
@@ -94,6 +97,12 @@ impl Fs {
         make: impl Fn(BlobId) -> Result<MappedMemory> + Send + 'static,
     ) {
         *self.mapped_memory.borrow_mut() = Some(Box::new(make));
+    }
+
+    /// From here on `ended` is called for each pipe and socket that loses its last name, in an
+    /// operation: it must neither wait nor use the volume.
+    pub fn tell_ended_nodes(&self, ended: impl Fn(BlobId) + Send + 'static) {
+        *self.node_ended.borrow_mut() = Some(Box::new(ended));
     }
 
     /// Does a server have the volume, or did one in this opening?

@@ -82,6 +82,7 @@ impl Fs {
             access_times: access_times.clone(),
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),
+            node_ended: RefCell::default(),
             tails: Tails::new(store.clone(), access_times),
             store,
         };

@@ -1,6 +1,7 @@
 //! stat and its relatives; modes, owners, times, rights.
 
-use crate::answer::{Answer, errno};
+use crate::answer::{Answer, ToC, errno};
+use crate::calls::pipes;
 use crate::descriptors::{self, Open};
 use crate::path::{self, Named, Place, Spot};
 use crate::real::real;
@@ -39,7 +40,6 @@ of_path! {
     lutimes: (times: *const timeval) -> c_int = set_microseconds_itself;
 }
 of_descriptor! {
-    fstat | fstat64: (buffer: *mut StatC) -> c_int = stat_open;
     fchmod: (mode: mode_t) -> c_int = change_mode_open;
     fchown: (uid: uid_t, gid: gid_t) -> c_int = change_owner_open;
     futimens: (times: *const timespec) -> c_int = set_times_open;
@@ -118,8 +118,33 @@ unsafe fn stat_itself(spot: &Spot, buffer: *mut StatC) -> Answer<()> {
     attributes(spot.at(), Follow::No).map(|stat| fill(&stat, buffer))
 }
 
-unsafe fn stat_open(open: &Open, buffer: *mut StatC) -> Answer<()> {
-    attributes_open(open).map(|stat| fill(&stat, buffer))
+macro_rules! stat_number {
+    ($($name:ident)*) => {$(
+        #[interposed]
+        unsafe extern "C" fn $name(fd: c_int, buffer: *mut StatC) -> c_int {
+            if let Some(open) = descriptors::get(fd) {
+                let stat = inside::call(|| attributes_open(&open));
+                return stat.map(|stat| fill(&stat, buffer)).to_c() as c_int;
+            }
+            let done = real!($name(fd => c_int, buffer => *mut StatC) -> c_int);
+            if done == 0 {
+                // SAFETY: the kernel has filled it.
+                name_node(unsafe { &mut *buffer });
+            }
+            done
+        }
+    )*};
+}
+stat_number!(fstat fstat64);
+
+/// Of the host's pipe behind a node of the volume: the node's identity and rights.
+fn name_node(found: &mut StatC) {
+    if let Some(node) = pipes::node_of(found.st_mode, found.st_dev, found.st_ino) {
+        (found.st_dev, found.st_ino) = (device(), node.inode);
+        found.st_mode = libc::S_IFIFO | node.mode & 0o7777;
+        (found.st_uid, found.st_gid) = (node.uid, node.gid);
+        found.st_nlink = u64::from(node.links) as _;
+    }
 }
 
 /// Flags that the kernel doesn't know are EINVAL.
@@ -176,10 +201,17 @@ macro_rules! stat_at {
             // SAFETY: the program vouches for its arguments, as to the C library.
             match unsafe { attributes_at(directory, path, flags) } {
                 Ok(answer) => crate::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int,
-                Err(host) => real!($name(
-                    directory => c_int, host.pointer(path) => *const c_char, buffer => *mut StatC,
-                    flags => c_int
-                ) -> c_int),
+                Err(host) => {
+                    let done = real!($name(
+                        directory => c_int, host.pointer(path) => *const c_char,
+                        buffer => *mut StatC, flags => c_int
+                    ) -> c_int);
+                    if done == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+                        // SAFETY: the kernel has filled it.
+                        name_node(unsafe { &mut *buffer });
+                    }
+                    done
+                }
             }
         }
     )*};

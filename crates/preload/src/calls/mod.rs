@@ -20,8 +20,10 @@ mod names;
 pub(crate) mod numbered;
 mod numbers;
 mod open;
+mod pipes;
 mod printing;
 mod ready;
+mod sockets;
 mod space;
 mod streams;
 mod trees;
@@ -40,12 +42,14 @@ pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
 pub(crate) use working::{canonical_or_given, led_out};
 
 /// In a thread that forks: the tables of these functions.
-pub(crate) fn at_fork() -> [InChild; 4] {
+pub(crate) fn at_fork() -> [InChild; 6] {
     [
         streams::at_fork(),
         directories::at_fork(),
         actions::at_fork(),
         libraries::at_fork(),
+        pipes::at_fork(),
+        sockets::at_fork(),
     ]
 }
 

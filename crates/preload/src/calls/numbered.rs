@@ -9,7 +9,10 @@ use crate::identity;
 use crate::message::say_once;
 use crate::path::{self, Place};
 use adit::Errno;
-use libc::{c_char, c_int, c_long, c_uint, c_void, dev_t, mode_t, off_t, size_t};
+use libc::{
+    c_char, c_int, c_long, c_uint, c_void, dev_t, mode_t, msghdr, off_t, size_t, sockaddr,
+    socklen_t,
+};
 
 /// Arguments of a system call.
 pub(crate) type Arguments = [usize; 6];
@@ -102,6 +105,16 @@ calls! {
     every SYS_newfstatat: fstatat(c_int, Path, *mut libc::stat, c_int);
     every SYS_fstat: fstat(c_int, *mut libc::stat);
     every SYS_faccessat2: faccessat(c_int, Path, c_int, c_int);
+    every SYS_accept: accept(c_int, *mut sockaddr, *mut socklen_t);
+    every SYS_accept4: accept4(c_int, *mut sockaddr, *mut socklen_t, c_int);
+    every SYS_bind: bind(c_int, *const sockaddr, socklen_t);
+    every SYS_connect: connect(c_int, *const sockaddr, socklen_t);
+    every SYS_getpeername: getpeername(c_int, *mut sockaddr, *mut socklen_t);
+    every SYS_getsockname: getsockname(c_int, *mut sockaddr, *mut socklen_t);
+    every SYS_recvfrom: recvfrom(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t);
+    every SYS_recvmsg: recvmsg(c_int, *mut msghdr, c_int);
+    every SYS_sendmsg: sendmsg(c_int, *const msghdr, c_int);
+    every SYS_sendto: sendto(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t);
     old SYS_access: access(Path, c_int);
     old SYS_chmod: chmod(Path, mode_t);
     old SYS_chown: chown(Path, c_uint, c_uint);

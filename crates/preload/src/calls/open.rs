@@ -1,6 +1,7 @@
 //! open and its relatives; close is in `numbers`.
 
 use crate::answer::{Answer, Name, ToC, errno};
+use crate::calls::pipes::{Opening, Pipe};
 use crate::descriptors::{self, Open};
 use crate::path::Spot;
 use crate::volume::volume;
@@ -61,20 +62,37 @@ fn known(flags: c_int) -> OpenFlags {
     OpenFlags::from_bits_truncate((flags & !libc::O_APPEND) as u32)
 }
 
+/// What is at a place.
+enum Found {
+    File(Arc<Open>),
+    /// A pipe with a name, open for its rights.
+    Pipe(adit::File),
+}
+
 /// Opens what is there; the caller puts it behind a number.
 pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
+    match find_at(at, shown, flags, mode)? {
+        Found::File(open) => Ok(open),
+        Found::Pipe(_) => Err(Errno::NXIO),
+    }
+}
+
+fn find_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> Answer<Found> {
     let mode = if flags & libc::O_CREAT != 0 {
         masked(mode)
     } else {
         0
     };
     let volume = volume()?;
-    let file = volume.open_at(at, known(flags), mode).map_err(errno)?;
+    let known = known(flags) | OpenFlags::NODE;
+    let file = volume.open_at(at, known, mode).map_err(errno)?;
     let kind = file.metadata().map_err(errno)?.kind();
-    if flags & libc::O_PATH == 0
-        && !matches!(kind, FileKind::File | FileKind::Directory | FileKind::Blob)
-    {
-        return Err(Errno::NXIO);
+    if flags & libc::O_PATH == 0 {
+        match kind {
+            FileKind::File | FileKind::Directory | FileKind::Blob => {}
+            FileKind::Fifo => return Ok(Found::Pipe(file)),
+            _ => return Err(Errno::NXIO),
+        }
     }
     if kind == FileKind::Directory && flags & libc::O_DIRECT != 0 {
         return Err(Errno::INVAL);
@@ -84,7 +102,7 @@ pub(crate) fn open_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> A
         FileKind::Directory => super::working::without_ups(shown),
         _ => shown.to_vec(),
     };
-    Ok(Arc::new(Open::new(file, kind, flags, shown)))
+    Ok(Found::File(Arc::new(Open::new(file, kind, flags, shown))))
 }
 
 /// A file without a name, in the directory of the place.
@@ -128,22 +146,37 @@ pub(crate) fn checked(flags: c_int) -> Answer<c_int> {
     }
 }
 
-unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<c_int> {
-    let flags = spot.flags(checked(flags)?);
-    descriptors::install(flags & libc::O_CLOEXEC != 0, || {
-        match flags & libc::O_TMPFILE == libc::O_TMPFILE {
-            true => unnamed(spot, flags, mode),
-            false => open_at(spot.at(), &spot.shown, flags, mode),
+/// Opens what is there, behind a number. A pipe gets its number when it is opened.
+pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+    let mut pipe = None;
+    let number = descriptors::install(flags & libc::O_CLOEXEC != 0, || {
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return unnamed(spot, flags, mode);
         }
-    })
+        match find_at(spot.at(), &spot.shown, flags, mode)? {
+            Found::File(open) => Ok(open),
+            Found::Pipe(node) => {
+                pipe = Some(node);
+                Err(Errno::NXIO)
+            }
+        }
+    });
+    match pipe {
+        Some(node) => Pipe::of(&node, flags).map(Opening::Pipe),
+        None => number.map(Opening::Number),
+    }
 }
 
-unsafe fn open_plain(spot: &Spot, flags: c_int) -> Answer<c_int> {
+unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+    open_behind(spot, spot.flags(checked(flags)?), mode)
+}
+
+unsafe fn open_plain(spot: &Spot, flags: c_int) -> Answer<Opening> {
     // SAFETY: as for this function.
     unsafe { open_spot(spot, flags, 0) }
 }
 
-unsafe fn create(spot: &Spot, mode: mode_t) -> Answer<c_int> {
+unsafe fn create(spot: &Spot, mode: mode_t) -> Answer<Opening> {
     // SAFETY: as for this function.
     unsafe { open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }

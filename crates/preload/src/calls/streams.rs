@@ -9,6 +9,7 @@
 
 use crate::answer::{Answer, pointer};
 use crate::calls::of_program;
+use crate::calls::pipes::{Opening, Pipe};
 use crate::descriptors;
 use crate::inside;
 use crate::path::{self, HostPath, Place};
@@ -299,6 +300,22 @@ fn go_to_end(fd: c_int) {
     unsafe { libc::lseek(fd, 0, libc::SEEK_END) };
 }
 
+/// The C library's own stream.
+fn over_pipe(pipe: Pipe, mode: *const c_char) -> Answer<*mut FILE> {
+    let fd = pipe.open();
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    let stream = real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
+    if stream.is_null() {
+        let failed = Errno::last();
+        // SAFETY: made above.
+        unsafe { libc::close(fd) };
+        return Err(failed);
+    }
+    Ok(stream)
+}
+
 unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FILE, HostPath> {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let (place, letters) = unsafe { (path::find(libc::AT_FDCWD, name), text(mode)) };
@@ -308,8 +325,10 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
     };
     let open = || {
         let flags = spot.flags(flags(letters)?);
-        let open = || super::open::open_at(spot.at(), &spot.shown, flags, 0o666);
-        let fd = inside::call(|| descriptors::install(flags & libc::O_CLOEXEC != 0, open))?;
+        let fd = match inside::call(|| super::open::open_behind(&spot, flags, 0o666))? {
+            Opening::Number(fd) => fd,
+            Opening::Pipe(pipe) => return over_pipe(pipe, mode),
+        };
         if appends_only(flags) {
             go_to_end(fd);
         }

@@ -9,6 +9,7 @@ mod connections;
 mod inheriting;
 mod mapped;
 mod memory;
+mod nodes;
 mod resuming;
 mod rig;
 mod shares;
@@ -51,6 +52,11 @@ fn words_lengths_and_numbers_that_mean_nothing() {
 #[test]
 fn arguments_that_are_none_or_other_ones() {
     attack(&[calls::cut_off, calls::mutated]);
+}
+
+#[test]
+fn pipes_and_sockets_of_others_and_of_none() {
+    attack(&[nodes::without_rights]);
 }
 
 #[test]

@@ -427,7 +427,7 @@ impl Peer {
         let begun = match answer {
             Answer::Refused(error) => return Err(error),
             Answer::Begun(begun) => begun,
-            Answer::Left(_) | Answer::Mapped | Answer::Looking => panic!("a session was asked for"),
+            _ => panic!("a session was asked for"),
         };
         let mut descriptors = descriptors.into_iter().map(Registered::into_inner);
         let descriptor = descriptors.next().expect("it comes with its memory");

@@ -622,7 +622,9 @@ impl Simulation {
             Answer::Refused(error) => format!("is refused: {error}"),
             Answer::Mapped => "gets the memory of its mappings".to_owned(),
             Answer::Left(_) => "leaves files to a program".to_owned(),
-            Answer::Looking => unreachable!("nobody asks for that"),
+            Answer::Looking | Answer::Node | Answer::BoundAs(_) => {
+                unreachable!("nobody asks for that")
+            }
         };
         if let Answer::Begun(begun) = &answer {
             self.figures.resumed += u64::from(begun.resumed.is_some());

@@ -59,6 +59,13 @@ macro_rules! numbers {
 }
 numbers!(c_int i64 isize);
 
+/// Of `signal`: the handler before.
+impl Outcome for libc::sighandler_t {
+    fn is_success(&self) -> bool {
+        *self != libc::SIG_ERR
+    }
+}
+
 /// Of `umask`, which never fails.
 impl Outcome for libc::mode_t {
     fn is_success(&self) -> bool {

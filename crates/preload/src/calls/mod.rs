@@ -22,6 +22,7 @@ mod numbers;
 mod open;
 mod printing;
 mod ready;
+mod signals;
 mod space;
 mod streams;
 mod trees;

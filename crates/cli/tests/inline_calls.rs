@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, RenameFlags, X
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::Write;
 use std::path::Path;
@@ -359,4 +360,54 @@ fn node_that_is_told_to_use_io_uring_has_the_volume_without() {
     let served = Served::start(&place, &[]);
     assert_eq!(in_volume("unix:s"), expected);
     end(&place, served);
+}
+
+// ------------------------------------------------------------------------ costs
+
+/// Prints the median, the least and the most of what calls cost, in nanoseconds. `ADIT_LIBRARIES` names
+/// libraries, with `:` between, that are compared: their runs alternate. `ADIT_RUNS`: so many, of each.
+///
+/// `cargo test --release -p adit-cli --test inline_calls -- --ignored --nocapture what_calls_cost`
+#[test]
+#[ignore = "measures"]
+fn what_calls_cost() {
+    need!("cc");
+    need_catching!();
+    let place = Place::with_volume();
+    let program = place.compiled("inline");
+    let given = |name, default: String| std::env::var(name).unwrap_or(default);
+    let libraries = given("ADIT_LIBRARIES", support::library().display().to_string());
+    let runs: usize = given("ADIT_RUNS", "11".to_owned())
+        .parse()
+        .expect("a number");
+    compare_costs(&place, &program, &libraries, "v.adit", runs);
+    let served = Served::start(&place, &[]);
+    compare_costs(&place, &program, &libraries, "unix:s", runs);
+    end(&place, served);
+}
+
+fn compare_costs(place: &Place, program: &str, libraries: &str, volume: &str, runs: usize) {
+    let kinds = libraries
+        .split(':')
+        .flat_map(|library| [(library, None), (library, Some(CATCH))]);
+    let mut found: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for _ in 0..runs {
+        for (library, catch) in kinds.clone() {
+            let mut options = vec!["--library", library];
+            options.extend(catch);
+            let output = run(place, &options, volume, &[program, "cost", "/adit"]);
+            for line in printed(&output).lines() {
+                let (call, cost) = line.split_once(": ").expect("a name, and a number");
+                let cost = cost.parse().expect("a number");
+                let row = (call.to_owned(), catch.is_some(), library);
+                found.entry(row).or_default().push(cost);
+            }
+        }
+    }
+    for ((call, is_caught, library), mut costs) in found {
+        costs.sort_by(f64::total_cmp);
+        let [least, median, most] = [0, costs.len() / 2, costs.len() - 1].map(|at| costs[at]);
+        let caught = if is_caught { "caught" } else { "" };
+        println!("{volume} {call} {caught} {library}: {median} ({least} to {most})");
+    }
 }

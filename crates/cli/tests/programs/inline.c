@@ -304,27 +304,29 @@ static long now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000000000L + now.tv_nsec;
 }
-#define COST(name, times, call)                                           \
-    do {                                                                  \
-        long begin = now_ns();                                            \
-        for (int at = 0; at < times; at++) call;                          \
-        printf("%s %ld\n", name, (now_ns() - begin) / times);             \
+#define COST(name, times, call)                                                  \
+    do {                                                                         \
+        long begin = now_ns();                                                   \
+        for (int at = 0; at < times; at++) call;                                 \
+        printf("%s: %.1f\n", name, (double)(now_ns() - begin) / times);          \
     } while (0)
 
 static void cost(void) {
-    char page[4096] = "";
+    static char page[4096];
     struct stat found;
-    long null = open("/dev/zero", O_RDONLY);
+    long zero = open("/dev/zero", O_RDONLY);
     int fd = open("cost", O_RDWR | O_CREAT, 0600);
-    if (fd < 0 || write(fd, page, 4096) != 4096) exit(2);
-    COST("getppid of the C library", 200000, getppid());
-    COST("getppid of its own", 200000, RAW(getppid));
-    COST("read 1 B of /dev/zero, the C library", 200000, (void)!read(null, page, 1));
-    COST("read 1 B of /dev/zero, its own", 200000, RAW(read, null, page, 1));
-    COST("pread 4 KiB, the C library", 200000, (void)!pread(fd, page, 4096, 0));
-    COST("pread 4 KiB, its own", 200000, RAW(pread64, fd, page, 4096, 0));
-    COST("stat, the C library", 100000, stat("cost", &found));
-    COST("stat, its own", 100000, RAW(stat, "cost", &found));
+    if (fd < 0 || pwrite(fd, page, 4096, 0) != 4096) exit(2);
+    COST("warm", 300000, (void)!pread(fd, page, 4096, 0));
+    COST("getppid", 100000, getppid());
+    COST("getppid, inline", 100000, RAW(getppid));
+    COST("read of /dev/zero", 100000, (void)!read(zero, page, 1));
+    COST("read of /dev/zero, inline", 100000, RAW(read, zero, page, 1));
+    COST("pread 4 KiB", 1000000, (void)!pread(fd, page, 4096, 0));
+    COST("pread 4 KiB, inline", 100000, RAW(pread64, fd, page, 4096, 0));
+    COST("fstat", 300000, fstat(fd, &found));
+    COST("stat", 300000, stat("cost", &found));
+    COST("stat, inline", 100000, RAW(newfstatat, AT_FDCWD, "cost", &found, 0));
 }
 
 int main(int count, char **words) {

@@ -218,7 +218,7 @@ unsafe extern "C" fn by_number(
     e: usize,
     f: usize,
 ) -> c_long {
-    let before = answer::now();
+    let errno = answer::before();
     // SAFETY: the program vouches for its arguments.
     let result = unsafe {
         match number {
@@ -253,7 +253,7 @@ unsafe extern "C" fn by_number(
         answer::set_errno(adit::Errno::from_raw(-result as i32));
         return -1;
     }
-    answer::restore(before, &result);
+    errno.restore(&result);
     result
 }
 

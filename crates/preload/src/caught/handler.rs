@@ -2,7 +2,7 @@
 
 use super::action::{MASK_BYTES, Mask, SIGSYS_BIT, mask, set_mask, swap_action};
 use crate::aio::{kernel, perform};
-use crate::answer::{now, restore};
+use crate::answer::{before, now};
 use crate::message::say_once;
 use crate::real::real;
 use libc::{c_int, c_long, c_ulong, c_void, siginfo_t, ucontext_t};
@@ -16,7 +16,7 @@ pub(super) unsafe extern "C" fn caught(signal: c_int, info: *mut siginfo_t, cont
     if why != SYS_USER_DISPATCH {
         return theirs(signal, info, context);
     }
-    let errno = now();
+    let errno = before();
     let registers = &state.uc_mcontext.gregs;
     let register = |of: c_int| registers[of as usize] as usize;
     let number = register(libc::REG_RAX) as c_long;
@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn caught(signal: c_int, info: *mut siginfo_t, cont
     // SAFETY: the program vouches for its arguments, as to the kernel.
     let result = unsafe { done(number, arguments, state) };
     state.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
-    restore(errno, &());
+    errno.restore(&());
 }
 
 /// Does a call in the handler of its thread.
@@ -103,14 +103,14 @@ unsafe fn set_action([signal, new, old, bytes, ..]: [usize; 6]) -> c_long {
         set_mask(&mut action.sa_mask, given.mask);
         action
     });
-    let before = swap_action(given.as_ref());
+    let was = swap_action(given.as_ref());
     // SAFETY: as above.
     if let Some(old) = unsafe { old.as_mut() } {
         *old = KernelAction {
-            handler: before.sa_sigaction,
-            flags: before.sa_flags as c_ulong,
+            handler: was.sa_sigaction,
+            flags: was.sa_flags as c_ulong,
             restorer: 0,
-            mask: mask(&before.sa_mask),
+            mask: mask(&was.sa_mask),
         };
     }
     0

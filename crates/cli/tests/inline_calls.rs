@@ -149,6 +149,23 @@ fn calls_of_a_program_of_go_are_not_caught() {
     );
 }
 
+/// The allowed range begins behind the program, so nothing that must be allowed may lie before it.
+#[test]
+fn calls_of_a_program_that_lies_behind_its_libraries_are_not_caught() {
+    need!("cc");
+    need_catching!();
+    let place = Place::with_volume();
+    let program = place.compiled("inline");
+    let script = format!("ulimit -s unlimited && {program} traps /adit; true");
+    let output = run(&place, &[CATCH], "v.adit", &["sh", "-c", &script]);
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        said.starts_with("first: No such file or directory"),
+        "{said}"
+    );
+    assert!(errors.contains("system calls can't be caught"), "{errors}");
+}
+
 // ------------------------------------------------------------------------ rustix
 
 /// This test program does what a full-text library does with rustix, which has its own system calls.

@@ -356,6 +356,11 @@ pub(crate) struct Run {
     /// Calls that go past the C library still find what is there.
     #[arg(long)]
     pub(crate) cover: bool,
+    /// System calls that the program makes without the C library are the volume's, too
+    ///
+    /// Those of the program itself, not of its libraries. Each then costs some microseconds more.
+    #[arg(long)]
+    pub(crate) catch_system_calls: bool,
     /// Writes of pages up to this size survive a crash whole or not at all, like 16K
     ///
     /// A page is a power of two of bytes, at a multiple of its size. So InnoDB needs no doublewrite

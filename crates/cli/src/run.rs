@@ -41,6 +41,23 @@ fn is_taken(prefix: &Path) -> bool {
     }
 }
 
+/// Can the kernel send a signal for a system call? Asked by ending what was not begun.
+fn catches_calls() -> bool {
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+    let nothing = 0usize;
+    // SAFETY: no addresses.
+    let ended = unsafe {
+        libc::prctl(
+            PR_SET_SYSCALL_USER_DISPATCH,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
+    };
+    cfg!(target_arch = "x86_64") && ended == 0
+}
+
 /// Becomes the program. Returns only if that fails.
 pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallible> {
     let volume = absolute(&arguments.volume, arguments.embedded)?;
@@ -67,6 +84,11 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     {
         let what = "--atomic-writes: at most 64K, which every volume's journal has room for";
         return Err(Error::with(Errno::INVAL, what));
+    }
+    if arguments.catch_system_calls && !catches_calls() {
+        let what =
+            "--catch-system-calls: this kernel has no Syscall User Dispatch (Linux 5.11, x86-64)";
+        return Err(Error::with(Errno::OPNOTSUPP, what));
     }
     let (name, rest) = arguments.program.split_first().expect("clap wants one");
     let is_inside = Path::new(name).starts_with(&arguments.prefix);
@@ -109,6 +131,14 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
                 EngineArgument::Probe => "probe",
                 EngineArgument::IoUring => "io_uring",
                 EngineArgument::Sync => "sync",
+            },
+        )
+        .env(
+            "ADIT_RUN_CATCH",
+            if arguments.catch_system_calls {
+                "1"
+            } else {
+                ""
             },
         )
         .env("ADIT_RUN_NOEXEC", if arguments.noexec { "1" } else { "" })

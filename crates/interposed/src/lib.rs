@@ -13,7 +13,7 @@
 //!                                            }
 //! ```
 //! Nothing is dropped behind the call: a cancelled thread is unwound through it. The crate that uses
-//! this has `answer::now` and `answer::restore`, which know how each type of result tells a failure.
+//! this has `answer::before`, whose `restore` knows how each type of result tells a failure.
 
 use proc_macro::{Delimiter, Group, Ident, TokenStream, TokenTree};
 
@@ -40,11 +40,11 @@ pub fn interposed(_: TokenStream, item: TokenStream) -> TokenStream {
     inner.extend(signature.iter().cloned());
     inner.extend([body.clone()]);
     inner.extend(text(
-        "let before = crate::answer::now(); let result = unsafe",
+        "let errno = crate::answer::before(); let result = unsafe",
     ));
     let call: TokenStream = [name, given].into_iter().collect();
     inner.extend([TokenTree::Group(Group::new(Delimiter::Brace, call))]);
-    inner.extend(text("; crate::answer::restore(before, &result); result"));
+    inner.extend(text("; errno.restore(&result); result"));
 
     let mut outer: TokenStream = before.iter().cloned().collect();
     // Attributes come before the visibility.

@@ -12,28 +12,47 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno.raw() };
 }
 
-/// The calling thread's `errno`, before a call.
-#[inline]
+/// The calling thread's `errno`.
 pub(crate) fn now() -> c_int {
-    // SAFETY: the address of the thread's own variable.
-    unsafe { *libc::__errno_location() }
+    before().value
 }
 
-/// Gives `errno` back the value that it had before a call, unless the call has failed.
+/// The thread's `errno` before a call, and where it is: to ask again costs as much as all of this.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    place: *mut c_int,
+    value: c_int,
+}
+
 #[inline]
-pub(crate) fn restore(before: c_int, result: &impl Outcome) {
-    if result.is_success() {
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = before };
+pub(crate) fn before() -> Before {
+    // SAFETY: the address of the thread's own variable.
+    unsafe {
+        let place = libc::__errno_location();
+        Before {
+            place,
+            value: *place,
+        }
+    }
+}
+
+impl Before {
+    /// Gives `errno` back the value that it had, unless the call has failed.
+    #[inline]
+    pub(crate) fn restore(self, result: &impl Outcome) {
+        if result.is_success() {
+            // SAFETY: of this thread, which is in the function that has asked.
+            unsafe { *self.place = self.value };
+        }
     }
 }
 
 /// Does work of the library's own, of which `errno` shows nothing.
 #[inline]
 pub(crate) fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
-    let before = now();
+    let errno = before();
     let done = work();
-    restore(before, &());
+    errno.restore(&());
     done
 }
 
@@ -58,6 +77,13 @@ macro_rules! numbers {
     )*};
 }
 numbers!(c_int i64 isize);
+
+/// Of `signal`: the handler before.
+impl Outcome for libc::sighandler_t {
+    fn is_success(&self) -> bool {
+        *self != libc::SIG_ERR
+    }
+}
 
 /// Of `umask`, which never fails.
 impl Outcome for libc::mode_t {

@@ -34,15 +34,19 @@ pub(crate) fn is_inside() -> bool {
 /// Does the work of a call. `errno` stays: an error is a value here.
 #[inline]
 pub(crate) fn call<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
-    keeping_errno(|| {
-        if INSIDE.replace(true) {
-            return Err(interrupted());
-        }
-        let _inside = Inside {
-            _uncancelled: Uncancelled::new(),
-        };
-        work()
-    })
+    keeping_errno(|| interposed(work))
+}
+
+/// The same, in a function that is `#[interposed]` and does nothing else: it restores `errno` itself.
+#[inline]
+pub(crate) fn interposed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    if INSIDE.replace(true) {
+        return Err(interrupted());
+    }
+    let _inside = Inside {
+        _uncancelled: Uncancelled::new(),
+    };
+    work()
 }
 
 /// Does what calls functions that end a cancelled thread, through frames that it can't be ended in.

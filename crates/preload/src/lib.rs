@@ -20,6 +20,7 @@
 //! - [`memory`]: what the library allocates, never from the program's `malloc`
 //! - [`endings`]: destructors of thread-local values, without it, too
 //! - [`identity`]: the user on whose behalf a thread calls
+//! - [`caught`]: system calls that the program makes without the C library, if they are asked for
 //! - `calls`: the functions, by subject
 //! - [`aio`]: libaio, POSIX aio, io_uring
 //!
@@ -30,6 +31,7 @@
 mod aio;
 mod answer;
 mod calls;
+mod caught;
 mod descriptors;
 mod endings;
 mod identity;

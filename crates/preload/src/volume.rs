@@ -11,7 +11,7 @@ use crate::descriptors::Open;
 use crate::meeting::{self, Meeting};
 use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
-use crate::{aio, calls, descriptors, identity, inside, path, position, program};
+use crate::{aio, calls, caught, descriptors, identity, inside, path, position, program};
 use adit::log::{Filter, Level};
 use adit::{Errno, File, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
@@ -75,6 +75,7 @@ mod variable {
     pub(super) const ADIT: &str = "ADIT_RUN_ADIT";
     pub(super) const RECONNECT: &str = "ADIT_RUN_RECONNECT";
     pub(super) const NOEXEC: &str = "ADIT_RUN_NOEXEC";
+    pub(super) const CATCH: &str = "ADIT_RUN_CATCH";
     pub(super) const ATOMIC: &str = "ADIT_RUN_ATOMIC_WRITES";
 }
 
@@ -255,6 +256,9 @@ fn start() {
         path::inherit();
         program::copy::at_start();
         inherit();
+        if std::env::var_os(variable::CATCH).is_some_and(|given| !given.is_empty()) {
+            caught::at_start();
+        }
         // What the loader registers later runs earlier: the destructors of all libraries, which may
         // write to the volume.
         // SAFETY: a function of this library, which stays; it takes no argument.

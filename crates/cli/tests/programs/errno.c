@@ -17,6 +17,7 @@
 #include <grp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -38,6 +39,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
+#include <threads.h>
 #include <unistd.h>
 #include <utime.h>
 
@@ -601,6 +603,37 @@ static void database(void) {
     ZERO("close", int(int), f(log));
 }
 
+static void *begun(void *argument) {
+    return argument;
+}
+static int begun_c11(void *argument) {
+    return !!argument;
+}
+static void caught(int signal) {
+    (void)signal;
+}
+
+static void threads_and_signals(void) {
+    pthread_t one;
+    thrd_t two;
+    sigset_t none, alarms;
+    sigemptyset(&none);
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    struct sigaction action = {.sa_handler = caught};
+    ZERO("pthread_create", int(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *), f(&one, NULL, begun, NULL));
+    NEED(!pthread_join(one, NULL));
+    EACH("thrd_create", int(thrd_t *, thrd_start_t, void *), f(&two, begun_c11, NULL), r == thrd_success);
+    NEED(thrd_join(two, NULL) == thrd_success);
+    ZERO("sigaction", int(int, const struct sigaction *, struct sigaction *), f(SIGALRM, &action, NULL));
+    ZERO("sigprocmask pthread_sigmask", int(int, const sigset_t *, sigset_t *), f(SIG_BLOCK, &alarms, NULL));
+    NEED(!raise(SIGALRM));
+    /* It always fails. */
+    ZERO("sigsuspend", int(const sigset_t *), (f(&none), errno != EINTR || (errno = before, 0)));
+    NEED(!sigprocmask(SIG_UNBLOCK, &alarms, NULL));
+    EACH("signal", sighandler_t(int, sighandler_t), f(SIGALRM, SIG_DFL), r == caught);
+}
+
 int main(int count, char **arguments) {
     /* The standard says so. */
     judge("main", "the start", 1, errno);
@@ -631,6 +664,7 @@ int main(int count, char **arguments) {
         asynchronous();
         streams();
         locks();
+        threads_and_signals();
     }
     if (!bad) puts("errno stays");
     return bad;

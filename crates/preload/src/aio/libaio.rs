@@ -181,20 +181,31 @@ const OURS: &[c_long] = &[
 /// All of them are smaller.
 const NUMBERS_END: usize = 512;
 
-/// By number: is it ours?
-static IS_OURS: [bool; NUMBERS_END] = {
-    let mut is_ours = [false; NUMBERS_END];
+/// Who does a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Doer {
+    Kernel = 0,
+    /// [`by_number`]
+    Here,
+    /// [`numbered`]
+    Numbered,
+}
+
+/// By number.
+static DOERS: [Doer; NUMBERS_END] = {
+    let mut doers = [Doer::Kernel; NUMBERS_END];
     let mut at = 0;
     while at < OURS.len() {
-        is_ours[OURS[at] as usize] = true;
+        doers[OURS[at] as usize] = Doer::Here;
         at += 1;
     }
     at = 0;
     while at < numbered::NUMBERS.len() {
-        is_ours[numbered::NUMBERS[at] as usize] = true;
+        doers[numbered::NUMBERS[at] as usize] = Doer::Numbered;
         at += 1;
     }
-    is_ours
+    doers
 };
 
 /// A system call of a number that is ours.
@@ -207,7 +218,7 @@ unsafe extern "C" fn by_number(
     e: usize,
     f: usize,
 ) -> c_long {
-    let before = answer::now();
+    let errno = answer::before();
     // SAFETY: the program vouches for its arguments.
     let result = unsafe {
         match number {
@@ -242,8 +253,27 @@ unsafe extern "C" fn by_number(
         answer::set_errno(adit::Errno::from_raw(-result as i32));
         return -1;
     }
-    answer::restore(before, &result);
+    errno.restore(&result);
     result
+}
+
+/// Does any system call, and answers as the kernel does: a failure is a negative error number.
+///
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
+    let doer = usize::try_from(number).map(|number| DOERS.get(number));
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: promised by the caller.
+    unsafe {
+        match doer {
+            Ok(Some(Doer::Here | Doer::Numbered)) => match by_number(number, a, b, c, d, e, f) {
+                -1 => -c_long::from(answer::now()),
+                result => result,
+            },
+            _ => kernel::call(number, arguments),
+        }
+    }
 }
 
 /// Does a call that concerns descriptors or paths as the function of its name, with errno. None: it
@@ -252,7 +282,7 @@ unsafe extern "C" fn by_number(
 /// # Safety
 /// As for the system call.
 unsafe fn of_descriptors(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
-    if numbered::NUMBERS.contains(&number) {
+    if DOERS[number as usize] == Doer::Numbered {
         if inside::is_inside() || volume::is_opening() {
             return None; // Adit's own
         }
@@ -318,7 +348,7 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
     std::arch::naked_asm!(
         "cmp rdi, {end}",
         "jae 1f",
-        "lea rax, [rip + {is_ours}]",
+        "lea rax, [rip + {doers}]",
         "cmp byte ptr [rax + rdi], 0",
         "jne 2f",
         "1: mov rax, rdi",
@@ -341,7 +371,7 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
         "mov rax, -1",
         "ret",
         end = const NUMBERS_END,
-        is_ours = sym IS_OURS,
+        doers = sym DOERS,
         by_number = sym by_number,
         errno = sym libc::__errno_location,
     )
@@ -355,8 +385,8 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
     std::arch::naked_asm!(
         "cmp x0, {end}",
         "b.hs 1f",
-        "adrp x9, {is_ours}",
-        "add x9, x9, :lo12:{is_ours}",
+        "adrp x9, {doers}",
+        "add x9, x9, :lo12:{doers}",
         "ldrb w9, [x9, x0]",
         "cbnz w9, 2f",
         "1: mov x8, x0",
@@ -381,7 +411,7 @@ unsafe extern "C" fn syscall(_number: c_long) -> c_long {
         "ldp x29, x30, [sp], 32",
         "ret",
         end = const NUMBERS_END,
-        is_ours = sym IS_OURS,
+        doers = sym DOERS,
         by_number = sym by_number,
         errno = sym libc::__errno_location,
     )

@@ -19,7 +19,7 @@ mod posix;
 mod submission;
 mod uring;
 
-pub(crate) use libaio::{is_libaio, own_handle};
+pub(crate) use libaio::{is_libaio, own_handle, perform};
 
 use crate::answer::Answer;
 use crate::renewed::InChild;

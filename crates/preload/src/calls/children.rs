@@ -9,7 +9,7 @@
 use super::left::with_left_in_environment;
 use crate::answer::keeping_errno;
 use crate::real::{self, real};
-use crate::{inside, volume};
+use crate::{caught, inside, volume};
 use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;
@@ -23,7 +23,10 @@ extern "C" fn after_fork() {
 }
 
 extern "C" fn in_child() {
-    keeping_errno(volume::in_child);
+    keeping_errno(|| {
+        caught::in_thread();
+        volume::in_child();
+    });
 }
 
 extern "C" fn at_start() {

@@ -23,6 +23,7 @@ mod open;
 mod pipes;
 mod printing;
 mod ready;
+mod signals;
 mod sockets;
 mod space;
 mod streams;
@@ -64,7 +65,7 @@ macro_rules! of_descriptor {
             match $crate::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer = $crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
+                    let answer = $crate::inside::interposed(|| unsafe { $ours(&open $(, $argument)*) });
                     drop(open);
                     $crate::inside::cancel_if_asked();
                     $crate::answer::ToC::to_c(answer) as $result
@@ -116,7 +117,7 @@ macro_rules! of_path {
             match unsafe { $crate::path::find(libc::AT_FDCWD, path) } {
                 $crate::path::Place::Volume(spot) => {
                     // SAFETY: as above.
-                    let answer = $crate::inside::call(|| unsafe { $ours(&spot $(, $argument)*) });
+                    let answer = $crate::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
                     $crate::answer::ToC::to_c(answer) as $result
                 }
                 $crate::path::Place::Host(host) => {
@@ -148,7 +149,7 @@ macro_rules! of_path_at {
             match unsafe { $crate::path::find(directory, path) } {
                 $crate::path::Place::Volume(spot) => {
                     // SAFETY: as above.
-                    let answer = $crate::inside::call(|| unsafe { $ours(&spot $(, $argument)*) });
+                    let answer = $crate::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
                     $crate::answer::ToC::to_c(answer) as $result
                 }
                 $crate::path::Place::Host(host) => {

@@ -4,14 +4,16 @@
 //! Each is done as the C library's function of that name, which is ours. A call that the kernel has
 //! with fewer flags than the function has none here.
 
+use super::directories;
 use crate::answer::set_errno;
 use crate::identity;
 use crate::message::say_once;
 use crate::path::{self, Place};
+use crate::real::text;
 use adit::Errno;
 use libc::{
-    c_char, c_int, c_long, c_uint, c_void, dev_t, mode_t, msghdr, off_t, size_t, sockaddr,
-    socklen_t,
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, dev_t, mode_t, msghdr, off_t, size_t, sockaddr,
+    socklen_t, timespec,
 };
 
 /// Arguments of a system call.
@@ -29,6 +31,14 @@ macro_rules! calls {
             $(#[cfg(target_arch = "x86_64")] libc::$old,)*
             libc::SYS_openat2,
             libc::SYS_utimensat,
+            libc::SYS_faccessat,
+            libc::SYS_fadvise64,
+            libc::SYS_fchmodat,
+            libc::SYS_getcwd,
+            libc::SYS_getdents64,
+            libc::SYS_preadv2,
+            libc::SYS_pselect6,
+            libc::SYS_pwritev2,
             libc::SYS_io_uring_setup,
             libc::SYS_setfsuid,
             libc::SYS_setfsgid,
@@ -65,6 +75,8 @@ macro_rules! calls {
 }
 
 type Path = *const c_char;
+type Pieces = *const libc::iovec;
+type Set = *mut libc::fd_set;
 
 calls! {
     every SYS_chdir: chdir(Path);
@@ -80,8 +92,10 @@ calls! {
     every SYS_fremovexattr: fremovexattr(c_int, Path);
     every SYS_fsetxattr: fsetxattr(c_int, Path, *const c_void, size_t, c_int);
     every SYS_fsync: fsync(c_int);
+    every SYS_epoll_ctl: epoll_ctl(c_int, c_int, c_int, *mut libc::epoll_event);
     every SYS_ftruncate: ftruncate(c_int, off_t);
     every SYS_getxattr: getxattr(Path, Path, *mut c_void, size_t);
+    every SYS_ioctl: ioctl(c_int, c_ulong, usize);
     every SYS_lgetxattr: lgetxattr(Path, Path, *mut c_void, size_t);
     every SYS_linkat: linkat(c_int, Path, c_int, Path, c_int);
     every SYS_listxattr: listxattr(Path, *mut c_char, size_t);
@@ -91,17 +105,30 @@ calls! {
     every SYS_lsetxattr: lsetxattr(Path, Path, *const c_void, size_t, c_int);
     every SYS_mkdirat: mkdirat(c_int, Path, mode_t);
     every SYS_mknodat: mknodat(c_int, Path, mode_t, dev_t);
+    every SYS_mmap: mmap(*mut c_void, size_t, c_int, c_int, c_int, off_t);
+    every SYS_mremap: mremap(*mut c_void, size_t, size_t, c_int, *mut c_void);
+    every SYS_msync: msync(*mut c_void, size_t, c_int);
+    every SYS_munmap: munmap(*mut c_void, size_t);
+    every SYS_ppoll: ppoll(*mut libc::pollfd, c_ulong, *const timespec, *const libc::sigset_t);
+    every SYS_preadv: preadv(c_int, Pieces, c_int, off_t);
+    every SYS_pwritev: pwritev(c_int, Pieces, c_int, off_t);
+    every SYS_readahead: readahead(c_int, libc::off64_t, size_t);
     every SYS_readlinkat: readlinkat(c_int, Path, *mut c_char, size_t);
-    every SYS_readv: readv(c_int, *const libc::iovec, c_int);
+    every SYS_readv: readv(c_int, Pieces, c_int);
     every SYS_removexattr: removexattr(Path, Path);
     every SYS_renameat2: renameat2(c_int, Path, c_int, Path, c_uint);
+    every SYS_sendfile: sendfile(c_int, c_int, *mut off_t, size_t);
     every SYS_setxattr: setxattr(Path, Path, *const c_void, size_t, c_int);
+    every SYS_splice: splice(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint);
     every SYS_statfs: statfs(Path, *mut libc::statfs);
     every SYS_fstatfs: fstatfs(c_int, *mut libc::statfs);
     every SYS_symlinkat: symlinkat(Path, c_int, Path);
+    every SYS_sync_file_range: sync_file_range(c_int, off_t, off_t, c_uint);
+    every SYS_syncfs: syncfs(c_int);
     every SYS_truncate: truncate(Path, off_t);
+    every SYS_umask: umask(mode_t);
     every SYS_unlinkat: unlinkat(c_int, Path, c_int);
-    every SYS_writev: writev(c_int, *const libc::iovec, c_int);
+    every SYS_writev: writev(c_int, Pieces, c_int);
     every SYS_newfstatat: fstatat(c_int, Path, *mut libc::stat, c_int);
     every SYS_fstat: fstat(c_int, *mut libc::stat);
     every SYS_faccessat2: faccessat(c_int, Path, c_int, c_int);
@@ -125,17 +152,21 @@ calls! {
     old SYS_mkdir: mkdir(Path, mode_t);
     old SYS_mknod: mknod(Path, mode_t, dev_t);
     old SYS_open: open(Path, c_int, mode_t);
+    old SYS_poll: poll(*mut libc::pollfd, c_ulong, c_int);
     old SYS_readlink: readlink(Path, *mut c_char, size_t);
     old SYS_rename: rename(Path, Path);
     old SYS_renameat: renameat(c_int, Path, c_int, Path);
     old SYS_rmdir: rmdir(Path);
+    old SYS_select: select(c_int, Set, Set, Set, *mut libc::timeval);
     old SYS_stat: stat(Path, *mut libc::stat);
     old SYS_symlink: symlink(Path, Path);
     old SYS_unlink: unlink(Path);
+    old SYS_utime: utime(Path, *const libc::utimbuf);
+    old SYS_utimes: utimes(Path, *const libc::timeval);
 }
 
-/// Calls that are none of a function's.
-unsafe fn special(number: c_long, [a, b, c, d, ..]: Arguments) -> Option<c_long> {
+/// Calls that are none of a function's, or have other arguments.
+unsafe fn special(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
     let fail = |errno| {
         set_errno(errno);
         Some(-1)
@@ -160,8 +191,62 @@ unsafe fn special(number: c_long, [a, b, c, d, ..]: Arguments) -> Option<c_long>
                 None => fail(Errno::FAULT),
             }
         }
+        libc::SYS_faccessat => {
+            // SAFETY: as above.
+            Some(unsafe { libc::faccessat(a as c_int, b as Path, c as c_int, 0) }.into())
+        }
+        libc::SYS_fchmodat => {
+            // SAFETY: as above.
+            Some(unsafe { libc::fchmodat(a as c_int, b as Path, c as mode_t, 0) }.into())
+        }
+        libc::SYS_fadvise64 => {
+            let (at, len) = (b as off_t, c as off_t);
+            // SAFETY: as above.
+            match unsafe { libc::posix_fadvise(a as c_int, at, len, d as c_int) } {
+                0 => Some(0),
+                errno => fail(Errno::from_raw(errno)),
+            }
+        }
+        libc::SYS_getcwd => {
+            // SAFETY: as above. Without a buffer the C library's function would make one.
+            unsafe {
+                match a {
+                    0 => fail(Errno::FAULT),
+                    _ if libc::getcwd(a as *mut c_char, b).is_null() => Some(-1),
+                    _ => Some(text(a as Path).len() as c_long + 1),
+                }
+            }
+        }
+        libc::SYS_getdents64 => {
+            // SAFETY: as above.
+            let read = unsafe { directories::getdents64(a as c_int, b as *mut c_void, c) };
+            Some(read as c_long)
+        }
+        // The fifth argument is the upper half of the offset, on machines of 32 bits.
+        libc::SYS_preadv2 => {
+            let (count, at) = (c as c_int, d as off_t);
+            // SAFETY: as above.
+            let read = unsafe { libc::preadv2(a as c_int, b as Pieces, count, at, f as c_int) };
+            Some(read as c_long)
+        }
+        libc::SYS_pwritev2 => {
+            let (count, at) = (c as c_int, d as off_t);
+            // SAFETY: as above.
+            let put = unsafe { libc::pwritev2(a as c_int, b as Pieces, count, at, f as c_int) };
+            Some(put as c_long)
+        }
+        libc::SYS_pselect6 => {
+            // SAFETY: as above: NULL, or the address of a mask, and its length.
+            let mask = unsafe { (f as *const *const libc::sigset_t).as_ref() };
+            let mask = mask.map_or(std::ptr::null(), |mask| *mask);
+            let (time, sets) = (e as *const timespec, [b as Set, c as Set, d as Set]);
+            let [read, write, except] = sets;
+            // SAFETY: as above.
+            let ready = unsafe { libc::pselect(a as c_int, read, write, except, time, mask) };
+            Some(ready.into())
+        }
         libc::SYS_utimensat => {
-            let times = c as *const libc::timespec;
+            let times = c as *const timespec;
             // SAFETY: as above.
             let set = unsafe {
                 match b {

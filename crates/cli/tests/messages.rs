@@ -128,6 +128,7 @@ impl Machine {
     /// Does something with a mount whose device fails so, and waits until the volume is closed.
     fn run(&self, broken: Failing, syslog: Option<&Path>, script: &str) -> Output {
         let mut command = Command::new("unshare");
+        command.env("LC_ALL", "C");
         let kind = if syslog.is_some() { "syslog" } else { "none" };
         command
             .args(["--mount", "--propagation", "private", "sh", "-c"])

@@ -85,6 +85,7 @@ fn copies_and_edits_keep_modes_and_content() {
     let listed = run(&place, &["ls", "-lR", "--time-style=+", "/adit/copied"]);
     let on_host = Command::new("ls")
         .args(["-lR", "--time-style=+", "tree"])
+        .env("LC_ALL", "C")
         .current_dir(place.path(""))
         .output()
         .expect("ls");

@@ -47,6 +47,7 @@ pub(crate) fn leave(place: &Path) {
     for name in ["s.next", "s.sessions", "s.sessions.new"] {
         let _ = std::fs::remove_file(place.join(name));
     }
+    let _ = std::fs::remove_dir_all(place.join("s.nodes"));
     let _ = std::fs::remove_dir(place);
     if let Some(above) = place.parent() {
         let _ = std::fs::remove_dir(above);

@@ -76,7 +76,7 @@ impl Meeting {
     }
 
     /// Removes the directories, if nothing is there any more.
-    fn leave(&self) {
+    pub(crate) fn leave(&self) {
         if std::fs::remove_dir(&self.directory).is_ok()
             && let Some(outer) = self.directory.parent()
         {
@@ -84,7 +84,8 @@ impl Meeting {
         }
     }
 
-    /// This process has had the volume, and has closed it: others go on with a server.
+    /// This process has had the volume, and ends: others go on with a server, which also clears away
+    /// what they leave.
     pub(crate) fn end(&self) {
         match self.is_left() {
             true => self.begin_successor(),

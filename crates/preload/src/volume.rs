@@ -431,17 +431,20 @@ fn close_unused() {
             if let Err(error) = volume.close() {
                 say(format_args!("{error}"));
             }
-            leave_meeting();
+            leave_meeting(false);
         }
         Ok(volume) => VOLUME.store(Some(Arc::new(volume))),
         Err(shared) => VOLUME.store(Some(shared)),
     }
 }
 
-/// This process had the volume, and has closed it.
-fn leave_meeting() {
+/// This process had the volume, and has closed it. One that goes on had no sessions.
+fn leave_meeting(ends: bool) {
     if let Some(meeting) = settings().and_then(|settings| settings.meeting.as_ref()) {
-        meeting.end();
+        match ends {
+            true => meeting.end(),
+            false => meeting.leave(),
+        }
     }
 }
 
@@ -706,7 +709,7 @@ extern "C" fn at_exit(_: *mut c_void) {
                 let was_had = !volume.is_connected();
                 match volume.close() {
                     Err(error) if error.errno() != Errno::BUSY => say(format_args!("{error}")),
-                    _ if was_had => leave_meeting(),
+                    _ if was_had => leave_meeting(true),
                     _ => {}
                 }
                 return;

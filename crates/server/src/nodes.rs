@@ -280,6 +280,11 @@ impl Nodes {
         }
     }
 
+    /// Is there something that the next server is to find?
+    pub(crate) fn has_any(&self) -> bool {
+        !lock(&self.known).is_empty()
+    }
+
     /// The server ends: the directory goes, unless the next server is to find something in it.
     pub(crate) fn leave(&self) {
         let directory = self.directory.as_deref();

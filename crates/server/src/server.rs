@@ -254,7 +254,8 @@ impl Server {
             .iter()
             .for_each(|of| self.hall.owner.end(of));
         self.leave_door();
-        if !self.sessions_file.names_any() {
+        let has_nodes = self.hall.volumes.iter().any(|of| of.nodes.has_any());
+        if !has_nodes && !self.sessions_file.names_any() {
             // Nobody goes on. A server that is there by now has the file.
             self.hall.listener.alone(|| self.sessions_file.remove());
         }

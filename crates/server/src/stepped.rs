@@ -108,7 +108,10 @@ impl SteppedServer {
         }
         if let Aim::Node(_) = request.aim {
             // No descriptor of the host's is simulated.
-            return (Answer::Refused(Errno::OPNOTSUPP.into()), Vec::new());
+            return (
+                Answer::Refused(adit_base::Errno::OPNOTSUPP.into()),
+                Vec::new(),
+            );
         }
         if let Aim::Leave(key) = request.aim {
             let mut sessions = self.polled.iter().map(|of| &of.session);

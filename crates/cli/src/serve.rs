@@ -106,7 +106,11 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     notify("READY=1");
     let place = arguments.socket.parent().unwrap_or(Path::new("/"));
     let vain = Vain::begin(place);
-    let ends = || server.is_over() || server.state().sessions.is_empty() && vain.is_over();
+    let ends = || match server.has_heirs() {
+        // They may come at any time for files without names.
+        true => server.state().sessions.is_empty() && vain.is_known_to_nobody(),
+        false => server.is_over() || server.state().sessions.is_empty() && vain.is_over(),
+    };
     let ends = arguments.while_used.then_some(&ends as &dyn Fn() -> bool);
     while signals.wait_unless(ends) == Some(libc::SIGHUP) {
         if let Some(path) = &arguments.log {
@@ -149,11 +153,15 @@ impl Vain<'_> {
 
     /// Has it waited for long enough, or can't anybody come? Asked while there is no session.
     fn is_over(&self) -> bool {
+        self.begin.elapsed() > VAIN_MAX || self.is_known_to_nobody()
+    }
+
+    fn is_known_to_nobody(&self) -> bool {
         let looks = self.looked.get().elapsed() > VAIN_LOOK;
         if looks {
             self.looked.set(Instant::now());
         }
-        self.begin.elapsed() > VAIN_MAX || looks && !meeting::is_known(self.place)
+        looks && !meeting::is_known(self.place)
     }
 }
 

@@ -47,8 +47,8 @@ fn meeting_places(memory: &tempfile::TempDir) -> Vec<PathBuf> {
     paths.filter(is_one).collect()
 }
 
-/// A daemon's first process has the volume, opens the files, and is gone before the others do
-/// anything.
+/// A daemon's first process has the volume, opens the files, and is gone before the last one does
+/// anything. Another child has used what has no name, and is gone as well.
 #[test]
 fn the_volume_outlives_the_first_process_of_a_daemon() {
     need!("python3");
@@ -56,13 +56,19 @@ fn the_volume_outlives_the_first_process_of_a_daemon() {
     let place = Place::with_volume();
     for end in ["sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), 9)"] {
         let script = format!(
-            "import os, sys\n\
+            "import os, sys, time\n\
              fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT | os.O_TRUNC)\n\
              other = os.open('/adit/gone', os.O_RDWR | os.O_CREAT)\n\
              os.unlink('/adit/gone')\n\
              os.write(fd, b'parent\\n')\n\
+             if os.fork() == 0:\n\
+             \x20   os.pread(other, 1, 0)\n\
+             \x20   time.sleep(0.6)\n\
+             \x20   os._exit(0)\n\
+             time.sleep(0.2)\n\
              if os.fork(): {end}\n\
              os.setsid()\n\
+             time.sleep(1)\n\
              sys.stdin.readline()\n\
              os.write(fd, b'child\\n')\n\
              os.fsync(fd)\n\
@@ -84,6 +90,8 @@ fn the_volume_outlives_the_first_process_of_a_daemon() {
         assert_eq!(said, "done\n", "{end}");
         let content = place.ok(&["cat", "v.adit", "/file"]);
         assert_eq!(content, "parent\nchild\nend\n", "{end}");
+        // The next opening to write deletes files without names that nobody has come for.
+        run(&place, &["touch", "/adit/next"]);
         let checked = place.ok(&["check", "v.adit"]);
         let is_good = checked.contains("clean") && checked.contains(" 0 orphans");
         assert!(is_good, "{end}: {checked}");
@@ -281,4 +289,57 @@ fn no_synced_line_is_lost_whoever_has_the_volume_and_is_killed() {
             place.run(&["check", "v.adit"]).status.success()
         });
     }
+}
+
+/// A child that has given up root, and may write the image, is the first to need the volume: it
+/// could see all that root's processes say to it, if these became its sessions.
+#[test]
+fn roots_processes_are_no_sessions_of_another_users() {
+    need!("python3");
+    if !is_root() {
+        return adit_skip::skip("only root can become another user");
+    }
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let shared = memory();
+    let everybody = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(shared.path(), everybody).expect("set");
+    let image = shared.path().join("v.adit");
+    std::fs::copy(place.path("v.adit"), &image).expect("copied");
+    let writable = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(&image, writable).expect("set");
+    let script = "
+import errno, os
+ours, theirs = os.pipe()
+go, done = os.pipe()
+if os.fork() == 0:
+    os.close(done)
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    file = os.open('/adit/theirs', os.O_RDWR | os.O_CREAT)
+    os.write(theirs, b'x')
+    os.read(go, 1)
+    os._exit(0)
+os.close(theirs)
+assert os.read(ours, 1) == b'x', 'it has the volume'
+try:
+    os.open('/adit/roots', os.O_RDWR | os.O_CREAT)
+    print('a session')
+except OSError as error:
+    print(errno.errorcode[error.errno])
+os.close(done)
+os.wait()
+";
+    let (image, memory) = (image.to_str().expect("text"), shared.path());
+    let memory = memory.to_str().expect("text");
+    let words = [
+        "run",
+        image,
+        "--survive-in",
+        memory,
+        "--reconnect",
+        "1",
+        "--",
+    ];
+    let said = place.ok(&[&words[..], &["python3", "-c", script]].concat());
+    assert_eq!(said, "EBUSY\n");
 }

@@ -154,6 +154,11 @@ impl Server {
         self.server().state()
     }
 
+    /// May processes come that are no sessions yet, for what was left to them under the last server?
+    pub fn has_heirs(&self) -> bool {
+        self.server().has_heirs()
+    }
+
     /// Has it had sessions, and neither has one now nor keeps anything for one?
     pub fn is_over(&self) -> bool {
         let server = self.server();

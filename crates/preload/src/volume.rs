@@ -189,6 +189,13 @@ impl Settings {
         }
     }
 
+    /// May this process open the image, as far as permission bits say?
+    fn may_open(&self) -> bool {
+        use rustix::fs::{Access, AtFlags, CWD, accessat};
+        let (wanted, as_effective) = (Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS);
+        accessat(CWD, &*self.address, wanted, as_effective).is_ok()
+    }
+
     /// A volume that can't be opened for this reason: another process may share it.
     fn open_beside(&self, why: adit::Error, options: &VolumeOptions) -> adit::Result<Volume> {
         // A process that has become another user may be unable to open the image.
@@ -252,7 +259,9 @@ fn start() {
     fork::refuse_with(TO_CHILDREN);
     if let Some(settings) = Settings::read() {
         SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
-        adit::set_successor(begin_successor);
+        if meeting().is_some() {
+            adit::set_successor(begin_successor);
+        }
         path::inherit();
         program::copy::at_start();
         inherit();
@@ -292,9 +301,13 @@ static AT_START: extern "C" fn() = at_start;
 
 /// For the sessions of a process of ours that had the volume, and has ended.
 fn begin_successor() {
-    if let Some(meeting) = settings().and_then(|settings| settings.meeting.as_ref()) {
+    if let Some(meeting) = meeting() {
         meeting.begin_successor();
     }
+}
+
+fn meeting() -> Option<&'static Meeting> {
+    settings()?.meeting.as_ref()
 }
 
 /// The volume, opened by now.
@@ -356,7 +369,8 @@ fn open_now() -> Answer<Opened> {
     let begin = Instant::now();
     let low = LowNumbers::take();
     let volume = loop {
-        if let Some(meeting) = &settings.meeting
+        // A process that may not open the image makes no place: only its user could share it there.
+        if let Some(meeting) = meeting().filter(|_| settings.may_open())
             && let Err(error) = meeting.make()
         {
             say_once!("processes that this one starts have none of its open files: {error}");
@@ -369,6 +383,7 @@ fn open_now() -> Answer<Opened> {
             }
             Err(error) => {
                 say_once!("{error}");
+                meeting().iter().for_each(|meeting| meeting.leave());
                 return Err(errno(error));
             }
             Ok(volume) => break volume,
@@ -440,7 +455,7 @@ fn close_unused() {
 
 /// This process had the volume, and has closed it. One that goes on had no sessions.
 fn leave_meeting(ends: bool) {
-    if let Some(meeting) = settings().and_then(|settings| settings.meeting.as_ref()) {
+    if let Some(meeting) = meeting() {
         match ends {
             true => meeting.end(),
             false => meeting.leave(),

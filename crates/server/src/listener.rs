@@ -533,7 +533,10 @@ impl Hall {
             None => find_for(&self.volumes, request)?,
         };
         let resumed = resumed(&volume, request)?;
-        self.check_room(&greeted.peer, inheritances)?;
+        // What it takes over has counted as a session.
+        if inherited.is_none() {
+            self.check_room(&greeted.peer, inheritances)?;
+        }
         let (memory, descriptor) = SessionMemory::create()
             .map_err(|error| error.context("make the memory of a session"))?;
         let socket = numbers::duplicate(&greeted.socket)

@@ -214,6 +214,12 @@ impl Server {
         serve::close_files(&self.hall.volumes[0], last, false);
     }
 
+    /// May processes come that are no sessions yet, for what was left to them under the last server?
+    pub fn has_heirs(&self) -> bool {
+        let mut volumes = self.hall.volumes.iter();
+        volumes.any(|volume| volume.resumption.has_heirs())
+    }
+
     /// Has any session begun?
     pub fn has_had_sessions(&self) -> bool {
         self.hall.has_begun.load(Ordering::Relaxed)

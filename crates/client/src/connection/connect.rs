@@ -4,7 +4,7 @@ use super::Connection;
 use super::link::Link;
 use super::mapped::Mapped;
 use super::moving::interned;
-use super::resume::Waiting;
+use super::resume::{Waiting, check_server};
 use super::tail::Tails;
 use adit_base::fork::{self, Registered};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
@@ -200,6 +200,7 @@ fn ask(
         };
         Error::with(from_rustix(error), what)
     })?;
+    check_server(&socket)?;
     let (answer, descriptors) = handshake(&socket, volume, read_only, comes_back, aim)?;
     Ok((socket, answer, descriptors))
 }

@@ -22,8 +22,10 @@ use adit_fs::{FileKind, FlockOperation, LockMode};
 use adit_wire::calls::*;
 use adit_wire::handshake::{Aim, Claim, Opening, Resumed};
 use adit_wire::memory::Ending;
+use adit_wire::socket::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -319,10 +321,31 @@ impl Waiting {
 /// can have one begin itself. It is called before each attempt to connect, by any thread.
 pub(super) static SUCCESSOR: OnceLock<fn()> = OnceLock::new();
 
-/// Sets what every session of this process does that waits for the next server, once.
+/// Sets what every session of this process does that waits for the next server, once. Its servers are
+/// processes of this user or of root from then on: another one's is refused (`PERM`).
 #[cfg(feature = "internal")]
 pub fn set_successor(begin: fn()) {
     let _ = SUCCESSOR.set(begin);
+}
+
+/// May the process at the other end have the volume, for this one?
+pub(super) fn check_server(socket: &OwnedFd) -> Result<()> {
+    if SUCCESSOR.get().is_none() {
+        return Ok(());
+    }
+    let uid = Peer::of(socket.as_fd())?.uid;
+    let users = [
+        0,
+        rustix::process::getuid().as_raw(),
+        rustix::process::geteuid().as_raw(),
+    ];
+    match users.contains(&uid) {
+        true => Ok(()),
+        false => {
+            let what = format!("trust user {uid}, who serves the volume to processes of others");
+            Err(Error::with(Errno::PERM, what))
+        }
+    }
 }
 
 /// May it be another answer in a moment?

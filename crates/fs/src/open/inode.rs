@@ -23,6 +23,8 @@ pub(crate) struct Inode {
     pub(crate) opens: Cell<u32>,
     /// It has no name any more.
     pub(crate) unlinked: Cell<bool>,
+    /// It had lost it before this opening.
+    pub(crate) is_left: Cell<bool>,
     pub(crate) locks: Locks,
 }
 
@@ -34,6 +36,7 @@ impl Inode {
             blob,
             opens: Cell::new(0),
             unlinked: Cell::new(false),
+            is_left: Cell::new(false),
             locks: Locks::default(),
         }
     }

@@ -88,6 +88,7 @@ impl Fs {
         }
         let inode = self.acquire_first(id, kind, slot, &mut self.inodes.borrow_mut());
         inode.unlinked.set(true);
+        inode.is_left.set(true);
         Ok(inode)
     }
 
@@ -108,9 +109,11 @@ impl Fs {
         inode
     }
 
-    /// Undoes one [`Fs::acquire`]; the last release deletes an unlinked inode.
+    /// Undoes one [`Fs::acquire`]; the last release deletes an unlinked inode. An orphan of an earlier
+    /// opening stays as long as another process may come for it.
     pub(crate) async fn release(&self, inode: Rc<Inode>) {
-        if self.release_inode(&inode) && inode.unlinked.get() {
+        let stays = inode.is_left.get() && self.keeps_orphans.get();
+        if self.release_inode(&inode) && inode.unlinked.get() && !stays {
             let (id, kind) = (inode.id, inode.kind);
             drop(inode);
             let orphans = self.orphans();

@@ -246,14 +246,14 @@ static void sigsys(void) {
     touch("own action for SIGSYS");
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getpriority, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioprio_get, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {4, filter};
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     printf("filter: %d\n", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
-    printf("filtered: %ld", RAW(getpriority, 0, 0));
+    printf("filtered: %ld", RAW(ioprio_get, 1, 0));
     printf(", %d\n", why);
     touch("after a filter");
 }

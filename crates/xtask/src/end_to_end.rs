@@ -243,7 +243,7 @@ fn leveldb_fills_and_reads(stage: &Stage) -> Outcome {
     }
     let listing = stage.adit(&["ls", stage.image()])?;
     expect(
-        listing.contains("db/") && !listing.contains("leveldb"),
+        listing.contains(&stage.database[1..]) && !listing.contains("leveldb"),
         || format!("ls printed:\n{listing}"),
     )?;
     check(stage)

@@ -7,8 +7,8 @@ use std::path::Path;
 
 /// Is there a process that knows the place, or may know it?
 ///
-/// Environments tell it. A process may have written over what the kernel shows of its own
-/// (PostgreSQL does); so each counts that has the library, and not another place.
+/// Environments tell it. A process may have written over its own (PostgreSQL does); so each counts
+/// that has the library, and not another place. Processes of other PID namespaces are not seen.
 pub(crate) fn is_known(place: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return true;
@@ -25,7 +25,7 @@ pub(crate) fn is_known(place: &Path) -> bool {
 
 fn knows(process: &Path, place: &Path) -> bool {
     const NAME: &[u8] = b"ADIT_RUN_MEET=";
-    // What can't be read is another user's, of whom this one has no children.
+    // That of another user's process can't be read: this user's processes have no such children.
     let Ok(environment) = std::fs::read(process.join("environ")) else {
         return false;
     };

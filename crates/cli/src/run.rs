@@ -124,7 +124,10 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
                 SurviveArgument::Off => "off",
             },
         )
-        .env("ADIT_RUN_SURVIVE_IN", &options.survive_in)
+        .env(
+            "ADIT_RUN_SURVIVE_IN",
+            std::path::absolute(&options.survive_in)?,
+        )
         .env(
             "ADIT_RUN_ENGINE",
             match options.engine {

@@ -22,8 +22,12 @@ use std::time::{Duration, Instant};
 
 /// A process that comes later begins another server.
 const VAIN_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at which processes there are.
-const VAIN_LOOK: Duration = Duration::from_millis(200);
+/// Between the first two looks at which processes there are; twice as long each time, up to the
+/// other one.
+const VAIN_LOOK: Duration = Duration::from_millis(10);
+const VAIN_LOOK_MAX: Duration = Duration::from_millis(200);
+/// A look takes at most this part of the time.
+const VAIN_PART: u32 = 20;
 
 /// Serves until a signal says to end.
 pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter) -> Result<()> {
@@ -136,18 +140,19 @@ struct Vain<'p> {
     /// The meeting place of the processes for which it is there.
     place: &'p Path,
     begin: Instant,
-    /// Of the last look at these.
-    looked: Cell<Instant>,
+    /// The next look at which processes there are, and the pause before the one after it.
+    next: Cell<Instant>,
+    pause: Cell<Duration>,
 }
 
 impl Vain<'_> {
     fn begin(place: &Path) -> Vain<'_> {
         let begin = Instant::now();
-        let looked = Cell::new(begin);
         Vain {
             place,
             begin,
-            looked,
+            next: Cell::new(begin),
+            pause: Cell::new(VAIN_LOOK),
         }
     }
 
@@ -157,11 +162,16 @@ impl Vain<'_> {
     }
 
     fn is_known_to_nobody(&self) -> bool {
-        let looks = self.looked.get().elapsed() > VAIN_LOOK;
-        if looks {
-            self.looked.set(Instant::now());
+        let begin = Instant::now();
+        if begin < self.next.get() {
+            return false;
         }
-        looks && !meeting::is_known(self.place)
+        let is_known = meeting::is_known(self.place);
+        let pause = self.pause.get();
+        self.pause.set(VAIN_LOOK_MAX.min(2 * pause));
+        let pause = pause.max(begin.elapsed() * VAIN_PART);
+        self.next.set(Instant::now() + pause);
+        !is_known
     }
 }
 

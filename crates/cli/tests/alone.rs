@@ -1,5 +1,5 @@
-//! Programs of several processes by `adit run IMAGE` alone: the first one that uses the volume has it,
-//! the others are its sessions, and a server goes on when it ends.
+//! Programs of several processes by `adit run IMAGE` alone: the first one that uses the volume has
+//! it, the others are its sessions, and a server goes on when it ends.
 
 #[macro_use]
 mod support;
@@ -132,11 +132,13 @@ fn nothing_is_left_in_memory_when_all_processes_have_ended() {
             others_may_know() || meeting_places(&memory).is_empty()
         });
     }
-    assert_eq!(place.ok(&["cat", "v.adit", "/late"]), "late\n");
+    until("the last line of the background is there", || {
+        place.run(&["cat", "v.adit", "/late"]).stdout == b"late\n"
+    });
 }
 
-/// Sessions of a child that has given up root have its rights; who isn't of the program finds no way
-/// in, not by the kernel's list of sockets either.
+/// Sessions of a child that has given up root have its rights. A process that isn't of the program
+/// finds no way in, not by the kernel's list of sockets either.
 #[test]
 fn other_users_have_their_own_rights_and_strangers_find_no_way_in() {
     need!("python3");
@@ -219,6 +221,16 @@ fn without_a_place_to_meet_a_process_has_the_volume_for_itself() {
     assert_eq!(place.ok(&["cat", "v.adit", "/f"]), "there");
 }
 
+/// A process that is killed when the test ends, however it ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Redis saves in a child of `fork`, and takes writes meanwhile and afterwards.
 #[test]
 fn redis_saves_in_the_background() {
@@ -247,7 +259,7 @@ fn redis_saves_in_the_background() {
         value.map(|value| value.trim().to_owned())
     };
     let is = |field: &str, value: &str| info(field).as_deref() == Some(value);
-    let mut server = start();
+    let mut server = Killed(start());
     until("it answers", || ask("ping") == "PONG\n");
     for round in 0..3 {
         assert_eq!(ask(&format!("set before{round} 1")), "OK\n");
@@ -260,15 +272,14 @@ fn redis_saves_in_the_background() {
         assert!(is("aof_last_bgrewrite_status", "ok"));
         assert_eq!(ask(&format!("set after{round} 1")), "OK\n");
     }
-    server.kill().expect("killed");
-    let _ = server.wait();
+    drop(server);
     let listed = place.ok(&["ls", "v.adit", "/"]);
     assert!(listed.contains("dump.rdb"), "{listed}");
-    let mut server = start();
+    server = Killed(start());
     until("it answers", || ask("ping") == "PONG\n");
     assert_eq!(ask("dbsize"), "9\n");
     ask("shutdown");
-    assert!(server.wait().expect("ended").success());
+    assert!(server.0.wait().expect("ended").success());
     place.ok(&["check", "v.adit"]);
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use support::servers::{Served, Watchdog, appending, connect_for};
 use support::{LIMIT, Place, SmallMemory, json, kill, noise, owner_command, start};
 
-/// What the killed process has written and not synced.
+/// The killed process has written these bytes and not synced them.
 const FILES: u64 = 10;
 const FILE_BYTES: usize = 2 << 20;
 const NO_TMPFS: &str = "no file system in memory can be mounted here";

@@ -211,3 +211,21 @@ fn the_owner_process() {
     std::thread::sleep(std::time::Duration::from_secs(600));
     drop(volume);
 }
+
+/// To execute another program ends the volume as a kill does, and here a kill loses unsynced writes.
+#[test]
+fn a_program_that_executes_another_one_loses_no_writes_that_survive_no_kill() {
+    need!("bash");
+    let place = Place::with_volume();
+    for volume in [&["--embedded", "v.adit"][..], &["v.adit"]] {
+        let script = "cd /adit; echo written > file; exec true";
+        let words = [
+            &["run", "--survive", "off"],
+            volume,
+            &["--", "bash", "-c", script],
+        ];
+        place.ok(&words.concat());
+        assert_eq!(place.ok(&["cat", "v.adit", "/file"]), "written\n");
+        run(&place, &["rm", "/adit/file"]);
+    }
+}

@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What it printed; it went well, without a complaint.
+/// Its output; it must succeed without a complaint.
 fn printed(output: &Output) -> String {
     let errors = text(&output.stderr);
     assert!(output.status.success(), "{}{errors}", text(&output.stdout));
@@ -45,7 +45,7 @@ fn printed(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// What the same program prints in a directory of the host.
+/// The output of the same program in a directory of the host.
 fn on_host(place: &Place, name: &str, program: &[&str]) -> String {
     let top = place.path(name);
     std::fs::create_dir(&top).expect("made");

@@ -27,7 +27,7 @@ fn lines_equal(said: &str, host: &str, what: &str) {
     assert_eq!(said, host, "{what}");
 }
 
-/// What a program prints, which must succeed without a complaint.
+/// The output of a program, which must succeed without a complaint.
 fn said(place: &Place, command: Command) -> String {
     let output = place.end(command);
     assert_eq!(text(&output.stderr), "", "{}", text(&output.stdout));
@@ -368,7 +368,7 @@ fn a_copy_of_the_image_leads_to_no_socket_of_the_original() {
     drop(server);
 }
 
-/// Who may write where the server's socket is could have the directory there first.
+/// A user who may write where the server's socket is could make the directory there first.
 #[test]
 fn a_directory_that_others_can_get_at_is_not_used() {
     need!("cc" "mkfifo");

@@ -19,6 +19,10 @@ pub(crate) fn with_way_out(error: Error, address: &str) -> Error {
         return error;
     };
     let way_out = match sockets(holder) {
+        _ if is_while_used(holder) => {
+            "processes that `adit run` has started still use it; it is free when the last one has ended"
+                .to_owned()
+        }
         Some(sockets) => match sockets.first() {
             Some(socket) => format!("it serves the volume: open unix:{}", socket.display()),
             None => {
@@ -28,6 +32,19 @@ pub(crate) fn with_way_out(error: Error, address: &str) -> Error {
         None => "if that is a server, open unix:SOCKET of it".to_owned(),
     };
     Error::with(Errno::BUSY, format!("{}; {way_out}", error.what()))
+}
+
+/// Has a server the image or device that ends by itself, since it is there for the processes of a
+/// program (`adit serve --while-used`)?
+#[doc(hidden)]
+pub fn is_soon_free(address: &str) -> bool {
+    lock_holder(Path::new(address)).is_some_and(is_while_used)
+}
+
+fn is_while_used(pid: u32) -> bool {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0);
+    words.any(|word| word == b"--while-used")
 }
 
 /// Names of the sockets at which a process listens for sessions. None: it is another user's, and

@@ -140,6 +140,8 @@ pub use connection::{interned, set_successor};
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};
+#[doc(hidden)]
+pub use in_use::is_soon_free;
 pub use inspect::{InspectedDir, InspectedEntry, Inspector, Owner};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;

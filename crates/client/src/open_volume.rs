@@ -273,7 +273,7 @@ impl OpenVolume {
         }
     }
 
-    /// What was left to this process, and it has not asked for, is not for it.
+    /// Gives up files that were left here and not asked for: they are another process's.
     pub(crate) fn renounce(&self) {
         if let Placement::Connected(connection) = &self.placement {
             connection.renounce();

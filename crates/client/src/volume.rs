@@ -233,7 +233,7 @@ impl Volume {
         self.opened.others()
     }
 
-    /// What was [left](Self::leave) is for another process.
+    /// Gives up [left](Self::leave) files: they are for another process.
     #[cfg(feature = "internal")]
     pub fn renounce(&self) {
         self.opened.renounce();

@@ -1,5 +1,5 @@
-//! Where processes of one `adit run` meet: each of them, and none else, knows a directory with the
-//! socket of the one that has the volume.
+//! Where processes of one `adit run` meet: they alone know a directory with the socket of the one that
+//! has the volume.
 //!
 //! ```text
 //! /dev/shm/adit-run-RANDOM/RANDOM/s    modes 0711, 0711 and 0666
@@ -26,14 +26,14 @@ use std::path::{Path, PathBuf};
 
 /// Others pass through, and don't list.
 const DIRECTORY_MODE: u32 = 0o711;
-/// Who finds the socket may connect: permission bits of the volume bind him then.
+/// A process that finds the socket may connect: the volume's permission bits bind it then.
 pub(crate) const SOCKET_MODE: u32 = 0o666;
 
 /// The meeting place of this process.
 pub(crate) struct Meeting {
     directory: PathBuf,
     pub(crate) socket: PathBuf,
-    /// What a server is begun with: the command `adit`, its arguments, the environment.
+    /// Of a server that is begun: the command `adit` and its arguments, the environment.
     arguments: Vec<CString>,
     environment: Vec<CString>,
 }
@@ -116,15 +116,16 @@ impl Meeting {
         }
     }
 
-    /// Has the kernel make a process that is no child of the program's: nobody hears of its end.
+    /// Makes a process that is no child of the program's: the program doesn't hear of its end.
     fn begin(&self, next: &OwnedFd) -> io::Result<()> {
         let pointers = |strings: &[CString]| -> Vec<*const c_char> {
             let pointers = strings.iter().map(|string| string.as_ptr());
             pointers.chain([std::ptr::null()]).collect()
         };
         let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
-        let nowhere = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())?;
-        let (nowhere, next) = (nowhere.as_raw_fd() as usize, next.as_raw_fd() as usize);
+        let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let null = numbers::high(null)?;
+        let (nowhere, next) = (null.as_raw_fd() as usize, next.as_raw_fd() as usize);
         // No handler of the program runs in the new process.
         let all = [!0u64];
         let mut before = [0u64];

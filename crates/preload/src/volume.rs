@@ -463,7 +463,7 @@ fn leave_meeting(ends: bool) {
     }
 }
 
-/// What a child of fork has of its parent's.
+/// The way to the open files of its parent that a child of fork has.
 enum Heritage {
     /// The same session's, which it gets from the server.
     Session(Fork),
@@ -557,6 +557,25 @@ pub(crate) fn prepare_positions() {
     }
 }
 
+/// This process is about to become another program, which ends an embedded volume as a kill does.
+/// Where a kill loses unsynced writes, they are synced.
+pub(crate) fn before_exec() {
+    let survives = settings().is_none_or(|settings| matches!(settings.survive, Survive::Require));
+    if survives || fork::is_in_vfork() || inside::is_inside() {
+        return;
+    }
+    let is_own = |volume: &Opened| !volume.is_connected() && !volume.is_inherited();
+    let Some(volume) = opened().filter(is_own) else {
+        return;
+    };
+    let synced = inside::call(|| volume.sync().map_err(errno));
+    if let Err(errno) = synced {
+        say(format_args!(
+            "writes that were not synced are lost with this process: {errno:?}"
+        ));
+    }
+}
+
 /// Called by the C library in `fork`, in the parent.
 pub(crate) fn before_fork() {
     give_back();
@@ -599,13 +618,20 @@ fn heritage(volume: &Opened, maps: &calls::MapsLock) -> Option<Heritage> {
 
 /// Called by the C library in `fork`, in the parent.
 pub(crate) fn after_fork() {
-    let forking = FORKING.with(|of| of.take());
-    if let Some(Heritage::Heir(heir)) = forking.and_then(|mut of| of.heritage.take()) {
+    let Some(mut forking) = FORKING.with(|of| of.take()) else {
+        return;
+    };
+    if let Some(Heritage::Heir(heir)) = forking
+        .heritage
+        .take_if(|of| matches!(of, Heritage::Heir(_)))
+    {
         let _ = inside::call(|| {
             heir.renounce();
             Ok(())
         });
     }
+    // With the locks last: see there.
+    drop(forking);
 }
 
 /// Called in a child of `fork`.

@@ -155,9 +155,9 @@ impl Listener {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Does something if no other server is at the path, nor can be meanwhile.
+    /// Does something if no other server is at the path, nor can be meanwhile. It waits for nobody.
     pub(crate) fn alone(&self, act: impl FnOnce()) {
-        let alone = lock_directory(&self.path);
+        let alone = lock_directory(&self.path, Duration::ZERO);
         let now = std::fs::symlink_metadata(&self.path);
         if alone.is_some() && now.is_ok_and(|now| identity(&now) == self.made) {
             act();
@@ -220,7 +220,7 @@ fn bind_alone(
     let fd = numbers::registered(make).map_err(from_rustix)?;
     // Where the kernel takes no bits of a socket, `set_mode` gives them to its name.
     let _ = fchmod(&fd, Mode::from_raw_mode(mode));
-    let alone = lock_directory(path);
+    let alone = lock_directory(path, BIND_WAIT);
     let hidden = alone.as_ref().and_then(|directory| hidden(directory, path));
     let shown = hidden.as_ref().unwrap_or(&address);
     let bind = || with_umask(0o777 & !mode, &|| bind(&fd, shown));
@@ -272,7 +272,7 @@ fn remove_own(path: &Path, made: (u64, u64)) {
 }
 
 /// Keeps other servers from the directory of a socket. None: it can't be locked, or not in time.
-fn lock_directory(path: &Path) -> Option<Registered<OwnedFd>> {
+fn lock_directory(path: &Path, wait: Duration) -> Option<Registered<OwnedFd>> {
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -285,7 +285,7 @@ fn lock_directory(path: &Path) -> Option<Registered<OwnedFd>> {
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(directory),
             // Anybody who may read the directory could hold it for ever.
-            Err(_) if begin.elapsed() >= BIND_WAIT => return None,
+            Err(_) if begin.elapsed() >= wait => return None,
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
@@ -533,7 +533,7 @@ impl Hall {
             None => find_for(&self.volumes, request)?,
         };
         let resumed = resumed(&volume, request)?;
-        // What it takes over has counted as a session.
+        // An inheritance has counted as a session.
         if inherited.is_none() {
             self.check_room(&greeted.peer, inheritances)?;
         }
@@ -622,8 +622,8 @@ fn is_of_program(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::CONNREFUSED | Errno::ADDRINUSE)
 }
 
-/// What the host has for a node that a session has open: for its rights, to open or connect to it;
-/// to bind a socket to it, the node must be the session's user's.
+/// The host's pipe or socket of a node that a session has open: for its rights, to open or connect to
+/// it; to bind a socket to it, the node must be the session's user's.
 fn node_of(session: &Session, node: Node) -> Result<Registered<OwnedFd>> {
     let open = session.file(node.of.file)?;
     let volume = &session.volume;

@@ -47,19 +47,19 @@ const ACL: &str = "system.posix_acl_access";
 #[derive(Debug)]
 pub struct Nodes {
     volume_id: (u64, u64),
-    /// None: what is made has no name.
+    /// None: pipes and sockets have no names.
     directory: Option<PathBuf>,
     known: Mutex<BTreeMap<BlobId, Known>>,
 }
 
-/// What the host has for a node.
+/// The host's pipe or socket of a node.
 #[derive(Debug)]
 struct Known {
     /// The user who had it made.
     uid: u32,
     /// None: it has a name.
     kept: Option<OwnedFd>,
-    /// What a socket says that it is bound to.
+    /// The path to which a socket says that it is bound.
     bound_as: Vec<u8>,
     /// Owner, group and mode that it has now.
     rights: Option<(u32, u32, u32)>,
@@ -328,7 +328,7 @@ impl Nodes {
         Ok((made, known))
     }
 
-    /// What the host has for a node. `ENOENT`: somebody has removed the name.
+    /// The host's pipe or socket of a node. `ENOENT`: somebody has removed the name.
     fn found(&self, id: BlobId, known: &Known, kind: FileType) -> Result<Registered<OwnedFd>> {
         match &known.kept {
             Some(kept) => checked(numbers::duplicate(kept).map_err(from_rustix)?, kind),

@@ -14,7 +14,7 @@ use adit_wire::handshake::{Key, Opening};
 use adit_wire::socket::own_uid;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the process has offered and nobody has asked for yet.
+/// Files that the process offers, until they are asked for.
 #[derive(Debug)]
 pub(crate) struct Owner {
     family: u64,
@@ -31,7 +31,7 @@ struct State {
 /// Files that wait to be [left](adit_wire::handshake::Aim::Leave).
 #[derive(Debug)]
 pub struct Offer {
-    /// Who has it may ask for them, once.
+    /// Its holder may ask for them, once.
     pub key: Key,
     /// Names the server.
     pub opening: Opening,
@@ -101,7 +101,7 @@ impl Owner {
         }
     }
 
-    /// What was offered under this key.
+    /// The files that were offered under this key.
     pub(crate) fn take(&self, key: Key) -> Option<Vec<(u64, Tabled)>> {
         let mut state = self.lock();
         let at = state.offered.iter().position(|(of, _)| *of == key)?;

@@ -75,7 +75,7 @@ pub enum Aim {
     /// As `Inherit`, for the process that has left them itself, because it becomes another user: when
     /// the session that left them ends, this one has its locks, too.
     Move(Key),
-    /// What the host has for a pipe or socket that the session has open for its rights.
+    /// The host's pipe or socket of a node that the session has open for its rights.
     Node(Node),
 }
 
@@ -114,11 +114,11 @@ pub struct MappedFile {
 pub struct Node {
     /// As the session has it open; its number is 0 with `BoundAs`.
     pub of: MappedFile,
-    /// What the session wants with it.
+    /// Its use.
     pub want: NodeUse,
 }
 
-/// What a session wants with a pipe or a socket.
+/// The use that a session has for a pipe or a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeUse {
     /// To open the pipe, or to connect to the socket.

@@ -129,7 +129,7 @@ fn inline(text: &str) -> String {
     html + &escaped(rest)
 }
 
-/// What is before the first piece of code, the piece, and what is behind it.
+/// The text before the first piece of code, the piece, and the text behind it.
 fn first_code(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once('`')?;
     let (code, behind) = rest.split_once('`')?;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How long a volume that is in use is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The same while processes of an `adit run` have it, or have just ended.
+const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 
 /// How volumes are opened.
 #[derive(Args)]
@@ -128,26 +130,26 @@ impl VolumeArguments {
 
     /// Opens a volume to be changed.
     pub(crate) fn open(&self, address: &str) -> adit::Result<Volume> {
-        patiently(|| Volume::open_with(address, &self.options()))
+        patiently(address, || Volume::open_with(address, &self.options()))
     }
 
     /// Opens a volume for sessions, which may read its cache themselves.
     pub(crate) fn open_to_serve(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
         options.published(true).resumable(true);
-        patiently(|| Volume::open_with(address, &options))
+        patiently(address, || Volume::open_with(address, &options))
     }
 
     /// A volume to be looked at, through the process that has it open if there is one.
     pub(crate) fn inspect(&self, address: &str) -> adit::Result<Inspector> {
-        patiently(|| Inspector::open(address, &self.options()))
+        patiently(address, || Inspector::open(address, &self.options()))
     }
 
     /// A volume that was just made, with a small cache.
     pub(crate) fn inspect_new(address: &str) -> adit::Result<Inspector> {
         let mut options = VolumeOptions::new();
         options.survive(Survive::Off).cache_bytes(8 << 20);
-        patiently(|| Inspector::open(address, &options))
+        patiently(address, || Inspector::open(address, &options))
     }
 
     /// Checks a volume.
@@ -156,7 +158,9 @@ impl VolumeArguments {
         address: &str,
         mut progress: impl FnMut(u64, u64),
     ) -> adit::Result<RepairReport> {
-        patiently(|| Volume::examine(address, &self.options(), &mut progress))
+        patiently(address, || {
+            Volume::examine(address, &self.options(), &mut progress)
+        })
     }
 
     /// Repairs a volume, if `confirm` says so.
@@ -166,7 +170,9 @@ impl VolumeArguments {
         mut confirm: impl FnMut(&RepairReport) -> adit::Result<bool>,
         mut progress: impl FnMut(u64, u64),
     ) -> adit::Result<Repaired> {
-        patiently(|| Volume::repair(address, &self.options(), &mut confirm, &mut progress))
+        patiently(address, || {
+            Volume::repair(address, &self.options(), &mut confirm, &mut progress)
+        })
     }
 
     /// Opens a volume whose content is read: for reading only, so that several can do that at once
@@ -174,17 +180,23 @@ impl VolumeArguments {
     pub(crate) fn open_to_read(&self, address: &str) -> adit::Result<Volume> {
         let mut options = self.options();
         options.read_only(true);
-        patiently(|| Volume::open_with(address, &options))
+        patiently(address, || Volume::open_with(address, &options))
     }
 }
 
+fn is_worth_it(address: &str, begin: Instant) -> bool {
+    let waited = begin.elapsed();
+    waited < PATIENCE || waited < PATIENCE_WITH_PROGRAMS && adit::is_soon_free(address)
+}
+
 /// Tries again for a moment while the volume is in use: a mount closes it just after `umount` has
-/// returned, and who is just opening it can't be asked yet.
-fn patiently<T>(mut open: impl FnMut() -> adit::Result<T>) -> adit::Result<T> {
+/// returned, and an owner that is just opening it can't be asked yet. For longer while a server has
+/// it that ends with the last process of an `adit run`.
+fn patiently<T>(address: &str, mut open: impl FnMut() -> adit::Result<T>) -> adit::Result<T> {
     let begin = Instant::now();
     loop {
         match open() {
-            Err(error) if error.errno() == adit::Errno::BUSY && begin.elapsed() < PATIENCE => {
+            Err(error) if error.errno() == adit::Errno::BUSY && is_worth_it(address, begin) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             outcome => return outcome,

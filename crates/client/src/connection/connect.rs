@@ -286,7 +286,7 @@ impl Connection {
         }
     }
 
-    /// What the host has for a pipe or socket that the session has open.
+    /// The host's pipe or socket of a node that the session has open.
     pub(crate) fn node(&self, file: u64, want: NodeUse) -> Result<Registered<OwnedFd>> {
         let asked = self.ask_for_node(file, want)?;
         asked.1.into_iter().next().ok_or_else(super::foreign)

@@ -317,12 +317,12 @@ impl Waiting {
     }
 }
 
-/// What a session does whose server has ended, besides waiting for the next one: of a process that
-/// can have one begin itself. It is called before each attempt to connect, by any thread.
+/// Begins the next server, in a process that can: a session whose server has ended calls it before
+/// each attempt to connect, on any thread.
 pub(super) static SUCCESSOR: OnceLock<fn()> = OnceLock::new();
 
-/// Sets what every session of this process does that waits for the next server, once. Its servers are
-/// processes of this user or of root from then on: another one's is refused (`PERM`).
+/// Sets how this process begins the next server for its sessions, once. From then on it trusts
+/// servers of this user and of root alone (`PERM`).
 #[cfg(feature = "internal")]
 pub fn set_successor(begin: fn()) {
     let _ = SUCCESSOR.set(begin);

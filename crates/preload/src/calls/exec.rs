@@ -33,6 +33,7 @@ fn to_c(failed: Failed) -> c_int {
 
 /// The kernel's `execve`, which returns only if it fails.
 fn by_kernel(path: *const c_char, arguments: Words, environment: Words) -> Failed {
+    volume::before_exec();
     real!(execve(path => *const c_char, arguments => Words, environment => Words) -> c_int);
     Errno::last().raw()
 }

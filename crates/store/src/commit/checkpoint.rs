@@ -299,9 +299,9 @@ impl Store {
     }
 
     /// Fails the volume if the superblocks on the device are not those of this opening, or if the
-    /// image was truncated. Locks keep
-    /// other processes of this machine away, but not another machine that shares the device or the
-    /// file, nor a program that makes another file system there. What can't be read says nothing.
+    /// image was truncated. Locks keep other processes of this machine away, but not another machine
+    /// that shares the device or the file, nor a program that makes another file system there. A
+    /// superblock that can't be read says nothing.
     pub(crate) async fn look_for_others(&self) -> Result<()> {
         self.look_at_size()?;
         let mut request = self.request(Operation::Read, SUPERBLOCK_PAGES[0]);

@@ -128,7 +128,7 @@ impl Store {
         while barriers.others_out(last) && !planted(Bug::HastyBarrier) {
             barriers.answered.wait().await;
         }
-        // What is acknowledged now would be lost with the rest.
+        // Behind the end of a truncated image the bytes of this sync would be lost.
         self.look_at_size()?;
         self.writable()
     }

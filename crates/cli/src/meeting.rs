@@ -5,11 +5,18 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Is there a process that knows the place, or may know it?
-///
-/// Environments tell it. A process may have written over its own (PostgreSQL does); so each counts
-/// that has the library, and not another place. Processes of other PID namespaces are not seen.
-pub(crate) fn is_known(place: &Path) -> bool {
+/// How sure it is that a process knows a place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Known {
+    No,
+    /// It has the library, and has written over its environment (PostgreSQL does).
+    Perhaps,
+    Yes,
+}
+
+/// Is there a process that knows the place at least so surely? Processes of other PID namespaces are
+/// not seen.
+pub(crate) fn is_known(place: &Path, at_least: Known) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return true;
     };
@@ -20,28 +27,32 @@ pub(crate) fn is_known(place: &Path) -> bool {
     };
     let own = std::process::id().to_string();
     let mut others = processes.filter(|path| is_process(path) && !path.ends_with(&own));
-    others.any(|process| knows(&process, place))
+    others.any(|process| knows(&process, place) >= at_least)
 }
 
-fn knows(process: &Path, place: &Path) -> bool {
+fn knows(process: &Path, place: &Path) -> Known {
     const NAME: &[u8] = b"ADIT_RUN_MEET=";
     // That of another user's process can't be read: this user's processes have no such children.
     let Ok(environment) = std::fs::read(process.join("environ")) else {
-        return false;
+        return Known::No;
     };
     let mut variables = environment.split(|byte| *byte == 0);
     match variables.find_map(|variable| variable.strip_prefix(NAME)) {
-        Some(known) => known == place.as_os_str().as_bytes(),
+        Some(known) if known == place.as_os_str().as_bytes() => Known::Yes,
+        Some(_) => Known::No,
         None => {
             let mapped = std::fs::read_to_string(process.join("maps"));
-            mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so"))
+            match mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so")) {
+                true => Known::Perhaps,
+                false => Known::No,
+            }
         }
     }
 }
 
 /// Removes what is there, unless somebody can still come.
 pub(crate) fn leave(place: &Path) {
-    if is_known(place) {
+    if is_known(place, Known::Perhaps) {
         return;
     }
     for name in ["s.next", "s.sessions", "s.sessions.new"] {

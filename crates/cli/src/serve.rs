@@ -7,6 +7,7 @@
 //! for it is told when sessions can begin (sd_notify(3)).
 
 use crate::arguments::{Serve, VolumeArguments};
+use crate::meeting::Known;
 use crate::{log, meeting};
 use adit::log::{Filter, write_to_stderr};
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
@@ -112,7 +113,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     let vain = Vain::begin(place);
     let ends = || match server.has_heirs() {
         // They may come at any time for files without names.
-        true => server.state().sessions.is_empty() && vain.is_known_to_nobody(),
+        true => server.state().sessions.is_empty() && vain.is_known_to_nobody(Known::Perhaps),
         false => server.is_over() || server.state().sessions.is_empty() && vain.is_over(),
     };
     let ends = arguments.while_used.then_some(&ends as &dyn Fn() -> bool);
@@ -158,15 +159,15 @@ impl Vain<'_> {
 
     /// Has it waited for long enough, or can't anybody come? Asked while there is no session.
     fn is_over(&self) -> bool {
-        self.begin.elapsed() > VAIN_MAX || self.is_known_to_nobody()
+        self.begin.elapsed() > VAIN_MAX || self.is_known_to_nobody(Known::Yes)
     }
 
-    fn is_known_to_nobody(&self) -> bool {
+    fn is_known_to_nobody(&self, at_least: Known) -> bool {
         let begin = Instant::now();
         if begin < self.next.get() {
             return false;
         }
-        let is_known = meeting::is_known(self.place);
+        let is_known = meeting::is_known(self.place, at_least);
         let pause = self.pause.get();
         self.pause.set(VAIN_LOOK_MAX.min(2 * pause));
         let pause = pause.max(begin.elapsed() * VAIN_PART);

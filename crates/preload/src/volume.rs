@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// How long a volume is waited for that a process before us is closing.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The same while processes of another `adit run` have it, or have just ended.
+const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for calls that other threads are in.
 const PATIENCE_AT_EXIT: Duration = Duration::from_millis(200);
 /// The same where unsynced writes perhaps don't survive the process: beside busy processes a thread
@@ -211,6 +213,7 @@ impl Settings {
         let patience = match &self.meeting {
             // One of ours begins or ends.
             Some(meeting) if meeting.is_there() => self.reconnect.max(PATIENCE),
+            _ if adit::is_soon_free(&self.address) => PATIENCE_WITH_PROGRAMS,
             _ => PATIENCE,
         };
         let passes = match error.errno() {

@@ -113,7 +113,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     let vain = Vain::begin(place);
     let ends = || match server.has_heirs() {
         // They may come at any time for files without names.
-        true => server.state().sessions.is_empty() && vain.is_known_to_nobody(Known::Perhaps),
+        true => server.state().sessions.is_empty() && vain.is_known_to_nobody(),
         false => server.is_over() || server.state().sessions.is_empty() && vain.is_over(),
     };
     let ends = arguments.while_used.then_some(&ends as &dyn Fn() -> bool);
@@ -159,15 +159,16 @@ impl Vain<'_> {
 
     /// Has it waited for long enough, or can't anybody come? Asked while there is no session.
     fn is_over(&self) -> bool {
-        self.begin.elapsed() > VAIN_MAX || self.is_known_to_nobody(Known::Yes)
+        self.begin.elapsed() > VAIN_MAX || self.is_known_to_nobody()
     }
 
-    fn is_known_to_nobody(&self, at_least: Known) -> bool {
+    /// Is there no process that surely knows the place?
+    fn is_known_to_nobody(&self) -> bool {
         let begin = Instant::now();
         if begin < self.next.get() {
             return false;
         }
-        let is_known = meeting::is_known(self.place, at_least);
+        let is_known = meeting::is_known(self.place, Known::Yes);
         let pause = self.pause.get();
         self.pause.set(VAIN_LOOK_MAX.min(2 * pause));
         let pause = pause.max(begin.elapsed() * VAIN_PART);

@@ -27,7 +27,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockWriteGuard, Weak};
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
@@ -238,6 +238,15 @@ pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
     replace(fd, open).map(drop)
 }
 
+/// Numbers get no file while another thread leaves all that is open to a child of fork: the child would
+/// have the number alone.
+static PUTTING: Mutex<()> = Mutex::new(());
+
+/// See [`PUTTING`].
+pub(crate) fn hold() -> MutexGuard<'static, ()> {
+    PUTTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The same. Returns what stood there before.
 pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
     let chunk = usize::try_from(fd)
@@ -246,8 +255,10 @@ pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
     let chunk = chunk.ok_or(Errno::MFILE)?;
     let empty = || (0..CHUNK).map(|_| Entry::empty()).collect();
     let entry = &chunk.get_or_init(empty)[fd as usize % CHUNK];
+    let held = hold();
     TAKEN.fetch_add(1, Ordering::Relaxed);
     let before = entry.swap(Some(open));
+    drop(held);
     if let Some(before) = &before {
         TAKEN.fetch_sub(1, Ordering::Relaxed);
         release_locks(before);

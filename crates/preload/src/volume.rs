@@ -478,12 +478,15 @@ enum Heritage {
 struct Heir {
     volume: Volume,
     files: Vec<(Arc<Open>, File)>,
+    /// No other thread of the parent opens anything until the child is there.
+    _held: MutexGuard<'static, ()>,
 }
 
 impl Heir {
     /// Of all that is open here.
     fn begin(owner: &Opened, maps: &calls::MapsLock) -> Answer<Heir> {
         let settings = settings().ok_or(Errno::NXIO)?;
+        let held = descriptors::hold();
         let mut opens = descriptors::all();
         opens.extend(path::directory());
         opens.extend(maps.files());
@@ -495,12 +498,16 @@ impl Heir {
         let left = (socket.into_inner(), &words[..]);
         let (volume, files) = Volume::of_program(&address, &options, left).map_err(errno)?;
         let files = opens.into_iter().zip(files).collect();
-        Ok(Heir { volume, files })
+        Ok(Heir {
+            volume,
+            files,
+            _held: held,
+        })
     }
 
     /// In the child, which has one thread.
     fn in_child(self) {
-        let Heir { volume, files } = self;
+        let Heir { volume, files, .. } = self;
         for (open, file) in files {
             // SAFETY: promised by the caller of this private function.
             unsafe { open.file.replace(file) };

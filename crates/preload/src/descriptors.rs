@@ -27,7 +27,8 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
+use std::time::Duration;
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
@@ -239,12 +240,33 @@ pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
 }
 
 /// Numbers get no file while another thread leaves all that is open to a child of fork: the child would
-/// have the number alone.
-static PUTTING: Mutex<()> = Mutex::new(());
+/// have the number alone. It names the thread that holds it (0: none), which doesn't wait for itself:
+/// a signal handler may interrupt `dup2` and open files, or fork.
+static PUTTING: AtomicUsize = AtomicUsize::new(0);
 
-/// See [`PUTTING`].
-pub(crate) fn hold() -> MutexGuard<'static, ()> {
-    PUTTING.lock().unwrap_or_else(PoisonError::into_inner)
+/// See [`PUTTING`]. The last one of a thread frees it.
+pub(crate) struct Hold(bool);
+
+pub(crate) fn hold() -> Hold {
+    thread_local!(static SELF: u8 = const { 0 });
+    let this = SELF.with(|of| std::ptr::from_ref(of).addr());
+    loop {
+        match PUTTING.compare_exchange_weak(0, this, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Hold(true),
+            Err(holder) if holder == this => return Hold(false),
+            Err(0) => (),
+            // As long as another thread's fork takes.
+            Err(_) => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.0 {
+            PUTTING.store(0, Ordering::Release);
+        }
+    }
 }
 
 /// The same. Returns what stood there before.

@@ -479,7 +479,7 @@ struct Heir {
     volume: Volume,
     files: Vec<(Arc<Open>, File)>,
     /// No other thread of the parent opens anything until the child is there.
-    _held: MutexGuard<'static, ()>,
+    _held: descriptors::Hold,
 }
 
 impl Heir {

@@ -334,6 +334,9 @@ pub(crate) struct Serve {
     /// processes of `adit run` begin that have lost the one that had the volume
     #[arg(long, hide = true)]
     pub(crate) while_used: bool,
+    /// Begins when the process that has the volume has ended, if it has left sessions
+    #[arg(long, hide = true, requires = "while_used")]
+    pub(crate) when_left: bool,
 }
 
 /// Permission bits, in octal.

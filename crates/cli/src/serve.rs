@@ -42,6 +42,9 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
             log::to_syslog(filter.clone(), syslog)?;
         }
     }
+    if arguments.when_left && !meeting::is_left_by_another(&arguments.socket)? {
+        return Ok(());
+    }
     end_with_any_panic();
     may_have_all_descriptors();
     // Before there is another thread: all of them inherit it.

@@ -354,3 +354,51 @@ os.wait()
     let said = place.ok(&[&words[..], &["python3", "-c", script]].concat());
     assert_eq!(said, "EBUSY\n");
 }
+
+/// The usual daemon: root opens its files, the first process ends, and another one gives up root.
+#[test]
+fn a_daemon_that_gives_up_root_has_its_files_after_the_first_process_has_ended() {
+    if !is_root() {
+        return adit_skip::skip("only root can become another user");
+    }
+    need!("python3");
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    // Before the first process ends, and after.
+    for (before, after) in [("0", "0.5"), ("0.5", "0")] {
+        let script = format!(
+            "import os, sys, time\n\
+             fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)\n\
+             gone = os.open('/adit/gone', os.O_RDWR | os.O_CREAT, 0o600)\n\
+             os.unlink('/adit/gone')\n\
+             os.write(fd, b'root ')\n\
+             if os.fork():\n\
+             \x20   time.sleep({after})\n\
+             \x20   os._exit(0)\n\
+             time.sleep({before})\n\
+             os.setgroups([]); os.setgid(1000); os.setuid(1000)\n\
+             sys.stdin.readline()\n\
+             os.write(fd, b'daemon')\n\
+             assert os.write(gone, b'nameless') == 8 and os.pread(gone, 9, 0) == b'nameless'\n\
+             try: os.open('/adit/file', os.O_RDONLY)\n\
+             except PermissionError: os.write(fd, b', refused')\n\
+             os.fsync(fd)\n\
+             print('done', flush=True)\n"
+        );
+        let words = ["run", "v.adit", "--", "python3", "-c", &script];
+        let mut child = start(place.command(&words));
+        // Without `wait`, which would close its input.
+        until("the first process has ended", || {
+            child.try_wait().expect("a child").is_some()
+        });
+        tell(&mut child, "\n");
+        let mut said = String::new();
+        let output = child.stdout.as_mut().expect("piped");
+        output.read_to_string(&mut said).expect("text");
+        assert_eq!(said, "done\n");
+        assert_eq!(
+            place.ok(&["cat", "v.adit", "/file"]),
+            "root daemon, refused"
+        );
+    }
+}

@@ -206,3 +206,59 @@ fn a_program_with_an_embedded_volume_makes_files_as_the_user_that_it_is() {
     place.ok(&["put", "v.adit", "text", "/"]);
     assert_clean(&place);
 }
+
+/// What the next server needs to open a file again named the user who had opened it: a daemon that
+/// gave up root lost its log and its database when its server was replaced.
+#[test]
+fn what_root_opened_stays_open_after_root_is_given_up_and_the_server_replaced() {
+    let place = place_of_root!();
+    need!("python3");
+    let _watchdog = Watchdog::new();
+    let itself = "os.setgid(1000); os.setuid(1000)";
+    // It has not asked for what its parent left.
+    let child = "if os.fork(): os._exit(os.wait()[1] != 0)\n\
+                 os.setgid(1000); os.setuid(1000)";
+    // Its parent has become another user before.
+    let grandchild = "os.setegid(1000); os.seteuid(1000); os.seteuid(0)\n\
+                      if os.fork(): os._exit(os.wait()[1] != 0)\n\
+                      os.setresuid(1000, 1000, 1000)\n\
+                      if os.fork(): os._exit(os.wait()[1] != 0)";
+    for becomes in [itself, child, grandchild] {
+        for signal in [Signal::KILL, Signal::TERM] {
+            let served = Served::start(&place, &["--mode", "0666"]);
+            let script = format!(
+                "import fcntl, os, sys\n\
+                 fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)\n\
+                 log = os.open('/adit/log', os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)\n\
+                 os.write(fd, b'before ')\n\
+                 {becomes}\n\
+                 assert os.geteuid() == 1000\n\
+                 fcntl.flock(log, fcntl.LOCK_EX)\n\
+                 print('=', flush=True)\n\
+                 sys.stdin.readline()\n\
+                 os.write(fd, b'after')\n\
+                 os.write(log, b'logged')\n\
+                 try: os.open('/adit/file', os.O_RDONLY)\n\
+                 except PermissionError: os.write(log, b', refused')\n"
+            );
+            let words = ["run", "unix:s", "--reconnect", "60", "--", "python3", "-c"];
+            let mut command = place.command(&[&words[..], &[&script]].concat());
+            let piped = std::process::Stdio::piped;
+            let mut program = (command.stdin(piped()).stdout(piped()).spawn()).expect("it runs");
+            let mut line = [0; 2];
+            let output = program.stdout.as_mut().expect("piped");
+            std::io::Read::read_exact(output, &mut line).expect("it is another user");
+            served.signal(signal);
+            served.end();
+            let served = Served::start(&place, &["--mode", "0666"]);
+            let input = program.stdin.as_mut().expect("piped");
+            std::io::Write::write_all(input, b"\n").expect("told");
+            assert!(program.wait().expect("ended").success(), "{becomes}");
+            let content = place.ok(&["cat", "unix:s", "/file"]);
+            assert_eq!(content, "before after", "{becomes}");
+            let content = place.ok(&["cat", "unix:s", "/log"]);
+            assert_eq!(content, "logged, refused", "{becomes}");
+            end(&place, served);
+        }
+    }
+}

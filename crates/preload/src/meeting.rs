@@ -95,21 +95,29 @@ impl Meeting {
 
     /// Begins a server for the sessions of one that has ended, unless another process does.
     pub(crate) fn begin_successor(&self) {
+        // The server has the lock, too, until it serves or ends.
+        self.begin_unless_locked("s.next", &self.arguments);
+    }
+
+    /// Begins a process that waits until the one that has the volume has ended, and then is the
+    /// server of its sessions, unless there is such a process: before this user can't begin one
+    /// any more.
+    pub(crate) fn begin_guard(&self) {
+        let mut arguments = self.arguments.clone();
+        arguments.push(c"--when-left".to_owned());
+        self.begin_unless_locked("s.guard", &arguments);
+    }
+
+    fn begin_unless_locked(&self, lock: &str, arguments: &[CString]) {
         // Those who can't have this file couldn't open the image either.
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || {
-            rustix::fs::open(
-                self.directory.join("s.next"),
-                flags,
-                Mode::from_raw_mode(0o600),
-            )
-        };
-        let Ok(next) = numbers::high(open) else {
+        let open =
+            || rustix::fs::open(self.directory.join(lock), flags, Mode::from_raw_mode(0o600));
+        let Ok(lock) = numbers::high(open) else {
             return;
         };
-        // The server has it, too, until it serves or ends.
-        if rustix::fs::flock(&next, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let begun = self.begin(&next);
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let begun = self.begin(&lock, arguments);
             if let Err(error) = begun {
                 say_once!("no server begins for the other processes that have the volume: {error}");
             }
@@ -117,15 +125,15 @@ impl Meeting {
     }
 
     /// Makes a process that is no child of the program's: the program doesn't hear of its end.
-    fn begin(&self, next: &OwnedFd) -> io::Result<()> {
+    fn begin(&self, lock: &OwnedFd, arguments: &[CString]) -> io::Result<()> {
         let pointers = |strings: &[CString]| -> Vec<*const c_char> {
             let pointers = strings.iter().map(|string| string.as_ptr());
             pointers.chain([std::ptr::null()]).collect()
         };
-        let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
+        let (arguments, environment) = (pointers(arguments), pointers(&self.environment));
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let null = numbers::high(null)?;
-        let (nowhere, next) = (null.as_raw_fd() as usize, next.as_raw_fd() as usize);
+        let (nowhere, held) = (null.as_raw_fd() as usize, lock.as_raw_fd() as usize);
         // No handler of the program runs in the new process.
         let all = [!0u64];
         let mut before = [0u64];
@@ -145,7 +153,7 @@ impl Meeting {
                 // The standard streams, and the lock.
                 let lock = 3;
                 (0..lock).for_each(|fd| _ = call(libc::SYS_dup3, [nowhere, fd, 0, 0]));
-                call(libc::SYS_dup3, [next, lock, 0, 0]);
+                call(libc::SYS_dup3, [held, lock, 0, 0]);
                 call(libc::SYS_fcntl, [lock, libc::F_SETFD as usize, 0, 0]);
                 call(libc::SYS_close_range, [lock + 1, u32::MAX as usize, 0, 0]);
                 call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0]);

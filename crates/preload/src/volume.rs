@@ -309,6 +309,13 @@ fn begin_successor() {
     }
 }
 
+/// This process is about to be unable to begin a successor.
+pub(crate) fn begin_guard() {
+    if let Some(meeting) = meeting() {
+        meeting.begin_guard();
+    }
+}
+
 fn meeting() -> Option<&'static Meeting> {
     settings()?.meeting.as_ref()
 }

@@ -35,6 +35,8 @@ pub struct Offer {
     pub key: Key,
     /// Names the server.
     pub opening: Opening,
+    /// The user for whom the files may be opened again.
+    pub uid: u32,
     /// In the order in which they were offered.
     pub files: Vec<Opened>,
 }
@@ -67,7 +69,7 @@ impl Owner {
             volume.sessions_file.begin(volume.opening, key, process);
             key
         });
-        let key = new_key(self.family);
+        let (key, uid) = (new_key(self.family), own_uid());
         // A number from the start on, so that none is that of another session's closed file.
         let first = os_random_u64() << 32;
         let numbered: Vec<_> = (first..).zip(files.iter().map(|of| of.share())).collect();
@@ -81,7 +83,7 @@ impl Owner {
                 id,
                 flags,
                 kind,
-                uid: own_uid(),
+                uid,
                 family: self.family,
             };
             Opened {
@@ -97,6 +99,7 @@ impl Owner {
         Offer {
             key,
             opening: volume.opening,
+            uid,
             files,
         }
     }

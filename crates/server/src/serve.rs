@@ -759,6 +759,7 @@ fn file_call(
                 Map::NUMBER => return mapped::map(ticket, open, &bytes, begun),
                 Unmap::NUMBER => return mapped::unmap(ticket, file, open, &bytes, begun),
                 BeginTail::NUMBER => return mapped::begin_tail(ticket, file, open, &bytes, begun),
+                Renew::NUMBER => return resuming::renew(ticket, &open, &bytes),
                 SettleAppend::NUMBER => return resuming::settle_append(ticket, open, &bytes, begun),
                 Close::NUMBER => {
                     Close::decode(&bytes).ok_or_else(|| garbled(number))?;

@@ -310,6 +310,9 @@ calls! { FileCall FILE_CALLS:
     127 = Unmap {} => ();
     /// The file gets a tail, to which the session appends without messages.
     128 = BeginTail {} => ();
+    /// The token with which *this* session opens the file again in the next server. It may have the
+    /// file from another user's.
+    129 = Renew {} => u64;
 }
 
 /// An opened file, as a session knows it.

@@ -95,6 +95,13 @@ impl Held {
         self.files[place] = Some(file);
     }
 
+    /// A file is opened again with this token, for the session's user.
+    pub(super) fn renew(&mut self, number: u64, token: u64) {
+        if let Some(held) = self.file_mut(number) {
+            (held.opened.token, held.who) = (token, None);
+        }
+    }
+
     /// In a forked child: the locks are its parent's.
     pub(super) fn keep_only_files(&mut self) {
         self.ranges.clear();

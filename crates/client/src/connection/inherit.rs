@@ -14,7 +14,7 @@
 use super::connect::{connect_link, leave};
 use super::held::Held;
 use super::link::Link;
-use super::resume::{Waiting, may_pass};
+use super::resume::{Waiting, may_pass, renewed};
 use super::tail::Files;
 use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard, Registered};
@@ -39,6 +39,8 @@ pub(super) struct Inherited {
     key: Key,
     /// Names the server to ask if that one has gone.
     opening: Opening,
+    /// The user whose tokens the files have.
+    uid: u32,
 }
 
 /// A session's files, kept by a server for a process that has not taken them yet.
@@ -47,6 +49,8 @@ pub(super) struct Leaving {
     socket: Registered<OwnedFd>,
     pub(super) key: Key,
     opening: Opening,
+    /// The user whose tokens the files have.
+    uid: u32,
 }
 
 impl Leaving {
@@ -58,6 +62,7 @@ impl Leaving {
             socket,
             key: self.key,
             opening: self.opening,
+            uid: self.uid,
         }
     }
 }
@@ -66,6 +71,8 @@ impl Leaving {
 struct Words {
     key: Key,
     opening: Opening,
+    /// The user whose tokens the files have.
+    uid: u32,
     /// What the program has open.
     files: Vec<Opened>,
     /// What else is kept, which it closes.
@@ -74,6 +81,7 @@ struct Words {
 adit_wire::value::structs!(Words {
     key,
     opening,
+    uid,
     files,
     others
 });
@@ -195,6 +203,7 @@ impl Connection {
             socket,
             key,
             opening: link.opening,
+            uid: self.own().uid,
         })
     }
 
@@ -214,7 +223,13 @@ impl Connection {
         let comes_back = self.comes_back();
         let mut held = self.held();
         let aim = Aim::Inherit(left.key);
+        let own = Credentials::process();
         let link = match connect_link(&self.address, self.read_only, comes_back, aim) {
+            Ok(link) if own.uid != left.uid => renewed(&link, &held).map(|tokens| {
+                let renew = |(file, token)| held.renew(file, token);
+                tokens.into_iter().for_each(renew);
+                link
+            }),
             Err(error) if is_gone(&error) && comes_back => {
                 let claim = Claim {
                     opening: left.opening,
@@ -235,7 +250,7 @@ impl Connection {
             .store(Arc::as_ptr(&link).cast_mut(), Ordering::Release);
         links.push(link);
         *inherited = None;
-        self.set_own(Credentials::process());
+        self.set_own(own);
         self.generation.store(fork::generation(), Ordering::Release);
         drop((held, links, inherited));
         for file in self.end_resuming() {
@@ -268,6 +283,7 @@ impl Connection {
             Words {
                 key: left.key,
                 opening: left.opening,
+                uid: left.uid,
                 files: Vec::new(),
                 others: Vec::new(),
             },
@@ -301,6 +317,7 @@ impl Connection {
             socket,
             key: words.key,
             opening: words.opening,
+            uid: words.uid,
         };
         connection.is_resuming.store(true, Ordering::SeqCst);
         *connection.closed_meanwhile() = words.others;
@@ -325,6 +342,8 @@ pub(crate) fn leave_offered(
     let words = Words {
         key,
         opening: offer.opening,
+        // The owner's.
+        uid: offer.uid,
         files: offer.files.clone(),
         others: Vec::new(),
     };
@@ -337,6 +356,7 @@ impl Inherited {
             socket: numbers::duplicate(&self.socket).map_err(from_rustix)?,
             key: self.key,
             opening: self.opening,
+            uid: self.uid,
         })
     }
 }

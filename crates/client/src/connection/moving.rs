@@ -12,7 +12,7 @@
 use super::connect::connect_link;
 use super::inherit::Leaving;
 use super::link::Link;
-use super::resume::Waiting;
+use super::resume::{Waiting, renewed};
 use super::{Connection, lock};
 use adit_base::identity;
 use adit_base::sync::atomic::Ordering;
@@ -94,6 +94,8 @@ impl Waits {
 pub(crate) struct Moving {
     links: MutexGuard<'static, Vec<Arc<Link>>>,
     from: Arc<Link>,
+    /// With which the new session opens the files again, by their numbers.
+    tokens: Vec<(u64, u64)>,
     is_done: bool,
     /// After the lock, which is its own.
     connection: Arc<Connection>,
@@ -122,17 +124,19 @@ impl Moving {
         let mut moving = Moving {
             links,
             from,
+            tokens: Vec::new(),
             is_done: true,
             connection: connection.clone(),
         };
         {
             // Behind the lock: of what other threads open meanwhile the new session has nothing.
-            let _held = connection.held();
+            let held = connection.held();
             let left: Leaving = connection.leave_now()?;
             let aim = Aim::Move(left.key);
             let (address, comes_back) = (&connection.address, connection.comes_back());
             let connect = || connect_link(address, connection.read_only, comes_back, aim);
             let to = Arc::new(identity::acting_as(uid, gid, connect)??);
+            moving.tokens = renewed(&to, &held)?;
             let current = Arc::as_ptr(&to).cast_mut();
             connection.is_moved.store(true, Ordering::Release);
             connection.current.store(current, Ordering::Release);
@@ -160,6 +164,12 @@ impl Moving {
     pub(crate) fn finish(mut self) {
         self.is_done = true;
         self.connection.set_own(Credentials::process());
+        {
+            let mut held = self.connection.held();
+            for (file, token) in self.tokens.drain(..) {
+                held.renew(file, token);
+            }
+        }
         end(&self.from);
         self.from.discard();
         // They have ended with the old session's right to append alone.

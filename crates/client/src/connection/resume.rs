@@ -288,6 +288,19 @@ fn have_files_again(link: &Link, held: &Held, in_grace: bool) -> Result<Vec<u64>
     Ok(broken)
 }
 
+/// The tokens of files that a session has from one of another user, by their numbers.
+pub(super) fn renewed(link: &Link, held: &Held) -> Result<Vec<(u64, u64)>> {
+    let numbers = held.files().map(|file| file.opened.file);
+    let renew = |number| match link.file_call(number, &Renew {}) {
+        Ok(token) => Some(Ok((number, token))),
+        // Another thread is closing it.
+        Err(Failure::Error(error)) if error.errno() == Errno::BADF => None,
+        Err(Failure::Error(error)) => Some(Err(error)),
+        Err(Failure::Lost(_)) => Some(Err(Error::with(Errno::PIPE, "the server has ended"))),
+    };
+    numbers.filter_map(renew).collect()
+}
+
 /// Attempts to reach a server, with pauses between them.
 pub(super) struct Waiting {
     until: Instant,

@@ -94,11 +94,31 @@ fn begin_move(users: Three, groups: Three) -> Answer<Option<Moving>> {
         })
 }
 
+/// What takes this user, in a process that is about to give it up for good.
+fn prepare([_, uid, _]: Three, after: Three) {
+    if after[1] == uid || uid == 0 && after.contains(&0) {
+        return;
+    }
+    let _ = inside::call(|| {
+        let Some(volume) = volume::opened() else {
+            return Ok(());
+        };
+        // A forked child that has asked for none of its parent's files: only as this user can it
+        // open them again if their server has ended. Without them it goes on.
+        if volume.has_inherited() {
+            let _ = volume.inherit();
+        }
+        volume::begin_guard();
+        Ok(())
+    });
+}
+
 /// Does a call that may change ids, to these at most.
 fn change(users: Three, groups: Three, call: impl FnOnce() -> c_int) -> c_int {
     if volume::settings().is_none() || fork::is_in_vfork() {
         return call();
     }
+    prepare(self::users(), users);
     // No other thread begins a session meanwhile, as the user of before.
     let (_opening, _waits) = volume::hold_session();
     let moving = match inside::call(|| begin_move(users, groups)) {

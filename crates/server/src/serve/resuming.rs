@@ -44,6 +44,15 @@ pub(super) fn token(session: &Session, id: BlobId, flags: OpenFlags, kind: FileK
     volume.sessions_file.token(volume.opening, &known)
 }
 
+/// The token of a file that the session has, whoever opened it.
+pub(super) fn renew(ticket: Ticket, open: &OpenFile, bytes: &[u8]) -> Result<()> {
+    Renew::decode(bytes).ok_or_else(|| garbled(Renew::NUMBER))?;
+    let (id, flags, kind) = (open.blob_id(), open.flags(), open.kind());
+    let token = token(&ticket.session, id, flags, kind);
+    ticket.finish_with_value(Ok(token));
+    Ok(())
+}
+
 pub(super) fn not_now() -> Error {
     let what = "do what only a session does that goes on with one of the last server";
     Error::with(Errno::PERM, what)

@@ -469,6 +469,7 @@ fn valid(other: u64) -> Vec<Valid> {
         of_file(FlushMapped {}),
         of_file(Unmap {}),
         of_file(BeginTail {}),
+        of_file(Renew {}),
         of_file(FileStat {}),
         of_file(SetSize { size_bytes: 70_000 }),
         of_file(Allocate {

@@ -1,6 +1,6 @@
 //! C programs on `libadit.so`: the one that calls every function, and the lessons of `examples/c`.
 
-#[path = "../../client/tests/support/failing.rs"]
+#[path = "../../adit/tests/support/failing.rs"]
 mod failing;
 mod support;
 

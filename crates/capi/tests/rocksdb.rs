@@ -5,7 +5,7 @@
 //! them. The plugin is built here from the same sources and with the same flags as by `cargo xtask
 //! plugin`, over the libadit.a that cargo built with this test.
 
-#[path = "../../client/tests/support/failing.rs"]
+#[path = "../../adit/tests/support/failing.rs"]
 mod failing;
 #[path = "rocksdb/instances.rs"]
 mod instances;

@@ -5,7 +5,7 @@
 //! extension is built here from the same sources as by `cargo xtask plugin`, over the libadit.a
 //! that cargo built with this test.
 
-#[path = "../../client/tests/support/failing.rs"]
+#[path = "../../adit/tests/support/failing.rs"]
 mod failing;
 mod support;
 

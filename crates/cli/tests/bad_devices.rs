@@ -1,7 +1,7 @@
 //! What the commands say when the device under an image fails while they run, and what is there
 //! afterwards.
 
-#[path = "../../client/tests/support/failing.rs"]
+#[path = "../../adit/tests/support/failing.rs"]
 mod failing;
 mod support;
 

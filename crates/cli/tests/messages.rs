@@ -1,7 +1,7 @@
 //! What Adit says besides the result of a command: on stderr, in syslog, in a file; and never on
 //! stdout.
 
-#[path = "../../client/tests/support/failing.rs"]
+#[path = "../../adit/tests/support/failing.rs"]
 mod failing;
 #[macro_use]
 mod support;

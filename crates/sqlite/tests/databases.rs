@@ -1,6 +1,6 @@
 //! What SQLite does with databases on Adit, besides dying: connections, threads, limits, controls.
 
-#[path = "../../client/tests/support/served.rs"]
+#[path = "../../adit/tests/support/served.rs"]
 mod served;
 mod support;
 

@@ -5,7 +5,7 @@
 //! does what it is told on its standard input, and answers on its standard error, in lines that
 //! begin with `> `. `ADIT_KILLS` is the number of kills, of each kind.
 
-#[path = "../../client/tests/support/served.rs"]
+#[path = "../../adit/tests/support/served.rs"]
 mod served;
 mod support;
 

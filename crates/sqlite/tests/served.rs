@@ -8,7 +8,7 @@
 
 #[path = "databases.rs"]
 mod databases;
-#[path = "../../client/tests/support/served.rs"]
+#[path = "../../adit/tests/support/served.rs"]
 mod served;
 mod support;
 

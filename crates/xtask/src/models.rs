@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn lock_free_code_takes_its_atomics_from_where_models_see_them() {
         let crates = process::workspace_root().join("crates");
-        let mut folders = ["base", "block", "reactor", "store", "fs", "wire", "client"]
+        let mut folders = ["base", "block", "reactor", "store", "fs", "wire", "adit"]
             .map(|name| crates.join(name).join("src"))
             .to_vec();
         let mut unmodelled = Vec::new();

@@ -1,5 +1,5 @@
 //! `cargo xtask threads`: real threads do everything to the same files, and each sector that is
-//! read is judged (`crates/client/tests/threads`), built for speed, for a chosen time.
+//! read is judged (`crates/adit/tests/threads`), built for speed, for a chosen time.
 
 use crate::process::{self, Outcome};
 

@@ -2,9 +2,9 @@
 
 #![allow(dead_code)] // each test program uses its part
 
-#[path = "../../../client/tests/support/seed.rs"]
+#[path = "../../../adit/tests/support/seed.rs"]
 pub(crate) mod seed;
-#[path = "../../../client/tests/support/served.rs"]
+#[path = "../../../adit/tests/support/served.rs"]
 mod served;
 
 pub(crate) use served::Served;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, unused_macros)] // each test file uses its part
 
-#[path = "../../../client/tests/support/served.rs"]
+#[path = "../../../adit/tests/support/served.rs"]
 mod served;
 
 pub use served::SERVED;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
-#[path = "../../../client/tests/support/seed.rs"]
+#[path = "../../../adit/tests/support/seed.rs"]
 pub mod seed;
 
 use rusqlite::Connection;

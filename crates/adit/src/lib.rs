@@ -136,7 +136,7 @@ pub use completion_queue::CompletionQueue;
 pub use connection::Withdrawal;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
-pub use connection::{interned, set_successor};
+pub use connection::set_successor;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::{File, ReadRequest};
@@ -155,3 +155,10 @@ pub use volume::Volume;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub use volume::{Fork, Moving, Waits};
+
+/// A user that stays: there are few different ones in a process.
+#[cfg(feature = "internal")]
+#[doc(hidden)]
+pub fn interned(who: Credentials) -> &'static Credentials {
+    connection::interned(who)
+}

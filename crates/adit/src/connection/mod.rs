@@ -31,8 +31,7 @@ pub(crate) use connect::{
 };
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::{Fork, leave_offered};
-pub use moving::interned;
-pub(crate) use moving::{Moving, Waits};
+pub(crate) use moving::{Moving, Waits, interned};
 pub(crate) use opening::Opening;
 pub(crate) use requests::{Pieces, Requests, Work, start as start_requests};
 #[cfg(feature = "internal")]

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A user that stays: there are few different ones in a process.
-pub fn interned(who: Credentials) -> &'static Credentials {
+pub(crate) fn interned(who: Credentials) -> &'static Credentials {
     static KNOWN: Mutex<Vec<&'static Credentials>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(found) = known.iter().find(|of| ***of == who) {

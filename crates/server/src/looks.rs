@@ -7,7 +7,7 @@
 
 use crate::door::{Door, Greeted, Policy, Spare};
 use crate::perform::PerformVolume;
-use crate::rights::{Decoded, only_looks};
+use crate::rights::Decoded;
 use crate::serve::garbled;
 use crate::session::{credentials, is_privileged};
 use adit_base::fork::Registered;
@@ -15,7 +15,7 @@ use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, Fs};
 use adit_reactor::Engine;
-use adit_wire::calls::{Info, List, OpenDescriptors, ReadLink, Space, Stat, VolumeCall};
+use adit_wire::calls::{Class, Info, List, OpenDescriptors, ReadLink, Space, Stat, VolumeCall};
 use adit_wire::handshake::{Aim, Answer, Request};
 use adit_wire::look::{QUESTION_BYTES_MAX, Question, REPLY_BYTES_MAX, Reply};
 use adit_wire::socket::{Peer, own_uid, receive_message, send_message};
@@ -147,7 +147,7 @@ pub(crate) fn reply(engine: &Engine<Fs>, own: &Credentials, question: &Question)
         ($($call:ident)*) => {
             match number {
                 $(<$call as VolumeCall>::NUMBER => {
-                    debug_assert!(only_looks(number), "it changes something");
+                    const { assert!(matches!(<$call as VolumeCall>::CLASS, Class::Looks)) };
                     let decoded = Decoded::<$call>::decode(&question.call);
                     let (who, call) = decoded.ok_or_else(|| garbled(number))?;
                     let who = who.as_ref().unwrap_or(own);

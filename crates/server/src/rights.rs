@@ -12,58 +12,6 @@ use std::sync::Arc;
 /// The user that a call acts for, if it is another one than the session's, and the call.
 pub(crate) type Decoded<C> = (Option<Credentials>, C);
 
-/// Calls about the volume that only look.
-const LOOKING: [u16; 17] = [
-    Stat::NUMBER,
-    CheckAccess::NUMBER,
-    ReadLink::NUMBER,
-    GetXattr::NUMBER,
-    ListXattrs::NUMBER,
-    List::NUMBER,
-    Info::NUMBER,
-    Space::NUMBER,
-    OpenDescriptors::NUMBER,
-    Blobs::NUMBER,
-    AtomicBytesMax::NUMBER,
-    Check::NUMBER,
-    Scrub::NUMBER,
-    SyncAll::NUMBER,
-    Sessions::NUMBER,
-    // These change nothing of the volume.
-    MoveSession::NUMBER,
-    Withdraw::NUMBER,
-];
-
-/// Does a call about the volume only look?
-pub(crate) fn only_looks(number: u16) -> bool {
-    LOOKING.contains(&number)
-}
-
-/// Calls that change a file through whatever descriptor.
-const CHANGING: [u16; 6] = [
-    BeginTail::NUMBER,
-    SetFileMode::NUMBER,
-    SetFileOwner::NUMBER,
-    SetFileTimes::NUMBER,
-    SetFileXattr::NUMBER,
-    RemoveFileXattr::NUMBER,
-];
-
-/// Calls that only root and the server's own user may do.
-const ADMINISTRATIVE: [u16; 11] = [
-    OpenDescriptors::NUMBER,
-    CreateBlob::NUMBER,
-    DeleteBlob::NUMBER,
-    Blobs::NUMBER,
-    OpenBlob::NUMBER,
-    Grow::NUMBER,
-    SetLabel::NUMBER,
-    Check::NUMBER,
-    Scrub::NUMBER,
-    Sessions::NUMBER,
-    MoveSession::NUMBER,
-];
-
 /// A read-only session wants to change something.
 pub(crate) fn read_only() -> Error {
     Error::with(Errno::ROFS, "write to a volume that was opened read-only")
@@ -72,8 +20,7 @@ pub(crate) fn read_only() -> Error {
 /// May the session do this call?
 pub(crate) fn check<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<C>) -> Result<()> {
     // What is opened is looked at where it is opened.
-    let opens = [Open::NUMBER, OpenBlob::NUMBER, CreateAndSync::NUMBER].contains(&C::NUMBER);
-    if session.read_only && !opens && !LOOKING.contains(&C::NUMBER) {
+    if session.read_only && !matches!(C::CLASS, Class::Looks | Class::Opens) {
         return Err(read_only());
     }
     if session.privileged {
@@ -83,7 +30,7 @@ pub(crate) fn check<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<
         let what = "act for another user: only root and the server's own user may";
         return Err(Error::with(Errno::PERM, what));
     }
-    if ADMINISTRATIVE.contains(&C::NUMBER) {
+    if C::ADMINISTERS {
         let own = own_uid();
         let what = format!(
             "look after a served volume, or use blobs: only root and the server's user {own} may"
@@ -101,11 +48,11 @@ pub(crate) fn check<'a, C: VolumeCall<'a>>(session: &Session, decoded: &Decoded<
 
 /// May the session do this call about an open file? Of a read-only session no file is open for
 /// writing, so the file system refuses what would write to it.
-pub(crate) fn check_file_call(session: &Session, number: u16) -> Result<()> {
-    match session.read_only && CHANGING.contains(&number) {
-        true => Err(read_only()),
-        false => Ok(()),
+pub(crate) fn check_file_call(session: &Session, class: Class) -> Result<()> {
+    if session.read_only && class == Class::Changes {
+        return Err(read_only());
     }
+    Ok(())
 }
 
 /// Opens for a read-only session.

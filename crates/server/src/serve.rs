@@ -11,7 +11,7 @@ mod resuming;
 use crate::collected::Pieces;
 use crate::files::Left;
 use crate::perform::{PerformFile, PerformVolume};
-use crate::rights::{self, Decoded};
+use crate::rights::{self, Decoded, check_file_call};
 use crate::session::{Place, Session};
 use crate::volume::{ServedVolume, UnderWay};
 use adit_base::simulation::{self, Bug, planted};
@@ -392,7 +392,54 @@ pub(crate) fn garbled(number: u16) -> Error {
     Error::with(Errno::PROTO, what)
 }
 
+/// `Call => expression`: the calls for which there is a function of its own here. One that the table of
+/// calls calls special, and that is not among them, doesn't compile.
+macro_rules! special {
+    ($number:ident $kind:ident $table:ident $(, $check:ident of $ticket:ident)?;
+     $($call:ident => $do:expr;)*) => {
+        special!(@ $number $kind $table [$($check $ticket)?] $($call => $do;)*)
+    };
+    (@ $number:ident $kind:ident $table:ident $check:tt $($call:ident => $do:expr;)*) => {
+        const _: () = assert!(
+            is_same(&[$(<$call as $kind>::NUMBER),*], $table),
+            "each special call, in the order of their numbers"
+        );
+        match $number {
+            $(<$call as $kind>::NUMBER => {
+                special!(@check $check <$call as $kind>::CLASS);
+                return $do;
+            })*
+            _ => {}
+        }
+    };
+    (@check [] $class:expr) => {};
+    (@check [$check:ident $ticket:ident] $class:expr) => {
+        if let Err(error) = $check(&$ticket.session, $class) {
+            $ticket.finish_with(Err(error));
+            return Ok(());
+        }
+    };
+}
+
+const fn is_same(some: &[u16], others: &[u16]) -> bool {
+    let mut at = 0;
+    while at < some.len() && at < others.len() && some[at] == others[at] {
+        at += 1;
+    }
+    at == some.len() && at == others.len()
+}
+
 fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    special! { number VolumeCall SPECIAL_VOLUME_CALLS;
+        Open => open(ticket, bytes, begun);
+        OpenBlob => open_blob(ticket, bytes, begun);
+        Reopen => resuming::reopen(ticket, &bytes, begun);
+        EndResuming => resuming::end(ticket, &bytes);
+        Sessions => sessions(ticket, &bytes);
+        MoveSession => move_session(ticket, &bytes);
+        CreateAndSync => create_and_sync(ticket, bytes, begun);
+        Withdraw => locks::withdraw(ticket, &bytes, begun);
+    }
     /// Decodes, checks rights, then performs and replies.
     macro_rules! dispatch {
         ($ticket:ident: $($call:ident)*) => {{
@@ -411,7 +458,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                             Some((who, call)) => {
                                 let who = who.as_ref().unwrap_or(&ticket.session.who);
                                 let operation = call.perform(fs, who);
-                                match rights::only_looks(number) {
+                                match <$call as VolumeCall>::CLASS == Class::Looks {
                                     true => operation.await,
                                     false => {
                                         let receipt = ticket.receipt();
@@ -425,14 +472,6 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                         Ok(())
                     }));
                 })*
-                Open::NUMBER => return open(ticket, bytes, begun),
-                CreateAndSync::NUMBER => return create_and_sync(ticket, bytes, begun),
-                OpenBlob::NUMBER => return open_blob(ticket, bytes, begun),
-                Reopen::NUMBER => return resuming::reopen(ticket, &bytes, begun),
-                EndResuming::NUMBER => return resuming::end(ticket, &bytes),
-                Sessions::NUMBER => return sessions(ticket, &bytes),
-                MoveSession::NUMBER => return move_session(ticket, &bytes),
-                Withdraw::NUMBER => return locks::withdraw(ticket, &bytes, begun),
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
                     ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
@@ -463,13 +502,13 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
             _ => {}
         }
     }
-    if number == Stat::NUMBER || number == CheckAccess::NUMBER {
-        let Some(ticket) = look(ticket, number, &bytes)? else {
-            return Ok(());
-        };
-        dispatch!(ticket: Stat CheckAccess);
+    let looked = match number {
+        Stat::NUMBER | CheckAccess::NUMBER => look(ticket, number, &bytes)?,
+        _ => Some(ticket),
+    };
+    let Some(ticket) = looked else {
         return Ok(());
-    }
+    };
     if number == Info::NUMBER && !ticket.session.privileged {
         let engine = ticket.session.volume.engine.clone();
         begun.extend(engine.prepare(move |fs| async move {
@@ -482,11 +521,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
         }));
         return Ok(());
     }
-    dispatch!(ticket:
-        Truncate Unlink RemoveDirectory Rename Link MakeDirectory MakeNode MakeSymlink ReadLink
-        SetMode SetOwner SetTimes GetXattr SetXattr RemoveXattr ListXattrs List Info Space SyncAll
-        OpenDescriptors CreateBlob DeleteBlob Blobs Grow SetLabel AtomicBytesMax Check Scrub
-    );
+    adit_wire::performed_volume_calls!(dispatch ticket:);
     Ok(())
 }
 
@@ -717,14 +752,29 @@ fn file_call(
     bytes: Vec<u8>,
     begun: &mut Begun,
 ) -> Result<()> {
-    if let Err(error) = rights::check_file_call(&ticket.session, number) {
-        ticket.finish_with(Err(error));
-        return Ok(());
+    special! { number FileCall SPECIAL_FILE_CALLS, check_file_call of ticket;
+        Flock => locks::lock_call(ticket, number, open, bytes, begun);
+        LockRange => locks::lock_call(ticket, number, open, bytes, begun);
+        UnlockRange => locks::lock_call(ticket, number, open, bytes, begun);
+        TestLock => locks::lock_call(ticket, number, open, bytes, begun);
+        ReleaseLocks => locks::lock_call(ticket, number, open, bytes, begun);
+        CopyRange => copy_range(ticket, open, &bytes, begun);
+        Close => close(ticket, file, open, &bytes, begun);
+        SettleAppend => resuming::settle_append(ticket, open, &bytes, begun);
+        Map => mapped::map(ticket, open, &bytes, begun);
+        Unmap => mapped::unmap(ticket, file, open, &bytes, begun);
+        BeginTail => mapped::begin_tail(ticket, file, open, &bytes, begun);
+        Renew => resuming::renew(ticket, &open, &bytes);
     }
     macro_rules! dispatch {
         ($($call:ident)*) => {
             match number {
                 $(<$call as FileCall>::NUMBER => {
+                    let class = <$call as FileCall>::CLASS;
+                    if let Err(error) = check_file_call(&ticket.session, class) {
+                        ticket.finish_with(Err(error));
+                        return Ok(());
+                    }
                     $call::decode(&bytes).ok_or_else(|| garbled(number))?;
                     let engine = ticket.session.volume.engine.clone();
                     begun.extend(engine.prepare(move |fs| async move {
@@ -747,25 +797,6 @@ fn file_call(
                         Ok(())
                     }));
                 })*
-                Flock::NUMBER | LockRange::NUMBER | UnlockRange::NUMBER | TestLock::NUMBER
-                | ReleaseLocks::NUMBER => return locks::lock_call(ticket, number, open, bytes, begun),
-                CopyRange::NUMBER => {
-                    let call = CopyRange::decode(&bytes).ok_or_else(|| garbled(number))?;
-                    match ticket.session.file(call.to) {
-                        Ok(to) => copy_range(ticket, open, to, call, begun),
-                        Err(error) => ticket.finish_with(Err(error)),
-                    }
-                }
-                Map::NUMBER => return mapped::map(ticket, open, &bytes, begun),
-                Unmap::NUMBER => return mapped::unmap(ticket, file, open, &bytes, begun),
-                BeginTail::NUMBER => return mapped::begin_tail(ticket, file, open, &bytes, begun),
-                Renew::NUMBER => return resuming::renew(ticket, &open, &bytes),
-                SettleAppend::NUMBER => return resuming::settle_append(ticket, open, &bytes, begun),
-                Close::NUMBER => {
-                    Close::decode(&bytes).ok_or_else(|| garbled(number))?;
-                    drop(open);
-                    close(ticket, file, begun);
-                }
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
                     ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
@@ -773,21 +804,19 @@ fn file_call(
             }
         };
     }
-    dispatch!(
-        FileStat SetSize Allocate SetFileMode SetFileOwner SetFileTimes GetFileXattr SetFileXattr
-        RemoveFileXattr ListFileXattrs NextData NextHole StartWriteBack ReadDirectory WriteAtomic
-        FlushMapped
-    );
+    adit_wire::performed_file_calls!(dispatch);
     Ok(())
 }
 
-fn copy_range(
-    ticket: Ticket,
-    from: Arc<OpenFile>,
-    to: Arc<OpenFile>,
-    call: CopyRange,
-    begun: &mut Begun,
-) {
+fn copy_range(ticket: Ticket, from: Arc<OpenFile>, bytes: &[u8], begun: &mut Begun) -> Result<()> {
+    let call = CopyRange::decode(bytes).ok_or_else(|| garbled(CopyRange::NUMBER))?;
+    let to = match ticket.session.file(call.to) {
+        Ok(to) => to,
+        Err(error) => {
+            ticket.finish_with(Err(error));
+            return Ok(());
+        }
+    };
     let engine = ticket.session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
         let volume = &ticket.session.volume;
@@ -799,15 +828,26 @@ fn copy_range(
         ticket.finish_with_value(copied);
         Ok(())
     }));
+    Ok(())
 }
 
-fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
+fn close(
+    ticket: Ticket,
+    file: u64,
+    open: Arc<OpenFile>,
+    bytes: &[u8],
+    begun: &mut Begun,
+) -> Result<()> {
+    Close::decode(bytes).ok_or_else(|| garbled(Close::NUMBER))?;
+    drop(open);
     let Some(closed) = ticket.session.files().remove(file) else {
-        return ticket.finish_with(Err(Errno::BADF.into()));
+        ticket.finish_with(Err(Errno::BADF.into()));
+        return Ok(());
     };
     let session = &ticket.session;
     let Some(closed) = closed.into_last() else {
-        return ticket.finish_with_value(Ok(())); // another session has it still
+        ticket.finish_with_value(Ok(())); // another session has it still
+        return Ok(());
     };
     let engine = session.volume.engine.clone();
     begun.extend(engine.prepare(move |fs| async move {
@@ -818,6 +858,7 @@ fn close(ticket: Ticket, file: u64, begun: &mut Begun) {
         ticket.finish_with_value(result);
         Ok(())
     }));
+    Ok(())
 }
 
 /// Ends a session, and begins to close what it had open.

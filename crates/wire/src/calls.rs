@@ -6,6 +6,10 @@
 //! [messages](crate::message) of their own.
 //!
 //! Numbers are never reused for another meaning; a changed call gets a new number.
+//!
+//! The table below has a row for each call, and all that depends on the call alone: who may send it,
+//! what it is answered with if the server that did it could not say so, and whether a server
+//! performs it as an embedded volume does, or has a function of its own for it.
 
 use crate::value::{OwnedValue, Value, structs};
 use adit_fs::{
@@ -72,10 +76,42 @@ impl<'a> Value<'a> for Place<'a> {
     }
 }
 
+/// What a call does to the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// It changes nothing.
+    Looks,
+    /// It opens a file: its flags say whether it changes anything.
+    Opens,
+    /// It is about an open file, and does what that was opened for.
+    AsOpened,
+    /// It changes something.
+    Changes,
+}
+
+/// What a call is answered with that a server has done, and could not reply to before it ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WhenDone {
+    /// It is done again, which does no harm.
+    Again,
+    /// Nothing: it would fail if it was done again.
+    Nothing,
+    /// The attributes of what it has made: likewise.
+    Attributes,
+    /// The client has code of its own for it.
+    Own,
+}
+
 /// A call about the volume, or about what a path names.
 pub trait VolumeCall<'a>: Value<'a> {
     /// Its number.
     const NUMBER: u16;
+    /// What it does.
+    const CLASS: Class;
+    /// Only root and the server's own user may send it.
+    const ADMINISTERS: bool;
+    /// What it is answered with if it was done already.
+    const WHEN_DONE: WhenDone;
     /// What it is answered with.
     type Reply: OwnedValue + Send + 'static;
 
@@ -89,6 +125,10 @@ pub trait VolumeCall<'a>: Value<'a> {
 pub trait FileCall<'a>: Value<'a> {
     /// Its number.
     const NUMBER: u16;
+    /// What it does.
+    const CLASS: Class;
+    /// What it is answered with if it was done already.
+    const WHEN_DONE: WhenDone;
     /// What it is answered with.
     type Reply: OwnedValue + Send + 'static;
 }
@@ -104,11 +144,12 @@ pub(crate) struct Form {
 }
 
 macro_rules! calls {
-    ($kind:ident $forms:ident: $(
+    ($kind:ident $forms:ident $special:ident $performed:ident: $(
         $(#[$doc:meta])*
         $number:literal = $name:ident $(<$life:lifetime>)? {
             $($field:ident: $type:ty),* $(,)?
-        } $(at $($place:ident)+)? => $reply:ty;
+        } $(at $($place:ident)+)? => $reply:ty
+            : $class:ident $by:ident $when_done:ident $how:ident;
     )*) => {
         $(
             $(#[$doc])*
@@ -133,10 +174,16 @@ macro_rules! calls {
 
             impl<'a> $kind<'a> for calls!(@type $name $($life)?) {
                 const NUMBER: u16 = $number;
+                const CLASS: Class = calls!(@class $class);
+                calls!(@by $kind $by);
+                const WHEN_DONE: WhenDone = calls!(@when_done $when_done);
                 type Reply = $reply;
                 $(calls!(@places $($place)+);)?
             }
         )*
+
+        calls!(@special $special [] $($how $name)*);
+        calls!(@performed ($) $performed [] $($how $name)*);
 
         #[cfg(all(test, not(loom)))]
         pub(crate) const $forms: &[Form] = &[$(Form {
@@ -157,6 +204,41 @@ macro_rules! calls {
             }
         };
     };
+    (@class looks) => { Class::Looks };
+    (@class opens) => { Class::Opens };
+    (@class as_opened) => { Class::AsOpened };
+    (@class changes) => { Class::Changes };
+    (@by VolumeCall all) => { const ADMINISTERS: bool = false; };
+    (@by VolumeCall administrators) => { const ADMINISTERS: bool = true; };
+    (@by FileCall all) => {};
+    (@when_done again) => { WhenDone::Again };
+    (@when_done nothing) => { WhenDone::Nothing };
+    (@when_done attributes) => { WhenDone::Attributes };
+    (@when_done own) => { WhenDone::Own };
+    (@special $special:ident [$($found:ident)*]) => {
+        /// The calls for which a server has functions of its own, in the order of their numbers.
+        pub const $special: &[u16] = &[$($found::NUMBER),*];
+    };
+    (@special $special:ident [$($found:ident)*] special $name:ident $($rest:tt)*) => {
+        calls!(@special $special [$($found)* $name] $($rest)*);
+    };
+    (@special $special:ident $found:tt performed $name:ident $($rest:tt)*) => {
+        calls!(@special $special $found $($rest)*);
+    };
+    (@performed ($d:tt) $performed:ident [$($found:ident)*]) => {
+        /// Gives the macro, behind what it is given here, the names of the calls that a server
+        /// performs as an embedded volume does.
+        #[macro_export]
+        macro_rules! $performed {
+            ($d with:ident $d($d before:tt)*) => { $d with!($d($d before)* $($found)*) };
+        }
+    };
+    (@performed $d:tt $performed:ident [$($found:ident)*] performed $name:ident $($rest:tt)*) => {
+        calls!(@performed $d $performed [$($found)* $name] $($rest)*);
+    };
+    (@performed $d:tt $performed:ident $found:tt special $name:ident $($rest:tt)*) => {
+        calls!(@performed $d $performed $found $($rest)*);
+    };
     (@type $name:ident $life:lifetime) => { $name<'a> };
     (@type $name:ident) => { $name };
     (@places $first:ident) => {
@@ -171,148 +253,215 @@ macro_rules! calls {
     };
 }
 
-calls! { VolumeCall VOLUME_CALLS:
+calls! { VolumeCall VOLUME_CALLS SPECIAL_VOLUME_CALLS performed_volume_calls:
     /// Attributes.
-    1 = Stat<'a> { place: Place<'a>, follow: Follow } at place => adit_fs::Stat;
+    1 = Stat<'a> { place: Place<'a>, follow: Follow } at place => adit_fs::Stat
+        : looks all again performed;
     /// Checks rights.
-    2 = CheckAccess<'a> { place: Place<'a>, follow: Follow, wanted: Access } at place => ();
+    2 = CheckAccess<'a> { place: Place<'a>, follow: Follow, wanted: Access } at place => ()
+        : looks all again performed;
     /// Sets the size.
-    3 = Truncate<'a> { place: Place<'a>, size_bytes: u64 } at place => ();
+    3 = Truncate<'a> { place: Place<'a>, size_bytes: u64 } at place => ()
+        : changes all again performed;
     /// Removes a name of a file.
-    4 = Unlink<'a> { place: Place<'a> } at place => ();
+    4 = Unlink<'a> { place: Place<'a> } at place => ()
+        : changes all nothing performed;
     /// Removes an empty directory.
-    5 = RemoveDirectory<'a> { place: Place<'a> } at place => ();
+    5 = RemoveDirectory<'a> { place: Place<'a> } at place => ()
+        : changes all nothing performed;
     /// Renames.
-    6 = Rename<'a> { from: Place<'a>, to: Place<'a>, flags: RenameFlags } at from to => ();
+    6 = Rename<'a> { from: Place<'a>, to: Place<'a>, flags: RenameFlags } at from to => ()
+        : changes all nothing performed;
     /// Gives a file another name.
-    7 = Link<'a> { existing: Place<'a>, follow: Follow, place: Place<'a> } at existing place => adit_fs::Stat;
+    7 = Link<'a> { existing: Place<'a>, follow: Follow, place: Place<'a> } at existing place => adit_fs::Stat
+        : changes all attributes performed;
     /// Makes a directory.
-    8 = MakeDirectory<'a> { place: Place<'a>, mode: u32 } at place => adit_fs::Stat;
+    8 = MakeDirectory<'a> { place: Place<'a>, mode: u32 } at place => adit_fs::Stat
+        : changes all attributes performed;
     /// Makes a pipe, socket, device node or empty file.
-    9 = MakeNode<'a> { place: Place<'a>, kind: FileKind, mode: u32, device: u64 } at place => adit_fs::Stat;
+    9 = MakeNode<'a> { place: Place<'a>, kind: FileKind, mode: u32, device: u64 } at place => adit_fs::Stat
+        : changes all attributes performed;
     /// Makes a symbolic link.
-    10 = MakeSymlink<'a> { target: &'a [u8], place: Place<'a> } at place => adit_fs::Stat;
+    10 = MakeSymlink<'a> { target: &'a [u8], place: Place<'a> } at place => adit_fs::Stat
+        : changes all attributes performed;
     /// The target of a symbolic link.
-    11 = ReadLink<'a> { place: Place<'a> } at place => Vec<u8>;
+    11 = ReadLink<'a> { place: Place<'a> } at place => Vec<u8>
+        : looks all again performed;
     /// Sets the permission bits.
-    12 = SetMode<'a> { place: Place<'a>, follow: Follow, mode: u32 } at place => ();
+    12 = SetMode<'a> { place: Place<'a>, follow: Follow, mode: u32 } at place => ()
+        : changes all again performed;
     /// Sets owner and group.
-    13 = SetOwner<'a> { place: Place<'a>, follow: Follow, uid: Option<u32>, gid: Option<u32> } at place => ();
+    13 = SetOwner<'a> { place: Place<'a>, follow: Follow, uid: Option<u32>, gid: Option<u32> } at place => ()
+        : changes all again performed;
     /// Sets the times of last access and last change.
-    14 = SetTimes<'a> { place: Place<'a>, follow: Follow, accessed: SetTime, modified: SetTime } at place => ();
+    14 = SetTimes<'a> { place: Place<'a>, follow: Follow, accessed: SetTime, modified: SetTime } at place => ()
+        : changes all again performed;
     /// The value of an extended attribute.
-    15 = GetXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8] } at place => Vec<u8>;
+    15 = GetXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8] } at place => Vec<u8>
+        : looks all again performed;
     /// Sets an extended attribute.
-    16 = SetXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8], value: &'a [u8], mode: XattrMode } at place => ();
+    16 = SetXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8], value: &'a [u8], mode: XattrMode } at place => ()
+        : changes all nothing performed;
     /// Removes an extended attribute.
-    17 = RemoveXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8] } at place => ();
+    17 = RemoveXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8] } at place => ()
+        : changes all nothing performed;
     /// Names of the extended attributes.
-    18 = ListXattrs<'a> { place: Place<'a>, follow: Follow } at place => Vec<Vec<u8>>;
+    18 = ListXattrs<'a> { place: Place<'a>, follow: Follow } at place => Vec<Vec<u8>>
+        : looks all again performed;
     /// Entries of a directory behind a cookie.
-    19 = List<'a> { place: Place<'a>, cookie: u64, entries_max: u32, attributes: bool } at place => Vec<ListedEntry>;
+    19 = List<'a> { place: Place<'a>, cookie: u64, entries_max: u32, attributes: bool } at place => Vec<ListedEntry>
+        : looks all again performed;
     /// Sizes, counters and parameters.
-    20 = Info {} => VolumeInfo;
+    20 = Info {} => VolumeInfo
+        : looks all again performed;
     /// Space and identity.
-    21 = Space {} => StatFs;
+    21 = Space {} => StatFs
+        : looks all again performed;
     /// Makes everything durable.
-    22 = SyncAll {} => ();
+    22 = SyncAll {} => ()
+        : looks all again performed;
     /// Open descriptors behind a cookie.
-    23 = OpenDescriptors { cookie: u64, max: u32 } => Vec<OpenDescriptor>;
+    23 = OpenDescriptors { cookie: u64, max: u32 } => Vec<OpenDescriptor>
+        : looks administrators again performed;
     /// Makes an empty blob.
-    24 = CreateBlob {} => BlobId;
+    24 = CreateBlob {} => BlobId
+        : changes administrators own performed;
     /// Deletes a blob.
-    25 = DeleteBlob { id: BlobId } => ();
+    25 = DeleteBlob { id: BlobId } => ()
+        : changes administrators own performed;
     /// Blobs without names, from a slot on.
-    26 = Blobs { from_slot: u64, max: u32 } => Vec<BlobId>;
+    26 = Blobs { from_slot: u64, max: u32 } => Vec<BlobId>
+        : looks administrators again performed;
     /// Makes the volume larger.
-    27 = Grow { size_bytes: u64 } => ();
+    27 = Grow { size_bytes: u64 } => ()
+        : changes administrators again performed;
     /// Most bytes of an atomic write.
-    28 = AtomicBytesMax {} => u64;
+    28 = AtomicBytesMax {} => u64
+        : looks all again performed;
     /// Checks the consistency of all metadata.
-    29 = Check {} => CheckReport;
+    29 = Check {} => CheckReport
+        : looks administrators again performed;
     /// Opens what a path names.
-    30 = Open<'a> { place: Place<'a>, flags: OpenFlags, mode: u32 } at place => Opened;
+    30 = Open<'a> { place: Place<'a>, flags: OpenFlags, mode: u32 } at place => Opened
+        : opens all own special;
     /// Opens a blob.
-    31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened;
+    31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened
+        : opens administrators own special;
     /// Reads data from a place on, about so many bytes, to notice what the device lost.
-    32 = Scrub { slot: u64, page: u32, bytes_max: u64, only_reads: bool } => ScrubStep;
+    32 = Scrub { slot: u64, page: u32, bytes_max: u64, only_reads: bool } => ScrubStep
+        : looks administrators again performed;
     /// Opens again what the session had open in a server that has ended, under the number that it
     /// had there. Only while a session resumes, as the three behind it.
-    33 = Reopen { file: u64, id: BlobId, flags: OpenFlags, kind: FileKind, token: u64 } => ();
+    33 = Reopen { file: u64, id: BlobId, flags: OpenFlags, kind: FileKind, token: u64 } => ()
+        : changes all own special;
     /// The session has everything again. Answered when other sessions may change something, too.
-    34 = EndResuming {} => ();
+    34 = EndResuming {} => ()
+        : changes all own special;
     /// The server's sessions, and which of its pollers work.
-    35 = Sessions {} => ServerState;
+    35 = Sessions {} => ServerState
+        : looks administrators again special;
     /// Moves a session to another poller.
-    36 = MoveSession { number: u64, poller: u32 } => ();
+    36 = MoveSession { number: u64, poller: u32 } => ()
+        : looks administrators again special;
     /// Opens a file that is new, or truncated, writes its content, and then does as fsync.
-    37 = CreateAndSync<'a> { place: Place<'a>, flags: OpenFlags, mode: u32, content: &'a [u8] } at place => Opened;
+    37 = CreateAndSync<'a> { place: Place<'a>, flags: OpenFlags, mode: u32, content: &'a [u8] } at place => Opened
+        : opens all own special;
     /// A message of a slot of this session waits for no lock any more. Its own reply says whether
     /// it has the lock.
-    38 = Withdraw { slot: u32, message: u64 } => ();
+    38 = Withdraw { slot: u32, message: u64 } => ()
+        : looks all again special;
     /// Gives the volume another label.
-    39 = SetLabel<'a> { label: &'a [u8] } => ();
+    39 = SetLabel<'a> { label: &'a [u8] } => ()
+        : changes administrators again performed;
 }
 
-calls! { FileCall FILE_CALLS:
+calls! { FileCall FILE_CALLS SPECIAL_FILE_CALLS performed_file_calls:
     /// Attributes.
-    101 = FileStat {} => adit_fs::Stat;
+    101 = FileStat {} => adit_fs::Stat
+        : looks all again performed;
     /// Sets the size.
-    102 = SetSize { size_bytes: u64 } => ();
+    102 = SetSize { size_bytes: u64 } => ()
+        : as_opened all again performed;
     /// fallocate.
-    103 = Allocate { flags: AllocateFlags, offset: u64, len_bytes: u64 } => ();
+    103 = Allocate { flags: AllocateFlags, offset: u64, len_bytes: u64 } => ()
+        : as_opened all again performed;
     /// flock.
-    104 = Flock { operation: FlockOperation } => ();
+    104 = Flock { operation: FlockOperation } => ()
+        : as_opened all again special;
     /// Locks a range of bytes.
-    105 = LockRange { lock: RangeLock, wait: bool } => ();
+    105 = LockRange { lock: RangeLock, wait: bool } => ()
+        : as_opened all again special;
     /// Unlocks a range of bytes.
-    106 = UnlockRange { owner: LockOwner, offset: u64, len_bytes: u64 } => ();
+    106 = UnlockRange { owner: LockOwner, offset: u64, len_bytes: u64 } => ()
+        : as_opened all again special;
     /// A conflicting lock.
-    107 = TestLock { lock: RangeLock } => Option<RangeLock>;
+    107 = TestLock { lock: RangeLock } => Option<RangeLock>
+        : looks all again special;
     /// Releases all locks of a POSIX owner.
-    108 = ReleaseLocks { owner_id: u64 } => ();
+    108 = ReleaseLocks { owner_id: u64 } => ()
+        : as_opened all again special;
     /// Sets the permission bits.
-    109 = SetFileMode { mode: u32 } => ();
+    109 = SetFileMode { mode: u32 } => ()
+        : changes all again performed;
     /// Sets owner and group.
-    110 = SetFileOwner { uid: Option<u32>, gid: Option<u32> } => ();
+    110 = SetFileOwner { uid: Option<u32>, gid: Option<u32> } => ()
+        : changes all again performed;
     /// Sets the times of last access and last change.
-    111 = SetFileTimes { accessed: SetTime, modified: SetTime } => ();
+    111 = SetFileTimes { accessed: SetTime, modified: SetTime } => ()
+        : changes all again performed;
     /// The value of an extended attribute.
-    112 = GetFileXattr<'a> { name: &'a [u8] } => Vec<u8>;
+    112 = GetFileXattr<'a> { name: &'a [u8] } => Vec<u8>
+        : looks all again performed;
     /// Sets an extended attribute.
-    113 = SetFileXattr<'a> { name: &'a [u8], value: &'a [u8], mode: XattrMode } => ();
+    113 = SetFileXattr<'a> { name: &'a [u8], value: &'a [u8], mode: XattrMode } => ()
+        : changes all nothing performed;
     /// Removes an extended attribute.
-    114 = RemoveFileXattr<'a> { name: &'a [u8] } => ();
+    114 = RemoveFileXattr<'a> { name: &'a [u8] } => ()
+        : changes all nothing performed;
     /// Names of the extended attributes.
-    115 = ListFileXattrs {} => Vec<Vec<u8>>;
+    115 = ListFileXattrs {} => Vec<Vec<u8>>
+        : looks all again performed;
     /// Position of the next data.
-    116 = NextData { offset: u64 } => u64;
+    116 = NextData { offset: u64 } => u64
+        : looks all again performed;
     /// Position of the next hole.
-    117 = NextHole { offset: u64 } => u64;
+    117 = NextHole { offset: u64 } => u64
+        : looks all again performed;
     /// Starts to write dirty data to the device.
-    118 = StartWriteBack {} => ();
+    118 = StartWriteBack {} => ()
+        : as_opened all again performed;
     /// Entries of the open directory behind a cookie, in so many bytes of names.
-    119 = ReadDirectory { cookie: u64, names_bytes: u32 } => Vec<DirEntry>;
+    119 = ReadDirectory { cookie: u64, names_bytes: u32 } => Vec<DirEntry>
+        : looks all again performed;
     /// Writes ranges, all or none.
-    120 = WriteAtomic<'a> { ranges: Vec<(u64, &'a [u8])>, sync: bool } => ();
+    120 = WriteAtomic<'a> { ranges: Vec<(u64, &'a [u8])>, sync: bool } => ()
+        : as_opened all again performed;
     /// Copies a range to another open file of the session.
-    121 = CopyRange { offset: u64, to: u64, to_offset: u64, len_bytes: u64 } => u64;
+    121 = CopyRange { offset: u64, to: u64, to_offset: u64, len_bytes: u64 } => u64
+        : as_opened all again special;
     /// Closes the file.
-    122 = Close {} => ();
+    122 = Close {} => ()
+        : as_opened all again special;
     /// Was this append of the last server's done? If not, nothing of it is left. Only while a
     /// session resumes in the time of grace.
-    124 = SettleAppend { offset: u64, len_bytes: u64 } => bool;
+    124 = SettleAppend { offset: u64, len_bytes: u64 } => bool
+        : as_opened all again special;
     /// The memory of the file's shared mappings has this range, and the descriptor holds it.
-    125 = Map { offset: u64, len_bytes: u64 } => ();
+    125 = Map { offset: u64, len_bytes: u64 } => ()
+        : as_opened all again special;
     /// Writes the stores to shared mappings to the file.
-    126 = FlushMapped {} => ();
+    126 = FlushMapped {} => ()
+        : as_opened all again performed;
     /// The descriptor holds the memory no more.
-    127 = Unmap {} => ();
+    127 = Unmap {} => ()
+        : as_opened all again special;
     /// The file gets a tail, to which the session appends without messages.
-    128 = BeginTail {} => ();
+    128 = BeginTail {} => ()
+        : changes all again special;
     /// The token with which *this* session opens the file again in the next server. It may have the
     /// file from another user's.
-    129 = Renew {} => u64;
+    129 = Renew {} => u64
+        : looks all again special;
 }
 
 /// An opened file, as a session knows it.

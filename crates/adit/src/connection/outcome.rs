@@ -11,22 +11,6 @@ use adit_fs::{Credentials, Follow};
 use adit_wire::calls::*;
 use adit_wire::value::{OwnedValue, Value};
 
-/// Calls that answer nothing, and fail when they are repeated.
-const ANSWER_NOTHING: [u16; 5] = [
-    Unlink::NUMBER,
-    RemoveDirectory::NUMBER,
-    Rename::NUMBER,
-    SetXattr::NUMBER,
-    RemoveXattr::NUMBER,
-];
-/// Calls that make something and answer its attributes.
-const ANSWER_ATTRIBUTES: [u16; 4] = [
-    Link::NUMBER,
-    MakeDirectory::NUMBER,
-    MakeNode::NUMBER,
-    MakeSymlink::NUMBER,
-];
-
 impl Connection {
     /// What came of a call about the volume; None: it is to be repeated.
     pub(super) fn outcome<'a, C>(
@@ -39,28 +23,24 @@ impl Connection {
         C: VolumeCall<'a>,
         C::Reply: OwnedValue,
     {
-        let (nothing, attributes) = (
-            ANSWER_NOTHING.contains(&C::NUMBER),
-            ANSWER_ATTRIBUTES.contains(&C::NUMBER),
-        );
-        if C::NUMBER == DeleteBlob::NUMBER && fate.is_applied != Some(false) {
-            // It may have been done in part, so it is repeated; and be gone.
-            return Some(match self.volume_call(who, call) {
-                Err(error) if error.errno() == Errno::NOENT => {
-                    C::Reply::decode(&[]).ok_or_else(super::foreign)
-                }
-                done => done,
-            });
-        }
-        let makes_blob = C::NUMBER == CreateBlob::NUMBER;
-        if !nothing && !attributes && !makes_blob || fate.is_applied == Some(false) {
-            return None;
-        }
-        if makes_blob || fate.is_applied.is_none() {
-            return Some(Err(self.unknown()));
-        }
-        if nothing {
-            return Some(C::Reply::decode(&[]).ok_or_else(super::foreign));
+        match C::WHEN_DONE {
+            WhenDone::Own if C::NUMBER == DeleteBlob::NUMBER && fate.is_applied != Some(false) => {
+                // It may have been done in part, so it is repeated; and be gone.
+                return Some(match self.volume_call(who, call) {
+                    Err(error) if error.errno() == Errno::NOENT => {
+                        C::Reply::decode(&[]).ok_or_else(super::foreign)
+                    }
+                    done => done,
+                });
+            }
+            _ if fate.is_applied == Some(false) => return None,
+            // Nobody knows its number.
+            WhenDone::Own if C::NUMBER == CreateBlob::NUMBER => return Some(Err(self.unknown())),
+            // Openings are judged where they are made.
+            WhenDone::Again | WhenDone::Own => return None,
+            _ if fate.is_applied.is_none() => return Some(Err(self.unknown())),
+            WhenDone::Nothing => return Some(C::Reply::decode(&[]).ok_or_else(super::foreign)),
+            WhenDone::Attributes => {}
         }
         let [first, second] = call.places();
         let place = second.or(first)?;
@@ -75,10 +55,9 @@ impl Connection {
         C: FileCall<'a>,
         C::Reply: OwnedValue,
     {
-        let once = [SetFileXattr::NUMBER, RemoveFileXattr::NUMBER].contains(&C::NUMBER);
         match fate.is_applied {
             Some(false) => None,
-            _ if !once => None,
+            _ if C::WHEN_DONE == WhenDone::Again => None,
             Some(true) => Some(C::Reply::decode(&[]).ok_or_else(super::foreign)),
             None => Some(Err(self.unknown())),
         }

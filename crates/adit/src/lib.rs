@@ -117,6 +117,8 @@ mod shared_mapping;
 mod stderr;
 mod volume;
 
+#[doc(hidden)]
+pub use adit_base::Address;
 pub use adit_base::clock::Timestamp;
 pub use adit_base::size::{format_size, parse_size};
 pub use adit_base::{Errno, Error, Result};

@@ -6,7 +6,7 @@
 
 use crate::open_volume::refuse_served;
 use crate::options::MkfsOptions;
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Address, Errno, Error, PAGE_BYTES, Result};
 use adit_block::{
     Buffer, Device, DeviceOptions, FileDevice, FileEngine, FileOptions, Request, open_device,
 };
@@ -30,7 +30,7 @@ pub(crate) fn mkfs(
     options: &MkfsOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
-    if address.starts_with("mem:") {
+    if Address::parse(address).is_ephemeral() {
         let what = "format memory: a mem: volume is formatted when it is opened";
         return Err(Error::with(Errno::INVAL, what));
     }
@@ -53,15 +53,16 @@ fn create_image(address: &str, options: &MkfsOptions) -> Result<bool> {
     let Some(size_bytes) = options.size_bytes else {
         return Ok(false);
     };
-    if address.is_empty() {
-        return Ok(false); // opening the device says so
-    }
+    let path = Address::parse(address).host_path();
+    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
+        return Ok(false); // opening the device says what it is
+    };
     // The device that formats is opened like any other, so this one goes at once.
     let unprobed = FileOptions {
         engine: FileEngine::Sync,
         ..FileOptions::default()
     };
-    match FileDevice::create(address, size_bytes, &unprobed) {
+    match FileDevice::create(path, size_bytes, &unprobed) {
         Ok(_) => Ok(true),
         Err(error) if error.errno() == Errno::EXIST => Ok(false),
         Err(error) => Err(error),

@@ -13,8 +13,8 @@
 mod requests;
 
 use crate::connection::{
-    ADDRESS_PREFIX, Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, Waits,
-    connect, leave_offered,
+    Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Requests, Waits, connect,
+    leave_offered,
 };
 use crate::in_use::with_way_out;
 use crate::inspect;
@@ -22,7 +22,7 @@ use crate::options::{IoEngine, VolumeOptions};
 use crate::pending::Pending;
 use adit_base::fork::Registered;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
-use adit_base::{Errno, Error, Result, fork};
+use adit_base::{Address, Errno, Error, Result, fork};
 use adit_block::{
     Buffer, BufferPool, Device, DeviceOptions, FileEngine, OverlayDevice, POOLED_BYTES_MAX,
     PoolConfig, open_device,
@@ -91,10 +91,10 @@ impl OpenedFile {
 
 /// What is done with a volume that no process has open can't be done through a server.
 pub(crate) fn refuse_served(address: &str) -> Result<()> {
-    match address.starts_with(ADDRESS_PREFIX) {
-        false => Ok(()),
-        true => Err(not_through_a_server()),
+    if Address::parse(address).is_served() {
+        return Err(not_through_a_server());
     }
+    Ok(())
 }
 
 #[cold]
@@ -120,16 +120,16 @@ pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> Result
 impl OpenVolume {
     pub(crate) fn open(address: &str, options: &VolumeOptions) -> Result<OpenVolume> {
         fork::install(); // before there is a descriptor to close in children
-        if address.starts_with(ADDRESS_PREFIX) {
+        let parsed = Address::parse(address);
+        if parsed.is_served() {
             // The server has options of its own; wrong ones are wrong all the same.
             options.check()?;
             let connection = connect(address, options.read_only, options.reconnect)?;
             return Ok(OpenVolume::new(Placement::Connected(connection), address));
         }
-        let in_memory = address.starts_with("mem:");
         let device = open_device(address, &device_options(options, options.read_only)?)
             .map_err(|error| with_way_out(error, address))?;
-        OpenVolume::on_device(device, address, options, in_memory)
+        OpenVolume::on_device(device, address, options, parsed.is_ephemeral())
     }
 
     /// On a device that is open; `fresh`: in memory, to be formatted first.
@@ -160,7 +160,7 @@ impl OpenVolume {
         let shared = match &options.share {
             Some(socket) if !options.read_only && !fresh => {
                 let shared = share(address, &engine, socket, options.share_mode);
-                let address = format!("{ADDRESS_PREFIX}{}", socket.display());
+                let address = format!("{}{}", Address::SERVED, socket.display());
                 shared
                     .map(|shared| Some((shared, address)))
                     .inspect_err(|_| {

@@ -3,12 +3,11 @@
 //! A check is a repair on a device in memory over the real one, so it can check a volume that can't
 //! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
-use crate::connection::ADDRESS_PREFIX;
 use crate::in_use::with_way_out;
 use crate::open_volume::{device_options, refuse_served, store_options};
 use crate::options::VolumeOptions;
 use crate::volume::{Volume, naming};
-use adit_base::{Result, fork};
+use adit_base::{Address, Result, fork};
 use adit_block::{Device, OverlayDevice, open_device};
 use adit_fs::{Finding, FindingKind, Fs, RepairReport};
 use adit_reactor::{Engine, EngineOptions};
@@ -53,7 +52,7 @@ impl Volume {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<RepairReport> {
         let examined = (|| {
-            if address.starts_with(ADDRESS_PREFIX) {
+            if Address::parse(address).is_served() {
                 let options = options.clone().read_only(true).clone();
                 return checked(Volume::open_with(address, &options)?);
             }

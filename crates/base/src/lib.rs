@@ -3,6 +3,7 @@
 //!
 //! Invariants: nothing here knows about devices or files; nothing here panics on outside input.
 
+mod address;
 pub mod breakdown;
 pub mod checksum;
 pub mod clock;
@@ -24,6 +25,7 @@ pub mod steps;
 pub mod sync;
 pub mod thread;
 
+pub use address::Address;
 pub use errno::{Errno, from_rustix};
 pub use error::{Error, Result};
 use std::ops::Range;

@@ -1,12 +1,9 @@
-//! Device addresses, the same everywhere: `PATH` of an image or block device, `mem:SIZE`.
-//!
-//! `stripe:A,B`, `nvme:BDF`, `vhost-user:SOCKET` and `unix:SOCKET` are reserved: EOPNOTSUPP, not
-//! built yet. A file whose name begins like that is reached as `./nvme:…`.
+//! Which driver opens what an [`Address`] names. Those of drivers to come are refused: EOPNOTSUPP.
 
 use std::sync::Arc;
 
 use adit_base::size::parse_size;
-use adit_base::{Errno, Error, Result};
+use adit_base::{Address, Errno, Error, Result};
 
 use crate::{Device, FileDevice, FileEngine, FileOptions, MemoryConfig, MemoryDevice};
 
@@ -32,8 +29,6 @@ impl Default for DeviceOptions {
     }
 }
 
-const NOT_BUILT: [&str; 4] = ["stripe:", "nvme:", "vhost-user:", "unix:"];
-
 /// Opens what an address names.
 pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     if address.is_empty() {
@@ -42,31 +37,33 @@ pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Dev
             "open a device without an address",
         ));
     }
-    if let Some(size) = address.strip_prefix("mem:") {
-        let size_bytes =
-            parse_size(size).map_err(|error| error.context(format_args!("open {address}")))?;
-        return Ok(MemoryDevice::new(MemoryConfig {
-            size_bytes,
-            ..MemoryConfig::default()
-        })?);
+    match Address::parse(address) {
+        Address::Memory(size) => {
+            let size_bytes =
+                parse_size(size).map_err(|error| error.context(format_args!("open {address}")))?;
+            Ok(MemoryDevice::new(MemoryConfig {
+                size_bytes,
+                ..MemoryConfig::default()
+            })?)
+        }
+        Address::Served(_) | Address::Reserved(_) => {
+            let what = format!("open {address}: this kind of device is not built yet");
+            Err(Error::with(Errno::OPNOTSUPP, what))
+        }
+        Address::Path(path) => {
+            let DeviceOptions {
+                engine,
+                read_only,
+                direct,
+            } = *options;
+            let options = FileOptions {
+                engine,
+                read_only,
+                direct,
+            };
+            Ok(FileDevice::open(path, &options)?)
+        }
     }
-    if NOT_BUILT.iter().any(|scheme| address.starts_with(scheme)) {
-        let what = format!("open {address}: this kind of device is not built yet");
-        return Err(Error::with(Errno::OPNOTSUPP, what));
-    }
-    let DeviceOptions {
-        engine,
-        read_only,
-        direct,
-    } = *options;
-    Ok(FileDevice::open(
-        address,
-        &FileOptions {
-            engine,
-            read_only,
-            direct,
-        },
-    )?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::arguments::{Ctl, VolumeArguments};
 use crate::output;
-use adit::{ANY_VOLUME, Volume};
+use adit::{ANY_VOLUME, Address, Volume};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::Write;
@@ -32,12 +32,11 @@ struct ServerLines {
 /// The address of a server for a session that is about the server: without a name, whichever of
 /// its volumes leads there.
 fn of_any_volume(address: &str) -> Cow<'_, str> {
-    let has_no_name = address
-        .strip_prefix("unix:")
-        .is_some_and(|socket| Path::new(socket).exists());
-    match has_no_name {
-        true => format!("{address},{ANY_VOLUME}").into(),
-        false => address.into(),
+    match Address::parse(address) {
+        Address::Served(socket) if Path::new(socket).exists() => {
+            format!("{address},{ANY_VOLUME}").into()
+        }
+        _ => address.into(),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::arguments::{Mount, Umount, VolumeArguments};
 use crate::{fstab, log, output};
 use adit::log::Filter;
-use adit::{Error, Result};
+use adit::{Address, Error, Result};
 use adit_fuse::MountOptions;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
@@ -96,7 +96,7 @@ fn serve(
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let directory = arguments.directory.as_path();
-    if arguments.volume.starts_with("unix:") {
+    if Address::parse(&arguments.volume).is_served() {
         let what = format!(
             "mount {} through a server: it mounts its volume itself (adit serve --mount)",
             arguments.volume

@@ -6,7 +6,7 @@
 
 use crate::arguments::{EngineArgument, Run, SurviveArgument, TakeoverArgument, VolumeArguments};
 use crate::loadable::loadable;
-use adit::{Errno, Error, Result};
+use adit::{Address, Errno, Error, Result};
 use object::elf::PT_INTERP;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, elf};
@@ -175,7 +175,8 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
 /// in a server is the server's to open.
 fn take_over(arguments: &Run, options: &VolumeArguments) -> Result<()> {
     let address = &arguments.volume;
-    if matches!(options.takeover, TakeoverArgument::Complete) || address.starts_with("unix:") {
+    if matches!(options.takeover, TakeoverArgument::Complete) || Address::parse(address).is_served()
+    {
         return Ok(());
     }
     match options.open(address) {
@@ -188,35 +189,33 @@ fn take_over(arguments: &Run, options: &VolumeArguments) -> Result<()> {
 
 /// The address of the volume for a program in whichever directory.
 fn absolute(address: &str, embedded: bool) -> Result<OsString> {
-    if address.starts_with("mem:") {
-        return Ok(address.into());
-    }
-    let (scheme, path) = match address.strip_prefix("unix:") {
-        Some(_) if embedded => {
+    match Address::parse(address) {
+        Address::Served(_) if embedded => {
             let what = format!("run a program with {address} inside: it is in a server");
-            return Err(Error::with(Errno::INVAL, what));
+            Err(Error::with(Errno::INVAL, what))
         }
-        Some(path) => ("unix:", path),
-        None => ("", address),
-    };
-    let absolute = std::path::absolute(path)?;
-    if scheme.is_empty() {
-        std::fs::metadata(&absolute)
-            .map_err(|error| Error::from(error).context(format_args!("{}", absolute.display())))?;
+        Address::Served(place) => {
+            let mut address = OsString::from(Address::SERVED);
+            address.push(std::path::absolute(place)?);
+            Ok(address)
+        }
+        Address::Path(path) => {
+            let absolute = std::path::absolute(path)?;
+            std::fs::metadata(&absolute).map_err(|error| {
+                Error::from(error).context(format_args!("{}", absolute.display()))
+            })?;
+            Ok(absolute.into())
+        }
+        // Refused, if it must be, when it is opened.
+        Address::Memory(_) | Address::Reserved(_) => Ok(address.into()),
     }
-    let mut address = OsString::from(scheme);
-    address.push(absolute);
-    Ok(address)
 }
 
 /// The directory in which processes of the program meet, to have the volume together: one that
 /// nobody else finds. This process's own, if it is such a process itself; it makes none. None: the
 /// volume is in a server, or in memory.
 fn meeting_place(volume: &OsStr, survive_in: &Path) -> Option<PathBuf> {
-    let address = volume.as_bytes();
-    if address.starts_with(b"unix:") || address.starts_with(b"mem:") {
-        return None;
-    }
+    Address::parse(&volume.to_string_lossy()).host_path()?;
     let own = std::env::var_os("ADIT_RUN_MEET").map(PathBuf::from);
     if std::env::var_os("ADIT_RUN_VOLUME").is_some_and(|own| own == volume) && own.is_some() {
         return own;

@@ -15,7 +15,7 @@ use crate::real::{real, text};
 use crate::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
 use crate::{inside, nowhere};
-use adit::{Credentials, Errno, FileKind};
+use adit::{Address, Credentials, Errno, FileKind};
 use adit_base::fork;
 use adit_fs::{At, BlobId, Follow};
 use libc::{c_char, c_int};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How the address of a volume in a server begins.
-const SOCKET: &[u8] = b"unix:";
+const SOCKET: &[u8] = Address::SERVED.as_bytes();
 /// Bytes of a path, and of the zero behind it.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 

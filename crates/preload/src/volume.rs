@@ -13,7 +13,7 @@ use crate::message::{self, say, say_once};
 use crate::renewed::InChild;
 use crate::{aio, calls, caught, descriptors, identity, inside, path, position, program};
 use adit::log::{Filter, Level};
-use adit::{Errno, File, Fork, IoEngine, Survive, Volume, VolumeOptions};
+use adit::{Address, Errno, File, Fork, IoEngine, Survive, Volume, VolumeOptions};
 use adit_base::fork;
 use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
 use arc_swap::{ArcSwapOption, Guard};
@@ -186,7 +186,7 @@ impl Settings {
     /// The address of the volume for a process beside the one that has it.
     fn address_of_others(&self) -> String {
         match &self.share {
-            Some(socket) if !self.is_served() => format!("unix:{}", socket.display()),
+            Some(socket) if !self.is_served() => format!("{}{}", Address::SERVED, socket.display()),
             _ => self.address.clone(),
         }
     }
@@ -226,7 +226,7 @@ impl Settings {
     }
 
     fn is_served(&self) -> bool {
-        self.address.starts_with("unix:")
+        Address::parse(&self.address).is_served()
     }
 }
 

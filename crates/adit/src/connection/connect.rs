@@ -8,7 +8,7 @@ use super::resume::{Waiting, check_server};
 use super::tail::Tails;
 use adit_base::fork::{self, Registered};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
-use adit_base::{Errno, Error, Result, from_rustix, numbers};
+use adit_base::{Address, Errno, Error, Result, from_rustix, numbers};
 use adit_fs::{BlobId, Credentials};
 use adit_store::cache::RemoteFrames;
 use adit_wire::handshake::{
@@ -23,8 +23,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// How the address of a served volume begins.
-pub(crate) const ADDRESS_PREFIX: &str = "unix:";
 /// A process that doesn't answer for so long won't.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -92,7 +90,10 @@ impl Connection {
 
 /// The socket's path, and the name of a volume.
 fn parts(address: &str) -> (&str, &str) {
-    let place = address.strip_prefix(ADDRESS_PREFIX).unwrap_or(address);
+    let place = match Address::parse(address) {
+        Address::Served(place) => place,
+        _ => address,
+    };
     match place.rsplit_once(',') {
         Some((path, volume)) if !Path::new(place).exists() => (path, volume),
         _ => (place, ""),

@@ -26,9 +26,7 @@ pub mod simulated;
 mod tail;
 mod withdrawal;
 
-pub(crate) use connect::{
-    ADDRESS_PREFIX, ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered,
-};
+pub(crate) use connect::{ANSWER_MAX, NO_GENERATION, connect, connected, handshake, unanswered};
 pub(crate) use file::{RemoteFile, wait_for_lock};
 pub(crate) use inherit::{Fork, leave_offered};
 pub(crate) use moving::{Moving, Waits, interned};

@@ -39,7 +39,7 @@ use crate::Outcome;
 use crate::arguments::Keep;
 use crate::output::kind_name;
 use crate::progress::Progress;
-use adit::{Errno, Error, FileKind, Metadata, Volume};
+use adit::{Address, Errno, Error, FileKind, Metadata, Volume};
 use std::collections::HashMap;
 use std::fs;
 use std::hash::Hash;
@@ -155,10 +155,7 @@ struct Image {
 
 impl Image {
     fn of(address: &str) -> Option<Image> {
-        if address.starts_with("mem:") {
-            return None;
-        }
-        let metadata = fs::metadata(address).ok()?;
+        let metadata = fs::metadata(Address::parse(address).host_path()?).ok()?;
         Some(Image {
             device: metadata.dev(),
             inode: metadata.ino(),

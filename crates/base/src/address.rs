@@ -1,0 +1,78 @@
+//! Addresses of volumes and devices, the same everywhere: parsed here, and nowhere else.
+
+use std::path::Path;
+
+/// What an address names. It borrows the text, which stays as it was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Address<'a> {
+    /// `PATH` of an image or a block device.
+    Path(&'a Path),
+    /// `mem:SIZE`: the size, in memory of the process that opens it.
+    Memory(&'a str),
+    /// `unix:SOCKET`, or `unix:SOCKET,NAME`: a volume that a server has. What stands behind the
+    /// scheme.
+    Served(&'a str),
+    /// One that is reserved for a driver to come: its scheme.
+    Reserved(&'static str),
+}
+
+impl<'a> Address<'a> {
+    /// How the address of a volume in a server begins.
+    pub const SERVED: &'static str = "unix:";
+    const MEMORY: &'static str = "mem:";
+    const RESERVED: [&'static str; 4] = ["stripe:", "mirror:", "nvme:", "vhost-user:"];
+
+    /// Any text is one: a file whose name begins like a scheme is reached as `./nvme:…`.
+    pub fn parse(text: &'a str) -> Address<'a> {
+        if let Some(size) = text.strip_prefix(Self::MEMORY) {
+            return Address::Memory(size);
+        }
+        if let Some(place) = text.strip_prefix(Self::SERVED) {
+            return Address::Served(place);
+        }
+        let reserved = Self::RESERVED.into_iter();
+        match reserved.into_iter().find(|scheme| text.starts_with(scheme)) {
+            Some(scheme) => Address::Reserved(scheme),
+            None => Address::Path(Path::new(text)),
+        }
+    }
+
+    /// Is the volume in a server?
+    pub fn is_served(&self) -> bool {
+        matches!(self, Address::Served(_))
+    }
+
+    /// Is it gone when the process ends that has opened it?
+    pub fn is_ephemeral(&self) -> bool {
+        matches!(self, Address::Memory(_))
+    }
+
+    /// The image or device of the host that it names, if it names one by itself.
+    pub fn host_path(&self) -> Option<&'a Path> {
+        match self {
+            Address::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheme_says_what_it_names() {
+        let cases = [
+            ("mem:64M", Address::Memory("64M")),
+            ("unix:/run/s,v", Address::Served("/run/s,v")),
+            ("nvme:0000:01:00.0", Address::Reserved("nvme:")),
+            ("mirror:a,b", Address::Reserved("mirror:")),
+            ("./nvme:1", Address::Path(Path::new("./nvme:1"))),
+            ("memory", Address::Path(Path::new("memory"))),
+            ("", Address::Path(Path::new(""))),
+        ];
+        for (text, address) in cases {
+            assert_eq!(Address::parse(text), address, "{text}");
+        }
+    }
+}

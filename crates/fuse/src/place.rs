@@ -251,7 +251,7 @@ fn open(directory: &Path) -> Result<OwnedFd> {
         let errno = from_rustix(errno);
         let what = match errno {
             Errno::NOENT => "there is no such directory to mount on",
-            Errno::NOTDIR => "a volume is mounted on a directory, and this is none",
+            Errno::NOTDIR => "a volume is mounted on a directory, and this isn't one",
             _ => "open the directory to mount on",
         };
         Error::with(errno, what)
@@ -351,7 +351,7 @@ fn no_helper(error: std::io::Error) -> Error {
     match error.kind() {
         std::io::ErrorKind::NotFound => Error::with(
             Errno::PERM,
-            format!("to mount takes root, or {HELPER} (Debian package fuse3), which is not there"),
+            format!("mounting takes root, or {HELPER} (Debian package fuse3), which is not there"),
         ),
         _ => Error::from(error).context(HELPER),
     }

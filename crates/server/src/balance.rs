@@ -201,7 +201,7 @@ impl Balance {
         let _held = self.hold_sessions();
         let has = |of: &&Arc<Shared>| of.sessions().iter().any(|session| session.number == number);
         let Some(from) = pollers.iter().find(has) else {
-            let what = format!("move session {number}, which there is not");
+            let what = format!("move session {number}: there is no such session");
             return Err(Error::with(Errno::NOENT, what));
         };
         from.give_away(number, to);

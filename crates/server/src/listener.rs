@@ -112,7 +112,7 @@ impl Census {
 
 impl Listener {
     /// Binds the socket at `path`, for those whom `mode` lets connect. `EADDRINUSE` if a server
-    /// answers there, `EEXIST` if it is no socket; a socket that nobody answers is replaced.
+    /// answers there, `EEXIST` if it isn't a socket; a socket that nobody answers is replaced.
     pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener> {
         let bound = Listener::bind_unnamed(path, mode);
         bound.map_err(|error| error.context(format_args!("listen at {}", path.display())))
@@ -298,7 +298,7 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 /// Removes a socket that nobody answers.
 fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(Error::with(Errno::EXIST, "it is no socket"));
+        return Err(Error::with(Errno::EXIST, "it isn't a socket"));
     }
     let make = || unconnected(SocketFlags::NONBLOCK);
     let probe = numbers::registered(make).map_err(from_rustix)?;
@@ -644,7 +644,7 @@ fn node_of(session: &Session, node: Node) -> Result<Registered<OwnedFd>> {
             path_len,
         } => {
             if kind != FileKind::Socket {
-                return refused(Errno::INVAL, "bind a socket to what is none");
+                return refused(Errno::INVAL, "bind a socket to a node that isn't one");
             }
             if !session.privileged && found.uid != session.peer.uid {
                 return refused(Errno::PERM, "bind a socket to a node of another user");
@@ -652,9 +652,10 @@ fn node_of(session: &Session, node: Node) -> Result<Registered<OwnedFd>> {
             let path = path.get(..usize::from(path_len)).ok_or(Errno::INVAL)?;
             volume.nodes.bound(id, &found, asker, (of_socket, path))
         }
-        _ if !flags.contains(OpenFlags::NODE) => {
-            refused(Errno::BADF, "have what is not open for its rights")
-        }
+        _ if !flags.contains(OpenFlags::NODE) => refused(
+            Errno::BADF,
+            "connect to a node by a descriptor that was not opened for that",
+        ),
         _ if kind == FileKind::Socket && !flags.names_writing() => refused(
             Errno::ACCESS,
             "connect to a socket without the right to write",
@@ -665,7 +666,7 @@ fn node_of(session: &Session, node: Node) -> Result<Registered<OwnedFd>> {
 }
 
 pub(crate) fn no_inheritance(what: &str) -> Error {
-    let what = format!("inherit {what} of another process: the key is none of this server's");
+    let what = format!("inherit {what} of another process: this server knows no such key");
     Error::with(Errno::STALE, what)
 }
 

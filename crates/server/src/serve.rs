@@ -128,7 +128,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
     };
     let Some(message) = message else {
         ticket.finish_with(Err(Errno::PROTO.into()));
-        let what = format!("the words in slot {slot} are no message");
+        let what = format!("the words in slot {slot} aren't a message");
         return Err(Error::with(Errno::PROTO, what));
     };
     if let Err(error) = session.volume.engine.check() {
@@ -138,7 +138,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
     }
     if session.is_resuming() && !resuming::may_be(&message) {
         ticket.finish_with(Err(Errno::PROTO.into()));
-        let what = "a session does something else before it has everything again";
+        let what = "a session sent another call before it had reopened its files";
         return Err(Error::with(Errno::PROTO, what));
     }
     match message {
@@ -388,7 +388,7 @@ async fn put(
 
 /// The arguments are none of this call.
 pub(crate) fn garbled(number: u16) -> Error {
-    let what = format!("the arguments of call {number} are none");
+    let what = format!("understand the arguments of call {number}");
     Error::with(Errno::PROTO, what)
 }
 

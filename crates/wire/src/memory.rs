@@ -113,7 +113,12 @@ impl SessionMemory {
 
     /// The session maps what the server has sent. `EPROTO` if it is anything else.
     pub fn map(fd: BorrowedFd<'_>) -> Result<SessionMemory> {
-        let foreign = || Error::with(Errno::PROTO, "the server's shared memory is none of Adit's");
+        let foreign = || {
+            Error::with(
+                Errno::PROTO,
+                "use the server's shared memory: it doesn't have Adit's format",
+            )
+        };
         let seals = fcntl_get_seals(fd).map_err(|_| foreign())?;
         let size = rustix::fs::fstat(fd).map_err(from_rustix)?.st_size;
         if !seals.contains(SealFlags::SHRINK | SealFlags::SEAL) || size != MEMORY_BYTES as i64 {

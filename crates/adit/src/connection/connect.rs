@@ -196,7 +196,7 @@ fn ask(
         let what = match error {
             rustix::io::Errno::CONNREFUSED => "no server answers there",
             rustix::io::Errno::NOENT => "there is no socket",
-            rustix::io::Errno::PROTOTYPE => "it is no socket of Adit's",
+            rustix::io::Errno::PROTOTYPE => "it isn't a socket of Adit",
             _ => "connect",
         };
         Error::with(from_rustix(error), what)
@@ -231,7 +231,7 @@ pub(crate) fn handshake(
     match receive_message(socket, &mut buffer).map_err(unanswered)? {
         Greeting::Refused(error) => return Err(error),
         Greeting::Hello(hello) if !hello.is_adit() => {
-            return Err(Error::with(Errno::PROTO, "it is no process of Adit's"));
+            return Err(Error::with(Errno::PROTO, "it isn't a process of Adit"));
         }
         Greeting::Hello(hello) if hello.version != VERSION => {
             let what = format!(

@@ -294,7 +294,7 @@ fn ends_each_look() -> Error {
 fn unexpected() -> Error {
     Error::with(
         Errno::PROTO,
-        "the process that has the volume open answers nonsense",
+        "the process that has the volume open sent a reply that can't be understood",
     )
 }
 

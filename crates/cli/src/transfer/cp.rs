@@ -22,7 +22,7 @@ pub(crate) fn cp(arguments: &Cp, options: &VolumeArguments) -> adit::Result<Outc
     };
     let ends_with_slash = arguments.to.as_os_str().as_bytes().ends_with(b"/");
     if !is_directory && (arguments.from.len() > 1 || ends_with_slash) {
-        let what = format!("copy to {}: it is no directory", arguments.to.display());
+        let what = format!("copy to {}: it isn't a directory", arguments.to.display());
         return Err(Error::with(Errno::NOTDIR, what));
     }
     let keep = Keep {

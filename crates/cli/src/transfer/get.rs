@@ -366,7 +366,7 @@ fn get_node(
             made = site.make(|at| directory.make_symlink(&target, at).map_err(create))?;
         }
         FileKind::Directory | FileKind::Blob => {
-            let what = format!("copy {}: it is no file", from.display());
+            let what = format!("copy {}: it isn't a file", from.display());
             return Err(Error::with(Errno::UCLEAN, what));
         }
         _ => {

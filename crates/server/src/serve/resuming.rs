@@ -54,7 +54,7 @@ pub(super) fn renew(ticket: Ticket, open: &OpenFile, bytes: &[u8]) -> Result<()>
 }
 
 pub(super) fn not_now() -> Error {
-    let what = "do what only a session does that goes on with one of the last server";
+    let what = "reopen files: only a session that goes on with one of the last server may";
     Error::with(Errno::PERM, what)
 }
 
@@ -73,7 +73,7 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
     let refused = match () {
         () if !session.is_resuming() => Some(not_now()),
         () if token(session, id, flags, kind) != given || who.is_some() && !session.privileged => {
-            let what = "open a file again that the session did not have open so";
+            let what = "open a file again: the session did not have it open in this way";
             Some(Error::with(Errno::ACCESS, what))
         }
         () if session.read_only && flags.writable() => Some(rights::read_only()),

@@ -65,7 +65,7 @@ pub fn remove_mapping(path: &Path) -> Result<Mapping> {
         );
     }
     if volume_of(&leftover.path).is_none() {
-        return fail(Errno::INVAL, "its name is none of a mapping");
+        return fail(Errno::INVAL, "its name isn't that of a mapping");
     }
     leftover.delete()?;
     Ok(described(leftover))

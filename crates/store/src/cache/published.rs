@@ -274,7 +274,12 @@ impl RemoteFrames {
         frames: u32,
         memory_offset: u64,
     ) -> Result<RemoteFrames> {
-        let foreign = || Error::with(Errno::PROTO, "the server's cache is none of Adit's");
+        let foreign = || {
+            Error::with(
+                Errno::PROTO,
+                "use the server's cache: it doesn't have Adit's format",
+            )
+        };
         let size = |fd: BorrowedFd<'_>| -> Result<usize> {
             let size = rustix::fs::fstat(fd).map_err(from_rustix)?.st_size;
             usize::try_from(size).map_err(|_| foreign())

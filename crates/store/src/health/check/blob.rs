@@ -135,7 +135,7 @@ impl Checker<'_> {
                 "says that it has {} pages, and has {}",
                 slot.allocated_pages, subject.pages
             );
-            let consequence = "its space is told wrong, and it can't be deleted";
+            let consequence = "the space that it counts is wrong, and it can't be deleted";
             self.problem(subject.place, what, consequence);
         }
         Ok(())

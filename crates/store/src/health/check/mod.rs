@@ -410,7 +410,7 @@ impl Checker<'_> {
                 "counts {} free pages, but the maps have {}",
                 state.free_pages, self.report.pages_free
             );
-            let consequence = "the volume is full too early, or says that it has room and has none";
+            let consequence = "the volume counts its free space wrong: it is full too early, or claims room that it hasn't";
             self.problem(&place, what, consequence);
         }
         if !self.incomplete && self.report.slots_damaged == 0 && state.blobs != self.report.blobs {
@@ -418,7 +418,7 @@ impl Checker<'_> {
                 "counts {} blobs, but there are {}",
                 state.blobs, self.report.blobs
             );
-            self.problem(&place, what, "the number of files is told wrong");
+            self.problem(&place, what, "the number of files is wrong");
         }
         if state.next_generation == 0 {
             let what = "the next blob would get generation 0";

@@ -196,7 +196,7 @@ pub(super) async fn state(
             "blobs",
             before.blobs,
             after.blobs,
-            "the number of files is told wrong",
+            "the number of files is wrong",
         );
         say(
             "pages",

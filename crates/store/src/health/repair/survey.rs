@@ -419,7 +419,7 @@ async fn blob(
                     "its slot says that it has {} pages, and it has {pages}",
                     slot.allocated_pages
                 ),
-                "its space is told wrong, and it can't be deleted",
+                "the space that it counts is wrong, and it can't be deleted",
                 "the count is put right",
             );
             survey.findings.add(finding.of_slot(address));

@@ -37,6 +37,12 @@ pub fn acting_as<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Result<T> {
     })
 }
 
+/// Is this a process of root's that is another user for a while?
+pub fn is_root_below() -> bool {
+    let Three([real, effective, saved]) = Users::now();
+    !effective.is_root() && (real.is_root() || saved.is_root())
+}
+
 /// Ids of a thread: real, effective, saved.
 struct Three<T>([T; 3]);
 type Users = Three<Uid>;

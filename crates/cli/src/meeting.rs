@@ -1,16 +1,15 @@
 //! The end of a meeting place of `adit run`: of the directory in which the processes of a program
 //! find the one that has the volume (docs/decisions/0031).
 
-use adit::{Errno, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::retry_on_intr;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 /// How sure it is that a process knows a place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,10 +42,12 @@ fn knows(process: &Path, place: &Path) -> Known {
     let Ok(environment) = std::fs::read(process.join("environ")) else {
         return Known::No;
     };
-    let mut variables = environment.split(|byte| *byte == 0);
-    match variables.find_map(|variable| variable.strip_prefix(NAME)) {
+    let variables = || environment.split(|byte| *byte == 0);
+    match variables().find_map(|variable| variable.strip_prefix(NAME)) {
         Some(known) if known == place.as_os_str().as_bytes() => Known::Yes,
         Some(_) => Known::No,
+        // A program of a server's volume.
+        None if variables().any(|variable| variable.starts_with(b"ADIT_RUN_VOLUME=")) => Known::No,
         None => {
             let mapped = std::fs::read_to_string(process.join("maps"));
             match mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so")) {
@@ -57,32 +58,58 @@ fn knows(process: &Path, place: &Path) -> Known {
     }
 }
 
-/// Waits until the process that has the volume has ended. False: there is nothing to go on with, or
-/// another process does. True: nobody else may, for as long as this process lives.
-pub(crate) fn is_left_by_another(socket: &Path) -> Result<bool> {
-    let peer = |stream| Ok(rustix::net::sockopt::socket_peercred(&stream)?.pid);
-    let owner = UnixStream::connect(socket).and_then(peer);
-    // If none answers, it has ended.
-    if let Ok(owner) = owner
-        && let Ok(process) = pidfd_open(owner, PidfdFlags::empty())
-    {
-        let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        retry_on_intr(|| poll(&mut ended, None))
-            .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
-    }
+/// Between two looks for a process that has the volume, while none has: twice as long each time.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// Waits until the process that has the volume has ended, whichever that is. False: there is nothing
+/// to go on with, and nobody who could come. True: no other server may begin, for as long as this
+/// process lives.
+pub(crate) fn is_left_by_another(socket: &Path) -> bool {
     let place = socket.parent().unwrap_or(Path::new("/"));
-    if !place.join("s.sessions").exists() {
-        leave(place);
-        return Ok(false);
+    let mut pause = LOOK;
+    loop {
+        // A server keeps a connection that asks for nothing until it ends, or has no room for it.
+        let connected = connect(place).and_then(|connection| {
+            let mut ended = [PollFd::new(&connection, PollFlags::IN)];
+            retry_on_intr(|| poll(&mut ended, None))
+        });
+        if connected.is_ok() {
+            pause = LOOK;
+        } else if place.join("s.sessions").exists() && is_first(place) {
+            return true;
+        } else if !is_known(place, Known::Yes) {
+            leave(place);
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = LOOK_MAX.min(2 * pause);
     }
+}
+
+/// Connects to the socket in this directory, whose path may be too long for an address.
+fn connect(place: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(place, flags, Mode::empty())?;
+    let path = format!("/proc/self/fd/{}/s", directory.as_raw_fd());
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_str())?)?;
+    Ok(socket)
+}
+
+/// Does no other process begin a server there?
+fn is_first(place: &Path) -> bool {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let next = rustix::fs::open(place.join("s.next"), flags, Mode::from_raw_mode(0o600));
-    let is_first = next.is_ok_and(|next: OwnedFd| {
+    next.is_ok_and(|next| {
         let locked = flock(&next, FlockOperation::NonBlockingLockExclusive).is_ok();
-        std::mem::forget(next);
+        if locked {
+            // Until this process ends.
+            std::mem::forget(next);
+        }
         locked
-    });
-    Ok(is_first)
+    })
 }
 
 /// Removes what is there, unless somebody can still come.

@@ -42,7 +42,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
             log::to_syslog(filter.clone(), syslog)?;
         }
     }
-    if arguments.when_left && !meeting::is_left_by_another(&arguments.socket)? {
+    if arguments.when_left && !meeting::is_left_by_another(&arguments.socket) {
         return Ok(());
     }
     end_with_any_panic();

@@ -364,8 +364,16 @@ fn a_daemon_that_gives_up_root_has_its_files_after_the_first_process_has_ended()
     need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
-    // Before the first process ends, and after.
-    for (before, after) in [("0", "0.5"), ("0.5", "0")] {
+    let for_good = "os.setgroups([]); os.setgid(1000); os.setuid(1000)";
+    let for_a_while = "os.setegid(1000); os.seteuid(1000)";
+    // Before the first process ends, long before, and after.
+    for (before, after, becomes) in [
+        ("0", "0.5", for_good),
+        ("0", "2", for_good),
+        ("0.5", "0", for_good),
+        ("0", "0.5", for_a_while),
+        ("0.5", "0", for_a_while),
+    ] {
         let script = format!(
             "import os, sys, time\n\
              fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)\n\
@@ -376,7 +384,7 @@ fn a_daemon_that_gives_up_root_has_its_files_after_the_first_process_has_ended()
              \x20   time.sleep({after})\n\
              \x20   os._exit(0)\n\
              time.sleep({before})\n\
-             os.setgroups([]); os.setgid(1000); os.setuid(1000)\n\
+             {becomes}\n\
              sys.stdin.readline()\n\
              os.write(fd, b'daemon')\n\
              assert os.write(gone, b'nameless') == 8 and os.pread(gone, 9, 0) == b'nameless'\n\

@@ -231,6 +231,8 @@ fn what_root_opened_stays_open_after_root_is_given_up_and_the_server_replaced() 
                  fd = os.open('/adit/file', os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)\n\
                  log = os.open('/adit/log', os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)\n\
                  os.write(fd, b'before ')\n\
+                 print('=', flush=True)\n\
+                 sys.stdin.readline()\n\
                  {becomes}\n\
                  assert os.geteuid() == 1000\n\
                  fcntl.flock(log, fcntl.LOCK_EX)\n\
@@ -245,14 +247,18 @@ fn what_root_opened_stays_open_after_root_is_given_up_and_the_server_replaced() 
             let mut command = place.command(&[&words[..], &[&script]].concat());
             let piped = std::process::Stdio::piped;
             let mut program = (command.stdin(piped()).stdout(piped()).spawn()).expect("it runs");
-            let mut line = [0; 2];
-            let output = program.stdout.as_mut().expect("piped");
-            std::io::Read::read_exact(output, &mut line).expect("it is another user");
-            served.signal(signal);
-            served.end();
-            let served = Served::start(&place, &["--mode", "0666"]);
-            let input = program.stdin.as_mut().expect("piped");
-            std::io::Write::write_all(input, b"\n").expect("told");
+            let mut served = served;
+            // Before it gives up root, and after.
+            for _ in 0..2 {
+                let mut line = [0; 2];
+                let output = program.stdout.as_mut().expect("piped");
+                std::io::Read::read_exact(output, &mut line).expect("a line");
+                served.signal(signal);
+                served.end();
+                served = Served::start(&place, &["--mode", "0666"]);
+                let input = program.stdin.as_mut().expect("piped");
+                std::io::Write::write_all(input, b"\n").expect("told");
+            }
             assert!(program.wait().expect("ended").success(), "{becomes}");
             let content = place.ok(&["cat", "unix:s", "/file"]);
             assert_eq!(content, "before after", "{becomes}");

@@ -349,9 +349,12 @@ fn receive(socket: &OwnedFd) -> std::result::Result<Option<OwnedFd>, Errno> {
 
 fn no_helper(error: std::io::Error) -> Error {
     match error.kind() {
-        std::io::ErrorKind::NotFound => Error::with(
+        // EACCES is also what a search of PATH ends with that has met a closed directory.
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => Error::with(
             Errno::PERM,
-            format!("mounting takes root, or {HELPER} (Debian package fuse3), which is not there"),
+            format!(
+                "mounting takes root, or {HELPER} (Debian package fuse3), which is not there, or not for this user"
+            ),
         ),
         _ => Error::from(error).context(HELPER),
     }

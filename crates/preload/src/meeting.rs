@@ -14,7 +14,7 @@
 
 use crate::aio::kernel;
 use crate::message::say_once;
-use adit_base::numbers;
+use adit_base::{identity, numbers};
 use libc::{c_char, c_long};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::ffi::{CString, OsStr};
@@ -109,6 +109,16 @@ impl Meeting {
     }
 
     fn begin_unless_locked(&self, lock: &str, arguments: &[CString]) {
+        // The image, and the directory, are root's then.
+        if identity::is_root_below() {
+            let group = rustix::process::getegid().as_raw();
+            let _ = identity::acting_as(0, group, || self.begin_as_now(lock, arguments));
+        } else {
+            self.begin_as_now(lock, arguments);
+        }
+    }
+
+    fn begin_as_now(&self, lock: &str, arguments: &[CString]) {
         // Those who can't have this file couldn't open the image either.
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open =
@@ -133,6 +143,7 @@ impl Meeting {
         let (arguments, environment) = (pointers(arguments), pointers(&self.environment));
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let null = numbers::high(null)?;
+        let user = rustix::process::geteuid().as_raw() as usize;
         let (nowhere, held) = (null.as_raw_fd() as usize, lock.as_raw_fd() as usize);
         // No handler of the program runs in the new process.
         let all = [!0u64];
@@ -149,6 +160,8 @@ impl Meeting {
         let child = call(libc::SYS_clone, [0, 0, 0, 0]);
         if child == 0 {
             call(libc::SYS_setsid, [0; 4]);
+            // One user, where this process is several.
+            call(libc::SYS_setresuid, [user, user, user, 0]);
             if call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0]) == 0 {
                 // The standard streams, and the lock.
                 let lock = 3;

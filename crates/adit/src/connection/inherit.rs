@@ -20,7 +20,7 @@ use super::{Connection, RemoteFile};
 use adit_base::fork::{self, ChildGuard, Registered};
 use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
-use adit_base::{Errno, Error, Result, from_rustix, numbers};
+use adit_base::{Errno, Error, Result, from_rustix, identity, numbers};
 use adit_fs::Credentials;
 use adit_server::Offer;
 use adit_wire::calls::Opened;
@@ -223,9 +223,18 @@ impl Connection {
         let comes_back = self.comes_back();
         let mut held = self.held();
         let aim = Aim::Inherit(left.key);
-        let own = Credentials::process();
-        let link = match connect_link(&self.address, self.read_only, comes_back, aim) {
-            Ok(link) if own.uid != left.uid => renewed(&link, &held).map(|tokens| {
+        // A process of root's that is another user for a while has a session of root's.
+        let own = match left.uid {
+            0 if identity::is_root_below() => {
+                identity::acting_as(0, rustix::process::getegid().as_raw(), Credentials::process)?
+            }
+            _ => Credentials::process(),
+        };
+        let uid = own.uid;
+        self.set_own(own);
+        let connect = || connect_link(&self.address, self.read_only, comes_back, aim);
+        let link = match self.acting_as_own(connect) {
+            Ok(link) if uid != left.uid => renewed(&link, &held).map(|tokens| {
                 let renew = |(file, token)| held.renew(file, token);
                 tokens.into_iter().for_each(renew);
                 link
@@ -250,7 +259,6 @@ impl Connection {
             .store(Arc::as_ptr(&link).cast_mut(), Ordering::Release);
         links.push(link);
         *inherited = None;
-        self.set_own(own);
         self.generation.store(fork::generation(), Ordering::Release);
         drop((held, links, inherited));
         for file in self.end_resuming() {

@@ -119,12 +119,7 @@ impl Connection {
         loop {
             let aim = Aim::Resume(claim);
             let connect = || connect_link(&self.address, self.read_only, true, aim);
-            let link = match lost {
-                Some(_) => self.acting_as_own(connect),
-                // A forked child has the session of the user that it is now.
-                None => connect(),
-            };
-            let error = match link {
+            let error = match self.acting_as_own(connect) {
                 Ok(link) => match self.have_again(&link, lost, held, &mut claim.opening) {
                     Ok(()) => return Ok(link),
                     // It has ended as well.

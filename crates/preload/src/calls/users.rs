@@ -95,8 +95,13 @@ fn begin_move(users: Three, groups: Three) -> Answer<Option<Moving>> {
 }
 
 /// What takes this user, in a process that is about to give it up for good.
-fn prepare([_, uid, _]: Three, after: Three) {
-    if after[1] == uid || uid == 0 && after.contains(&0) {
+fn prepare(now: Three, after: Three) {
+    let stays = if now.contains(&0) {
+        after.contains(&0)
+    } else {
+        after[1] == now[1]
+    };
+    if stays {
         return;
     }
     let _ = inside::call(|| {

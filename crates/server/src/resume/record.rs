@@ -391,6 +391,9 @@ impl SessionsFile {
             family,
         } = *file;
         let (upper, lower) = opening.volume_id;
+        // A file that is opened again has these no more.
+        let at_open = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
+        let flags = flags.difference(at_open);
         let words = [
             upper,
             lower,

@@ -4,6 +4,7 @@
 use crate::cache::{self, ADDRESS_BYTES_MAX, Content, Leftover, Purpose, Unsaved};
 use adit_base::{Errno, Error, Result};
 use adit_block::{Identity, IdentityKind};
+use std::ffi::OsStr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,12 @@ pub struct Mapping {
 pub fn mappings(directory: &Path) -> Result<Vec<Mapping>> {
     let each = Leftover::paths(directory, "adit-")?;
     let mut all = Vec::new();
-    for path in each {
+    // Where processes of `adit run` meet.
+    let is_meeting_place = |path: &PathBuf| {
+        let name = path.file_name().map(OsStr::as_encoded_bytes);
+        name.is_some_and(|name| name.starts_with(b"adit-run-"))
+    };
+    for path in each.into_iter().filter(|path| !is_meeting_place(path)) {
         // One at a time: an opener waits for none of them for long.
         all.extend(Leftover::at(path, Purpose::Look)?.map(described));
     }

@@ -3,7 +3,7 @@
  *
  *   cargo build --release --package libadit
  *   gcc examples/c/atomic_replace.c -Icrates/capi/include -Ltarget/release -ladit -Wl,-rpath,$PWD/target/release -o replace
- *   ./replace r.adit
+ *   ./replace replace.adit
  */
 #include "adit.h"
 

@@ -1,6 +1,6 @@
 //! A volume in an image file: make it, write a file, read it back.
 //!
-//! `cargo run --example hello -- /tmp/hello.adit`
+//! `cargo run -p adit --example hello -- /tmp/hello.adit`
 
 use adit::{MkfsOptions, OpenOptions, Volume};
 

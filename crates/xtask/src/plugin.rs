@@ -42,12 +42,17 @@ impl Profile {
 
 /// Builds `libadit.a` and `libadit.so`.
 ///
-/// The command comes along, for what cargo chooses features by is the set of packages: asked for
-/// `libadit` alone, it would compile all layers once more.
+/// The set of packages is what cargo chooses features by: asked for another one than before, it
+/// compiles all layers once more. For users the command comes along, and for tests everything.
 pub(crate) fn build_libraries(profile: Profile) -> Outcome {
+    let packages: &[&str] = match profile {
+        Profile::Debug => &["--workspace"],
+        Profile::Release => &["--package", "libadit", "--package", "adit-cli"],
+    };
     process::run(
         process::cargo()
-            .args(["build", "--package", "libadit", "--package", "adit-cli"])
+            .arg("build")
+            .args(packages)
             .args(profile.cargo_arguments()),
     )
 }

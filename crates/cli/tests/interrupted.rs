@@ -5,7 +5,7 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use support::servers::until;
@@ -23,6 +23,16 @@ fn with_tree(place: &Place) {
 fn begin(place: &Place, arguments: &[&str]) -> Child {
     let mut command = place.command(arguments);
     command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    // A shell's background processes ignore some, and so would the command.
+    let heed = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+            // SAFETY: a plain call.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: it calls nothing that isn't allowed between fork and exec.
+    unsafe { command.pre_exec(heed) };
     command.spawn().expect("it runs")
 }
 

@@ -204,7 +204,7 @@ fn an_operator_sees_sessions_and_moves_them() {
     refused(&["unix:s", "--move", &number, "2"], "poller 2 of 2");
     refused(
         &["unix:s", "--move", "99999", "0"],
-        "session 99999, which there is not",
+        "session 99999: there is no such session",
     );
     drop((open, volume));
     serving.end();

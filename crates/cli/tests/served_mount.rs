@@ -689,7 +689,7 @@ fn a_server_that_cannot_mount_does_not_start_and_says_why() {
     let two = ["serve", "v.adit", "w.adit", "--socket", "s", "--mount"];
     let refused: &[(&[&str], &[&str], &str)] = &[
         (&one, &["missing"], "no such directory to mount on"),
-        (&one, &["v.adit"], "this is none"),
+        (&one, &["v.adit"], "this isn't one"),
         (
             &one,
             &["full"],

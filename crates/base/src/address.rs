@@ -1,19 +1,19 @@
 //! Addresses of volumes and devices, the same everywhere: parsed here, and nowhere else.
 
+use crate::{Errno, Error};
 use std::path::Path;
 
-/// What an address names. It borrows the text, which stays as it was given.
+/// An address, by its scheme. It borrows the text, which stays as it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Address<'a> {
     /// `PATH` of an image or a block device.
     Path(&'a Path),
     /// `mem:SIZE`: the size, in memory of the process that opens it.
     Memory(&'a str),
-    /// `unix:SOCKET`, or `unix:SOCKET,NAME`: a volume that a server has. What stands behind the
-    /// scheme.
+    /// `unix:SOCKET`, or `unix:SOCKET,NAME`: a volume that a server has. The part behind the scheme.
     Served(&'a str),
-    /// One that is reserved for a driver to come: its scheme.
-    Reserved(&'static str),
+    /// Reserved for a driver that is not built yet.
+    Reserved,
 }
 
 impl<'a> Address<'a> {
@@ -30,11 +30,17 @@ impl<'a> Address<'a> {
         if let Some(place) = text.strip_prefix(Self::SERVED) {
             return Address::Served(place);
         }
-        let reserved = Self::RESERVED.into_iter();
-        match reserved.into_iter().find(|scheme| text.starts_with(scheme)) {
-            Some(scheme) => Address::Reserved(scheme),
-            None => Address::Path(Path::new(text)),
+        if Self::RESERVED.iter().any(|scheme| text.starts_with(scheme)) {
+            return Address::Reserved;
         }
+        Address::Path(Path::new(text))
+    }
+
+    /// The error of what needs a driver that is not built yet. `EOPNOTSUPP`.
+    #[cold]
+    pub fn not_built(text: &str) -> Error {
+        let what = format!("open {text}: this kind of device is not built yet");
+        Error::with(Errno::OPNOTSUPP, what)
     }
 
     /// Is the volume in a server?
@@ -65,8 +71,8 @@ mod tests {
         let cases = [
             ("mem:64M", Address::Memory("64M")),
             ("unix:/run/s,v", Address::Served("/run/s,v")),
-            ("nvme:0000:01:00.0", Address::Reserved("nvme:")),
-            ("mirror:a,b", Address::Reserved("mirror:")),
+            ("nvme:0000:01:00.0", Address::Reserved),
+            ("mirror:a,b", Address::Reserved),
             ("./nvme:1", Address::Path(Path::new("./nvme:1"))),
             ("memory", Address::Path(Path::new("memory"))),
             ("", Address::Path(Path::new(""))),

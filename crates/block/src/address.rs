@@ -46,10 +46,7 @@ pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Dev
                 ..MemoryConfig::default()
             })?)
         }
-        Address::Served(_) | Address::Reserved(_) => {
-            let what = format!("open {address}: this kind of device is not built yet");
-            Err(Error::with(Errno::OPNOTSUPP, what))
-        }
+        Address::Served(_) | Address::Reserved => Err(Address::not_built(address)),
         Address::Path(path) => {
             let DeviceOptions {
                 engine,

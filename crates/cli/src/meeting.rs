@@ -3,13 +3,13 @@
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How sure it is that a process knows a place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,8 +20,8 @@ pub(crate) enum Known {
     Yes,
 }
 
-/// Is there a process that knows the place at least so surely? Processes of other PID namespaces are
-/// not seen.
+/// Is there a process that knows the place at least so surely? Processes of other PID namespaces
+/// are not seen.
 pub(crate) fn is_known(place: &Path, at_least: Known) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return true;
@@ -58,29 +58,38 @@ fn knows(process: &Path, place: &Path) -> Known {
     }
 }
 
-/// Between two looks for a process that has the volume, while none has: twice as long each time.
+/// Between two attempts to reach the process that has the volume: twice as long each time.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// Waits until the process that has the volume has ended, whichever that is. False: there is nothing
-/// to go on with, and nobody who could come. True: no other server may begin, for as long as this
-/// process lives.
+/// Waits until the process that has the volume has ended, whichever that is. True: it has left
+/// sessions, and no other server may begin while this process lives. False: no process knows the
+/// place any more.
 pub(crate) fn is_left_by_another(socket: &Path) -> bool {
     let place = socket.parent().unwrap_or(Path::new("/"));
     let mut pause = LOOK;
     loop {
-        // A server keeps a connection that asks for nothing until it ends, or has no room for it.
-        let connected = connect(place).and_then(|connection| {
-            let mut ended = [PollFd::new(&connection, PollFlags::IN)];
-            retry_on_intr(|| poll(&mut ended, None))
-        });
-        if connected.is_ok() {
-            pause = LOOK;
-        } else if place.join("s.sessions").exists() && is_first(place) {
-            return true;
-        } else if !is_known(place, Known::Yes) {
-            leave(place);
-            return false;
+        match connect(place) {
+            Ok(connection) => {
+                let begin = Instant::now();
+                // A server keeps a connection that asks for nothing while it lives and has room.
+                let mut ended = [PollFd::new(&connection, PollFlags::IN)];
+                let _ = retry_on_intr(|| poll(&mut ended, None));
+                if begin.elapsed() > LOOK_MAX {
+                    pause = LOOK;
+                }
+            }
+            // Others are shortages of this process's own.
+            Err(Errno::NOENT | Errno::CONNREFUSED)
+                if place.join("s.sessions").exists() && is_first(place) =>
+            {
+                return true;
+            }
+            Err(_) if !is_known(place, Known::Yes) => {
+                leave(place);
+                return false;
+            }
+            Err(_) => {}
         }
         std::thread::sleep(pause);
         pause = LOOK_MAX.min(2 * pause);

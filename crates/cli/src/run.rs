@@ -206,8 +206,8 @@ fn absolute(address: &str, embedded: bool) -> Result<OsString> {
             })?;
             Ok(absolute.into())
         }
-        // Refused, if it must be, when it is opened.
-        Address::Memory(_) | Address::Reserved(_) => Ok(address.into()),
+        Address::Memory(_) => Ok(address.into()),
+        Address::Reserved => Err(Address::not_built(address)),
     }
 }
 

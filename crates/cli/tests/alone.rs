@@ -98,6 +98,27 @@ fn the_volume_outlives_the_first_process_of_a_daemon() {
     }
 }
 
+/// It was listed as memory of a volume that can't be read.
+#[test]
+fn a_meeting_place_is_no_memory_of_a_volume() {
+    need!("sh");
+    let _watchdog = Watchdog::new();
+    let place = Place::with_volume();
+    let memory = memory();
+    let (adit, in_memory) = (env!("CARGO_BIN_EXE_adit"), memory.path().display());
+    let script =
+        format!("echo a > /adit/a; exec 3> /adit/b; '{adit}' mappings --survive-in '{in_memory}'");
+    let output = run_in(&place, memory.path(), &["sh", "-c", &script]).output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    // The program's own memory is there, and nothing else.
+    assert!(
+        said.contains("adit-") && !said.contains("can't be read"),
+        "{said}"
+    );
+}
+
 /// Is there a process that may know any meeting place, since it has written over its environment?
 fn others_may_know() -> bool {
     let processes = std::fs::read_dir("/proc").expect("read").flatten();

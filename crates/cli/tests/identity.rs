@@ -207,8 +207,8 @@ fn a_program_with_an_embedded_volume_makes_files_as_the_user_that_it_is() {
     assert_clean(&place);
 }
 
-/// What the next server needs to open a file again named the user who had opened it: a daemon that
-/// gave up root lost its log and its database when its server was replaced.
+/// The next server opens a file again for the user of its token alone, and that was root's: a daemon
+/// that gave up root lost its log and its database when its server was replaced.
 #[test]
 fn what_root_opened_stays_open_after_root_is_given_up_and_the_server_replaced() {
     let place = place_of_root!();

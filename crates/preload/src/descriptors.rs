@@ -22,13 +22,13 @@ use adit::{Errno, File, FileKind};
 use adit_fs::{At, BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
+use rustix::time::Timespec;
 use std::cell::{RefCell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
-use std::time::Duration;
 
 /// What `open` made, and all its duplicates share.
 pub(crate) struct Open {
@@ -239,15 +239,20 @@ pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
     replace(fd, open).map(drop)
 }
 
-/// Numbers get no file while another thread leaves all that is open to a child of fork: the child would
-/// have the number alone. It names the thread that holds it (0: none), which doesn't wait for itself:
-/// a signal handler may interrupt `dup2` and open files, or fork.
+/// A lock. While a thread that forks holds it, no other thread puts a file behind a number: the child
+/// would have the number alone. The value names the holder (0: none), which doesn't wait for itself: a
+/// signal handler may interrupt `dup2`, and open files or fork.
 static PUTTING: AtomicUsize = AtomicUsize::new(0);
 
-/// See [`PUTTING`]. The last one of a thread frees it.
+/// Holds [`PUTTING`]. False: an earlier one of this thread frees it.
 pub(crate) struct Hold(bool);
 
+/// Takes [`PUTTING`].
 pub(crate) fn hold() -> Hold {
+    const PAUSE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 50_000,
+    };
     thread_local!(static SELF: u8 = const { 0 });
     let this = SELF.with(|of| std::ptr::from_ref(of).addr());
     loop {
@@ -255,8 +260,9 @@ pub(crate) fn hold() -> Hold {
             Ok(_) => return Hold(true),
             Err(holder) if holder == this => return Hold(false),
             Err(0) => (),
-            // As long as another thread's fork takes.
-            Err(_) => std::thread::sleep(Duration::from_micros(50)),
+            // As long as another thread's fork takes. The C library's function would end a thread
+            // that is cancelled.
+            Err(_) => _ = rustix::thread::nanosleep(&PAUSE),
         }
     }
 }

@@ -23,8 +23,6 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// How the address of a volume in a server begins.
-const SOCKET: &[u8] = Address::SERVED.as_bytes();
 /// Bytes of a path, and of the zero behind it.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
@@ -186,7 +184,7 @@ pub(crate) fn is_below_prefix(path: &[u8]) -> bool {
 fn behind_address(path: &[u8]) -> Option<&[u8]> {
     let end = path.windows(2).skip(1).position(|two| two == b"//")? + 1;
     let (address, rest) = path.split_at(end);
-    let is_address = || address.starts_with(SOCKET) || is_image(address);
+    let is_address = || address.starts_with(Address::SERVED.as_bytes()) || is_image(address);
     (is_journal(rest) && is_address()).then_some(rest)
 }
 
@@ -499,7 +497,7 @@ fn find_text(directory: c_int, path: &[u8]) -> Place {
     if path.first() == Some(&b'/') {
         return by_descriptor(path).unwrap_or_else(|| absolute(path));
     }
-    if path.starts_with(SOCKET)
+    if path.starts_with(Address::SERVED.as_bytes())
         && let Some(rest) = behind_address(path)
     {
         return inside_root(rest);

@@ -155,7 +155,7 @@ pub(crate) fn reply(engine: &Engine<Fs>, own: &Credentials, question: &Question)
                     result.map(|result| result.encode())
                 })*
                 _ => {
-                    let what = format!("do call {number} for an onlooker, who may only look");
+                    let what = format!("do call {number} for an onlooker: it may only look");
                     Err(Error::with(Errno::OPNOTSUPP, what))
                 }
             }

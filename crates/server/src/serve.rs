@@ -392,8 +392,8 @@ pub(crate) fn garbled(number: u16) -> Error {
     Error::with(Errno::PROTO, what)
 }
 
-/// `Call => expression`: the calls for which there is a function of its own here. One that the table of
-/// calls calls special, and that is not among them, doesn't compile.
+/// `Call => expression`: the calls that have a function of their own here. If a call is special in the
+/// table of calls and missing here, this doesn't compile.
 macro_rules! special {
     ($number:ident $kind:ident $table:ident $(, $check:ident of $ticket:ident)?;
      $($call:ident => $do:expr;)*) => {

@@ -7,9 +7,14 @@
 //!
 //! Numbers are never reused for another meaning; a changed call gets a new number.
 //!
-//! The table below has a row for each call, and all that depends on the call alone: who may send it,
-//! what it is answered with if the server that did it could not say so, and whether a server
-//! performs it as an embedded volume does, or has a function of its own for it.
+//! The table below has a row for each call. Behind its reply stand four words:
+//!
+//! | word | |
+//! |---|---|
+//! | `looks`, `opens`, `as_opened`, `changes` | its [`Class`] |
+//! | `all`, `administrators` | the users that may send it |
+//! | `again`, `nothing`, `attributes`, `own` | its reply after the server's end: [`WhenDone`] |
+//! | `performed`, `special` | a server performs it as an embedded volume does, or has a function for it |
 
 use crate::value::{OwnedValue, Value, structs};
 use adit_fs::{
@@ -76,7 +81,7 @@ impl<'a> Value<'a> for Place<'a> {
     }
 }
 
-/// What a call does to the volume.
+/// Does a call change the volume?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// It changes nothing.
@@ -89,14 +94,14 @@ pub enum Class {
     Changes,
 }
 
-/// What a call is answered with that a server has done, and could not reply to before it ended.
+/// The reply to a call that a server has done, if it ended before it replied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WhenDone {
-    /// It is done again, which does no harm.
+    /// The next server does it again, which does no harm.
     Again,
-    /// Nothing: it would fail if it was done again.
+    /// Nothing. Done again, it would fail.
     Nothing,
-    /// The attributes of what it has made: likewise.
+    /// The attributes of the file that it has made. Done again, it would fail.
     Attributes,
     /// The client has code of its own for it.
     Own,
@@ -106,11 +111,11 @@ pub enum WhenDone {
 pub trait VolumeCall<'a>: Value<'a> {
     /// Its number.
     const NUMBER: u16;
-    /// What it does.
+    /// Does it change the volume?
     const CLASS: Class;
     /// Only root and the server's own user may send it.
     const ADMINISTERS: bool;
-    /// What it is answered with if it was done already.
+    /// Its reply if it was done already.
     const WHEN_DONE: WhenDone;
     /// What it is answered with.
     type Reply: OwnedValue + Send + 'static;
@@ -125,9 +130,9 @@ pub trait VolumeCall<'a>: Value<'a> {
 pub trait FileCall<'a>: Value<'a> {
     /// Its number.
     const NUMBER: u16;
-    /// What it does.
+    /// Does it change the volume?
     const CLASS: Class;
-    /// What it is answered with if it was done already.
+    /// Its reply if it was done already.
     const WHEN_DONE: WhenDone;
     /// What it is answered with.
     type Reply: OwnedValue + Send + 'static;

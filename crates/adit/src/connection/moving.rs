@@ -1,7 +1,7 @@
 //! A process that becomes another user gets a session of that user, with its files and locks.
 //!
 //! ```text
-//! Moving::begin ─► Leave, Move as that user: the link of another session is the current one
+//! Moving::begin ─► Leave, Move as that user, Renew: the link of another session is the current one
 //!                  └─ messages of other threads that are under way end
 //! the process is that user ─► finish: nothing is left of the old session, nor of the server's cache
 //! it is not ─► dropped: all is as before

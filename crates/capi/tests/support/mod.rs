@@ -28,8 +28,8 @@ pub(crate) fn include() -> PathBuf {
 }
 
 /// `libadit.so` or `libadit.a`. Cargo builds no C libraries for tests, so they are asked for here,
-/// in the words of `cargo xtask test`, after which that is nothing to do: with other packages beside
-/// it, all layers have other features.
+/// in the words of `cargo xtask test`, which leaves nothing to do: with other packages beside it, all
+/// layers have other features.
 pub(crate) fn library(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {

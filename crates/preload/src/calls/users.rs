@@ -94,7 +94,7 @@ fn begin_move(users: Three, groups: Three) -> Answer<Option<Moving>> {
         })
 }
 
-/// What takes this user, in a process that is about to give it up for good.
+/// Does what only this user can do, in a process that is about to give it up for good.
 fn prepare(now: Three, after: Three) {
     let stays = if now.contains(&0) {
         after.contains(&0)
@@ -108,8 +108,8 @@ fn prepare(now: Three, after: Three) {
         let Some(volume) = volume::opened() else {
             return Ok(());
         };
-        // A forked child that has asked for none of its parent's files: only as this user can it
-        // open them again if their server has ended. Without them it goes on.
+        // A forked child that has asked for none of its parent's files can open them again only as
+        // this user, if their server has ended. It goes on without them.
         if volume.has_inherited() {
             let _ = volume.inherit();
         }

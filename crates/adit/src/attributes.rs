@@ -4,14 +4,14 @@
 
 use crate::file::File;
 use crate::names::{naming, place};
-use crate::open_volume::OpenedFile;
+use crate::opened::{Backed, FileBacking};
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Follow, SetTime};
 use adit_store::XattrMode;
 use adit_wire::calls::{
-    CopyRange, GetXattr, ListXattrs, NextData, NextHole, RemoveXattr, SetFileTimes, SetFileXattr,
-    SetMode, SetOwner, SetTimes, SetXattr,
+    GetXattr, ListXattrs, NextData, NextHole, RemoveXattr, SetFileTimes, SetFileXattr, SetMode,
+    SetOwner, SetTimes, SetXattr,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -207,18 +207,12 @@ impl File {
             let what = "copy to a file of another volume";
             return Err(Error::with(Errno::XDEV, what));
         }
-        match (self.open(), to.open()) {
-            (OpenedFile::Embedded(_), OpenedFile::Embedded(target)) => {
-                self.run(|fs, open| fs.copy_range(open, offset, target, to_offset, len_bytes))
+        match (self.usable()?, to.usable()?) {
+            (Backed::Embedded(from), Backed::Embedded(to)) => {
+                from.copy_range(offset, to, to_offset, len_bytes)
             }
-            (OpenedFile::Connected(from), OpenedFile::Connected(target)) => {
-                let call = CopyRange {
-                    offset,
-                    to: target.number,
-                    to_offset,
-                    len_bytes,
-                };
-                self.remote()?.file_call(from.number, &call)
+            (Backed::Connected(from), Backed::Connected(to)) => {
+                from.copy_range(offset, to, to_offset, len_bytes)
             }
             _ => unreachable!("both are open on one volume"),
         }

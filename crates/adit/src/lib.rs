@@ -77,7 +77,10 @@
 //! of this process, and nothing more is written.
 
 // Some of it only the crates of this repository use.
-#![cfg_attr(not(feature = "internal"), allow(dead_code, unused_imports))]
+#![cfg_attr(
+    not(feature = "internal"),
+    allow(dead_code, unreachable_pub, unused_imports)
+)]
 
 mod attributes;
 mod blob;
@@ -107,7 +110,7 @@ mod names;
 #[cfg(feature = "internal")]
 mod nodes;
 mod open_options;
-mod open_volume;
+mod opened;
 mod options;
 mod pending;
 mod repair;
@@ -116,6 +119,7 @@ mod serve;
 mod shared_mapping;
 mod stderr;
 mod volume;
+mod work;
 
 #[doc(hidden)]
 pub use adit_base::Address;
@@ -141,7 +145,7 @@ pub use connection::Withdrawal;
 pub use connection::set_successor;
 pub use cursor::FileCursor;
 pub use directory::ReadDir;
-pub use file::{File, ReadRequest};
+pub use file::File;
 #[doc(hidden)]
 pub use in_use::is_soon_free;
 pub use inspect::{InspectedDir, InspectedEntry, Inspector, Owner};
@@ -157,6 +161,7 @@ pub use volume::Volume;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub use volume::{Fork, Moving, Waits};
+pub use work::ReadRequest;
 
 /// A user that stays: there are few different ones in a process.
 #[cfg(feature = "internal")]

@@ -1,6 +1,6 @@
 //! What `stat` knows of a file or directory, in the terms of `std`: a plain value, no handle.
 
-use adit_fs::{FileKind, Stat};
+use adit_fs::{FileKind, SetTime, Stat};
 use std::time::SystemTime;
 
 /// What `stat` knows of a file or directory.
@@ -95,4 +95,9 @@ impl Metadata {
     pub fn created(&self) -> SystemTime {
         self.stat.created.into()
     }
+}
+
+/// A time to set, or none.
+pub(crate) fn set_time(time: Option<SystemTime>) -> SetTime {
+    time.map_or(SetTime::Omit, |time| SetTime::To(time.into()))
 }

@@ -4,7 +4,7 @@
 //! [create the image] → device → refuse what is there → [zeroes] → store::mkfs → Fs::format → close
 //! ```
 
-use crate::open_volume::refuse_served;
+use crate::opened::refuse_served;
 use crate::options::MkfsOptions;
 use adit_base::{Address, Errno, Error, PAGE_BYTES, Result};
 use adit_block::{

@@ -2,16 +2,15 @@
 //!
 //! Errors carry the path in words; which errno means what is as in Linux's manual pages.
 
-use crate::connection::Opening;
 use crate::directory::ReadDir;
 use crate::file::File;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, set_time};
 use crate::open_options::OpenOptions;
-use crate::open_volume::OpenedFile;
+use crate::opened::StartedCall;
 use crate::pending::Pending;
 use crate::volume::Volume;
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Access, At, Credentials, FileKind, Follow, OpenFlags, RenameFlags, SetTime};
+use adit_fs::{Access, At, FileKind, Follow, OpenFlags, RenameFlags, SetTime};
 use adit_server::perform::PerformVolume;
 use adit_store::XattrMode;
 use adit_wire::calls::{
@@ -68,9 +67,45 @@ pub(crate) fn place(path: &Path) -> Place<'_> {
     Place::root(bytes(path))
 }
 
-/// The same on behalf of a user.
-fn root<'p>(who: &'p Credentials, path: &'p Path) -> At<'p> {
-    At::root(who, bytes(path))
+/// Attributes of what a path names, without blocking.
+struct StartedStat(PathBuf);
+
+impl StartedCall for StartedStat {
+    type Reply = adit_fs::Stat;
+
+    fn call(&self) -> impl PerformVolume<'_, Reply = Self::Reply> + Send {
+        Stat {
+            place: place(&self.0),
+            follow: Follow::Yes,
+        }
+    }
+}
+
+/// Removing a name without blocking.
+struct StartedUnlink(PathBuf);
+
+impl StartedCall for StartedUnlink {
+    type Reply = ();
+
+    fn call(&self) -> impl PerformVolume<'_, Reply = ()> + Send {
+        let place = place(&self.0);
+        Unlink { place }
+    }
+}
+
+/// Renaming without blocking.
+struct StartedRename(PathBuf, PathBuf);
+
+impl StartedCall for StartedRename {
+    type Reply = ();
+
+    fn call(&self) -> impl PerformVolume<'_, Reply = ()> + Send {
+        Rename {
+            from: place(&self.0),
+            to: place(&self.1),
+            flags: RenameFlags::empty(),
+        }
+    }
 }
 
 /// Files.
@@ -97,27 +132,13 @@ impl Volume {
     /// As [`open_file`](Self::open_file), without blocking.
     pub fn open_file_async(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Pending<File> {
         let (flags, mode) = (options.flags(), options.create_mode());
-        let (opened, who) = (self.opened.clone(), self.who.clone());
-        if self.is_connected() {
-            let own = path.as_ref().to_owned();
-            let started = self
-                .opened
-                .start_on_server(async move |requests, connection| {
-                    let opening = Opening::new(place(&own), flags, mode);
-                    match requests.open(connection, &who, opening).await {
-                        Ok(open) => Ok(File::new(opened, OpenedFile::Connected(open))),
-                        Err(error) => Err(naming(error, "open", &own)),
-                    }
-                });
-            return started.unwrap_or_else(|_| Pending::ready(self.open_file(path, options)));
-        }
-        let path = path.as_ref().to_owned();
-        self.opened.spawn(move |fs| async move {
-            match fs.open(root(&who, &path), flags, mode).await {
-                Ok(open) => Ok(File::new(opened, OpenedFile::Embedded(open.into()))),
-                Err(error) => Err(naming(error, "open", &path)),
-            }
-        })
+        let (opened, path) = (self.opened.clone(), path.as_ref().to_owned());
+        let bytes = bytes(&path).to_vec();
+        let then = move |open: Result<_>| match open {
+            Ok(open) => Ok(File::new(opened, open)),
+            Err(error) => Err(naming(error, "open", &path)),
+        };
+        (self.opened).start_open(self.who.clone(), bytes, (flags, mode), then)
     }
 
     /// Makes a small file durably: opens it, writes its content, and syncs as
@@ -199,28 +220,10 @@ impl Volume {
 
     /// As [`metadata`](Self::metadata), without blocking.
     pub fn metadata_async(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
-        let (own, who) = (path.as_ref().to_owned(), self.who.clone());
-        if self.is_connected() {
-            let started = self
-                .opened
-                .start_on_server(async move |requests, connection| {
-                    let (place, follow) = (place(&own), Follow::Yes);
-                    match requests
-                        .volume_call(connection, &who, &Stat { place, follow })
-                        .await
-                    {
-                        Ok(stat) => Ok(Metadata::new(stat)),
-                        Err(error) => Err(naming(error, "stat", &own)),
-                    }
-                });
-            return started.unwrap_or_else(|_| Pending::ready(self.metadata(path)));
-        }
-        let path = own;
-        self.opened.spawn(move |fs| async move {
-            match fs.stat(root(&who, &path), Follow::Yes).await {
-                Ok(stat) => Ok(Metadata::new(stat)),
-                Err(error) => Err(naming(error, "stat", &path)),
-            }
+        let call = StartedStat(path.as_ref().to_owned());
+        (self.opened).start_call(self.who.clone(), call, |StartedStat(path), stat| {
+            stat.map(Metadata::new)
+                .map_err(|error| naming(error, "stat", path))
         })
     }
 
@@ -242,21 +245,9 @@ impl Volume {
 
     /// As [`remove_file`](Self::remove_file), without blocking.
     pub fn remove_file_async(&self, path: impl AsRef<Path>) -> Pending<()> {
-        let (own, who) = (path.as_ref().to_owned(), self.who.clone());
-        if self.is_connected() {
-            let started = self
-                .opened
-                .start_on_server(async move |requests, connection| {
-                    let call = Unlink { place: place(&own) };
-                    let done = requests.change(connection, &who, &call).await;
-                    done.map_err(|error| naming(error, "remove", &own))
-                });
-            return started.unwrap_or_else(|_| Pending::ready(self.remove_file(path)));
-        }
-        let path = own;
-        self.opened.spawn(move |fs| async move {
-            let done = fs.unlink(root(&who, &path)).await;
-            done.map_err(|error| naming(error, "remove", &path))
+        let call = StartedUnlink(path.as_ref().to_owned());
+        (self.opened).start_call(self.who.clone(), call, |StartedUnlink(path), done| {
+            done.map_err(|error| naming(error, "remove", path))
         })
     }
 
@@ -285,29 +276,9 @@ impl Volume {
 
     /// As [`rename`](Self::rename), without blocking.
     pub fn rename_async(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
-        let owned = (from.as_ref().to_owned(), to.as_ref().to_owned());
-        let who = self.who.clone();
-        if self.is_connected() {
-            let started = self
-                .opened
-                .start_on_server(async move |requests, connection| {
-                    let (old, new) = owned;
-                    let call = Rename {
-                        from: place(&old),
-                        to: place(&new),
-                        flags: RenameFlags::empty(),
-                    };
-                    let done = requests.change(connection, &who, &call).await;
-                    done.map_err(|error| naming_two(error, "rename", &old, &new))
-                });
-            return started.unwrap_or_else(|_| Pending::ready(self.rename(from, to)));
-        }
-        let (from, to) = owned;
-        self.opened.spawn(move |fs| async move {
-            let done = fs
-                .rename(root(&who, &from), root(&who, &to), RenameFlags::empty())
-                .await;
-            done.map_err(|error| naming_two(error, "rename", &from, &to))
+        let call = StartedRename(from.as_ref().to_owned(), to.as_ref().to_owned());
+        (self.opened).start_call(self.who.clone(), call, |StartedRename(from, to), done| {
+            done.map_err(|error| naming_two(error, "rename", from, to))
         })
     }
 
@@ -577,8 +548,4 @@ impl Volume {
     pub fn xattr_names(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>> {
         self.xattr_names_of(path, Follow::No)
     }
-}
-
-pub(crate) fn set_time(time: Option<SystemTime>) -> SetTime {
-    time.map_or(SetTime::Omit, |time| SetTime::To(time.into()))
 }

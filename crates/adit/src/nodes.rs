@@ -1,7 +1,7 @@
 //! Pipes and sockets of a volume, as the host has them: for programs under `adit run`.
 
 use crate::file::File;
-use crate::open_volume::OpenedFile;
+use crate::opened::{Backed, EmbeddedFile};
 use crate::volume::Volume;
 use adit_base::fork::Registered;
 use adit_base::{Errno, Result};
@@ -21,9 +21,8 @@ impl File {
     /// The host's pipe or socket behind this one, which was opened with `NODE`: a descriptor that is
     /// open for its path alone. `ECONNREFUSED`: no socket is bound to it.
     pub fn host_node(&self) -> Result<Registered<OwnedFd>> {
-        let alive = self.alive()?;
-        match &alive.open {
-            OpenedFile::Embedded(open) => {
+        match self.usable()? {
+            Backed::Embedded(EmbeddedFile { open, .. }) => {
                 let (nodes, node) = self.own_nodes()?;
                 let is_open = open.flags().contains(OpenFlags::NODE);
                 match open.kind() {
@@ -32,7 +31,7 @@ impl File {
                     _ => Err(Errno::BADF.into()),
                 }
             }
-            OpenedFile::Connected(file) => self.remote()?.node(file.number, NodeUse::Open),
+            Backed::Connected(of) => of.connection().node(of.file.number, NodeUse::Open),
         }
     }
 
@@ -44,14 +43,13 @@ impl File {
         kind: u32,
         path: &[u8],
     ) -> Result<Option<Registered<OwnedFd>>> {
-        let alive = self.alive()?;
-        match &alive.open {
-            OpenedFile::Embedded(open) => {
+        match self.usable()? {
+            Backed::Embedded(EmbeddedFile { open, .. }) => {
                 let (nodes, node) = self.own_nodes()?;
                 nodes.bind(open.blob_id(), &node, OWN, socket, path)?;
                 Ok(None)
             }
-            OpenedFile::Connected(file) => {
+            Backed::Connected(of) => {
                 let mut bytes = [0; PATH_MAX];
                 let room = bytes.get_mut(..path.len()).ok_or(Errno::INVAL)?;
                 room.copy_from_slice(path);
@@ -60,7 +58,7 @@ impl File {
                     path: bytes,
                     path_len: path.len() as u8,
                 };
-                self.remote()?.node(file.number, want).map(Some)
+                of.connection().node(of.file.number, want).map(Some)
             }
         }
     }
@@ -92,7 +90,7 @@ impl Volume {
             let nodes = Nodes::of_process(halves(id.ok()?));
             return nodes.bound_as(nodes.id_of(address)?).ok();
         };
-        self.opened.usable().ok()?;
+        self.opened.inherit().ok()?;
         let id = id_of(address, connection.volume_id())?;
         connection.bound_as(id).ok()
     }

@@ -4,7 +4,7 @@
 //! be opened, and writes nothing. A repair checks first, asks, and repairs on the device.
 
 use crate::in_use::with_way_out;
-use crate::open_volume::{device_options, refuse_served, store_options};
+use crate::opened::{device_options, refuse_served, store_options};
 use crate::options::VolumeOptions;
 use crate::volume::{Volume, naming};
 use adit_base::{Address, Result, fork};

@@ -1,6 +1,6 @@
 //! Serving open volumes to other processes, at a socket.
 
-use crate::open_volume::{OpenVolume, cant_end_server, elsewhere};
+use crate::opened::{OpenVolume, cant_end_server, elsewhere};
 use crate::volume::Volume;
 use adit_base::{Errno, Result};
 use std::path::Path;
@@ -96,7 +96,7 @@ impl Serving {
     /// Is this thread one for which the pollers may have to wait?
     fn cant_end(&self) -> bool {
         let mut volumes = self.volumes.iter().filter(|of| !of.is_inherited());
-        volumes.any(|of| of.engine().is_ok_and(|engine| cant_end_server(engine)))
+        volumes.any(|of| of.embedded().is_ok_and(|of| cant_end_server(of.engine())))
     }
 }
 
@@ -113,7 +113,12 @@ impl Server {
     ) -> Result<Server> {
         let engines: Result<Vec<_>> = volumes
             .iter()
-            .map(|(name, volume)| Ok(((*name).to_owned(), volume.opened.engine()?.clone())))
+            .map(|(name, volume)| {
+                Ok((
+                    (*name).to_owned(),
+                    volume.opened.embedded()?.engine().clone(),
+                ))
+            })
             .collect();
         let server = adit_server::Server::start(engines?, socket.as_ref(), &options.options)?;
         let open = volumes.iter().map(|(_, volume)| volume.opened.clone());
@@ -132,7 +137,9 @@ impl Server {
     /// [`resumable`](crate::VolumeOptions::resumable), and nobody has used them. `EADDRINUSE` if
     /// another server answers there; the other errors are those of [`Volume::close`].
     pub fn pass_on(volumes: Vec<Volume>, socket: impl AsRef<Path>) -> Result<()> {
-        let engines = volumes.iter().map(|of| Ok(of.opened.engine()?.clone()));
+        let engines = volumes
+            .iter()
+            .map(|of| Ok(of.opened.embedded()?.engine().clone()));
         let engines: Result<Vec<_>> = engines.collect();
         let passed =
             engines.and_then(|engines| adit_server::Server::pass_on(&engines, socket.as_ref()));

@@ -9,7 +9,7 @@
 //! Invariant: the file stays open as long as a mapping of it is there, so the memory stays, too.
 
 use crate::file::File;
-use crate::open_volume::OpenedFile;
+use crate::opened::{FileBacking, wherever};
 use crate::volume::Volume;
 use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result};
@@ -121,12 +121,6 @@ impl File {
     /// The memory of the file's mappings, which this handle holds: for reading only unless the file
     /// was opened for writing.
     pub(crate) fn memory_of_mappings(&self) -> Result<Registered<OwnedFd>> {
-        match self.open() {
-            OpenedFile::Embedded(open) => {
-                let memory = open.mapped_memory().ok_or(Error::new(Errno::INVAL))?;
-                memory.descriptor(open.flags().writable())
-            }
-            OpenedFile::Connected(open) => self.remote()?.mapped_memory(open.number),
-        }
+        wherever!(self.usable()?, file => file.mapped_memory())
     }
 }

@@ -4,7 +4,7 @@
 //! closes it. Operations on names are in `names.rs`, on content in `file.rs`.
 
 use crate::file::File;
-use crate::open_volume::OpenVolume;
+use crate::opened::{OpenVolume, StartedCall};
 use crate::options::{MkfsOptions, VolumeOptions};
 use crate::pending::Pending;
 #[cfg(feature = "internal")]
@@ -12,7 +12,7 @@ use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
 use adit_fs::{CheckReport, Credentials, StatFs};
-use adit_server::perform::check;
+use adit_server::perform::{PerformVolume, check};
 use adit_store::VolumeInfo;
 use adit_wire::calls::{
     Check, Grow, Info, MoveSession, ServerState, Sessions, SetLabel, Space, SyncAll,
@@ -209,7 +209,7 @@ impl Volume {
     /// can't.
     #[cfg(feature = "internal")]
     pub fn inherit(&self) -> Result<()> {
-        self.opened.usable()
+        self.opened.inherit()
     }
 
     /// In a forked child: does it have what its parent had open, as soon as it asks for that?
@@ -281,7 +281,7 @@ impl Volume {
     #[cfg(feature = "internal")]
     pub fn call<'a, C>(&'a self, who: &'a Credentials, call: C) -> Result<C::Reply>
     where
-        C: adit_server::perform::PerformVolume<'a> + Send,
+        C: PerformVolume<'a> + Send,
     {
         self.opened.call(who, call)
     }
@@ -321,23 +321,12 @@ impl Volume {
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
-        self.opened.wait_for_changes(None)?;
-        self.opened.call(&self.who, SyncAll {})
+        self.opened.sync(&self.who)
     }
 
     /// As [`sync`](Self::sync), without blocking.
     pub fn sync_async(&self) -> Pending<()> {
-        if !self.is_connected() {
-            return self.opened.spawn(|fs| fs.syncfs());
-        }
-        let who = self.who.clone();
-        let started = self
-            .opened
-            .start_on_server(async move |requests, connection| {
-                requests.changes_before(None).await;
-                requests.volume_call(connection, &who, &SyncAll {}).await
-            });
-        started.unwrap_or_else(|_| Pending::ready(self.sync()))
+        (self.opened).start_call(self.who.clone(), StartedSync, |_, done| done)
     }
 
     /// Space and identity.
@@ -406,6 +395,17 @@ impl Volume {
     /// child must not look into such a buffer: the memory isn't mapped there.
     pub fn buffer(&self, len_bytes: usize) -> Result<Buffer> {
         self.opened.buffer(len_bytes)
+    }
+}
+
+/// Making everything durable without blocking.
+struct StartedSync;
+
+impl StartedCall for StartedSync {
+    type Reply = ();
+
+    fn call(&self) -> impl PerformVolume<'_, Reply = ()> + Send {
+        SyncAll {}
     }
 }
 

@@ -1,10 +1,9 @@
 //! Beginning a session: the address, the connection, the handshake.
 
-use super::Connection;
-use super::link::Link;
+use super::attempts::{Attempts, check_server};
+use super::link::{Link, foreign};
 use super::mapped::Mapped;
-use super::moving::interned;
-use super::resume::{Waiting, check_server};
+use super::state::{Connection, interned};
 use super::tail::Tails;
 use adit_base::fork::{self, Registered};
 use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
@@ -38,7 +37,7 @@ pub(crate) fn connect(
 ) -> Result<Arc<Connection>> {
     fork::install();
     let mut connection = Connection::without_link(address, read_only, reconnect);
-    let mut wait = Waiting::for_a_server(reconnect);
+    let mut wait = Attempts::for_a_server(reconnect);
     let link = loop {
         match connect_link(address, read_only, connection.comes_back(), Aim::Begin) {
             // The sessions of a server that was killed wait for the next one, too.
@@ -128,7 +127,7 @@ pub(super) fn connect_link(
     let begun = match answer {
         Answer::Refused(error) => return Err(error),
         Answer::Begun(begun) => begun,
-        _ => return Err(super::foreign()),
+        _ => return Err(foreign()),
     };
     let mut descriptors = descriptors.into_iter();
     let memory = descriptors.next();
@@ -149,7 +148,7 @@ pub(super) fn leave(address: &str, key: Key) -> Result<(Registered<OwnedFd>, Key
     match ask(address, false, false, Aim::Leave(key))? {
         (_, Answer::Refused(error), _) => Err(error),
         (socket, Answer::Left(key), _) => Ok((socket, key)),
-        _ => Err(super::foreign()),
+        _ => Err(foreign()),
     }
 }
 
@@ -159,9 +158,9 @@ fn ask_for_mapped(address: &str, of: MappedFile) -> Result<Registered<OwnedFd>> 
         (_, Answer::Refused(error), _) => Err(error),
         (_, Answer::Mapped, descriptors) => {
             let memory = descriptors.into_iter().next();
-            memory.ok_or_else(super::foreign)
+            memory.ok_or_else(foreign)
         }
-        _ => Err(super::foreign()),
+        _ => Err(foreign()),
     }
 }
 
@@ -275,7 +274,7 @@ impl Connection {
 
     /// Asks the server for what the next one has, too.
     fn asking<T>(&self, ask: impl Fn(&Link) -> Result<T>) -> Result<T> {
-        let mut wait = Waiting::for_a_server(self.reconnect);
+        let mut wait = Attempts::for_a_server(self.reconnect);
         loop {
             let link = self.link();
             match ask(link) {
@@ -290,14 +289,14 @@ impl Connection {
     /// The host's pipe or socket of a node that the session has open.
     pub(crate) fn node(&self, file: u64, want: NodeUse) -> Result<Registered<OwnedFd>> {
         let asked = self.ask_for_node(file, want)?;
-        asked.1.into_iter().next().ok_or_else(super::foreign)
+        asked.1.into_iter().next().ok_or_else(foreign)
     }
 
     /// The path to which a socket of the volume was bound.
     pub(crate) fn bound_as(&self, id: BlobId) -> Result<Vec<u8>> {
         match self.ask_for_node(0, NodeUse::BoundAs(id))?.0 {
             Answer::BoundAs(path) => Ok(path.into_vec()),
-            _ => Err(super::foreign()),
+            _ => Err(foreign()),
         }
     }
 
@@ -312,7 +311,7 @@ impl Connection {
                 (_, Answer::Refused(error), _) if error.errno() != Errno::STALE => Ok(Err(error)),
                 (_, Answer::Refused(error), _) => Err(error),
                 (_, answer @ (Answer::Node | Answer::BoundAs(_)), with) => Ok(Ok((answer, with))),
-                _ => Err(super::foreign()),
+                _ => Err(foreign()),
             }
         })?
     }

@@ -3,43 +3,29 @@
 //! A write of more than a message holds goes in several, and is one operation of the server's all
 //! the same, up to [`COLLECTED_BYTES_MAX`]. Other writers may fall between the messages of a read.
 
-use super::link::{Failure, Fate, Taken};
+use super::link::{Failure, Fate, Taken, foreign};
 use super::mapped::Mapped;
-use super::{Connection, Withdrawal};
-use crate::file::ReadRequest;
+use super::remote::RemoteFile;
+use super::session::{Sender, Session, done};
+use super::state::Connection;
+use super::withdrawal::Withdrawal;
+use crate::work::{Durable, Memory, ReadRequest, Work};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_fs::{BlobId, OpenFlags, Stat};
 use adit_store::cache::Hint;
-use adit_wire::calls::{FileCall, FileStat, Opened};
+use adit_wire::calls::{FileCall, FileStat};
 use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX, HINTS_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::value::Value;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
+/// Between two attempts to get what other operations have.
+const LOCK_PAUSE: Duration = Duration::from_micros(20);
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(5);
+
 /// Reads of one call that are under way at the same time: other threads need slots, too.
 const READS_MAX: usize = 16;
-
-/// An open file, as its session knows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RemoteFile {
-    pub(crate) number: u64,
-    pub(crate) id: BlobId,
-    pub(crate) flags: OpenFlags,
-}
-
-impl From<Opened> for RemoteFile {
-    fn from(opened: Opened) -> Self {
-        let Opened {
-            file, id, flags, ..
-        } = opened;
-        RemoteFile {
-            number: file,
-            id,
-            flags,
-        }
-    }
-}
 
 impl Connection {
     /// Reads into pieces of memory, one behind the other; short at the end of the file.
@@ -54,8 +40,19 @@ impl Connection {
         {
             return Ok(one.len());
         }
-        let read = |taken: &mut Taken<'_>| read_pieces(taken, file, offset, buffers);
-        self.with_slot(read, |_| None)
+        let memory = Memory::to_fill(buffers);
+        let got = done(self.blocking().read(file, offset, &memory))?;
+        Ok(got as usize)
+    }
+
+    /// A read that needs no message; None: it does.
+    pub(crate) fn try_perform(&self, file: &RemoteFile, work: &mut Work) -> Option<u64> {
+        let Work::Read(memory, offset) = work else {
+            return None;
+        };
+        let one = memory.one_mut()?;
+        self.read_cached(file, *offset, one)
+            .then_some(one.len() as u64)
     }
 
     /// Reads all of `into` without a message, or has to ask the server.
@@ -99,16 +96,16 @@ impl Connection {
                 next = rest.next();
             }
             for (mut taken, request, is_in_place) in under_way {
-                request.result = match taken.end() {
+                request.result = match self.wait(&mut taken) {
                     Ok(reply) if is_in_place => match reply.value as usize {
                         got if got <= request.buffer.len() => Ok(got),
-                        _ => Err(super::foreign()),
+                        _ => Err(foreign()),
                     },
                     Ok(reply) => {
                         let got = reply.value as usize;
                         taken.note_hints(file, request.offset, got, reply.hint);
                         let into = request.buffer.get_mut(..got);
-                        into.ok_or_else(super::foreign).map(|into| {
+                        into.ok_or_else(foreign).map(|into| {
                             into.copy_from_slice(taken.area(got));
                             got
                         })
@@ -124,66 +121,28 @@ impl Connection {
         }
     }
 
-    /// Writes pieces of memory, one behind the other; returns the offset of an append.
+    /// Writes pieces of memory, one behind the other, at an offset, or at the end; returns the offset
+    /// of an append.
     pub(crate) fn write(
         &self,
         file: &RemoteFile,
-        offset: u64,
+        offset: Option<u64>,
         data: &[IoSlice<'_>],
-        flags: WriteFlags,
+        durable: Durable,
     ) -> Result<u64> {
-        let len: usize = data.iter().map(|piece| piece.len()).sum();
-        let appends = flags.contains(WriteFlags::APPEND) || file.flags.contains(OpenFlags::APPEND);
-        if appends && len > COLLECTED_BYTES_MAX {
-            return Err(append_too_large(len));
-        }
-        let syncs = flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA);
-        if appends && let Some(appended) = self.append_in_memory(file, data, len, !syncs) {
+        let session = self.blocking();
+        if (offset.is_none() || file.flags.contains(OpenFlags::APPEND))
+            && let Some(appended) = self.append_in_memory(file, data, durable == Durable::No)
+        {
             let offset = appended?;
-            return self.sync_written(file, flags).map(|()| offset);
+            return done(session.synced(file, durable)).map(|()| offset);
         }
-        let mut rest = Rest { data, at: 0 };
-        let mut done = 0;
-        loop {
-            let offset = offset.saturating_add(done as u64);
-            let whole = (len - done).min(COLLECTED_BYTES_MAX);
-            // The sync comes behind all of it.
-            let flags = match done + whole == len {
-                true => flags,
-                false => WriteFlags::empty(),
-            };
-            let begin = rest;
-            let write = |taken: &mut Taken<'_>| {
-                rest = begin;
-                taken.note_append(if appends { len as u64 } else { 0 });
-                taken.write_whole(file, offset, whole, &mut rest, flags)
-            };
-            let settle = |fate: &Fate| match fate_of_write(fate)? {
-                Ok(at) => Some(self.sync_written(file, flags).map(|()| at)),
-                Err(Unknown) => Some(Err(self.unknown())),
-            };
-            let value = self.with_slot(write, settle)?;
-            done += whole;
-            if done == len {
-                return Ok(value);
-            }
-        }
-    }
-
-    /// The sync of a write that was done before its server ended.
-    fn sync_written(&self, file: &RemoteFile, flags: WriteFlags) -> Result<()> {
-        match flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA) {
-            true => self.sync(file, flags.contains(WriteFlags::SYNC_ALL)),
-            false => Ok(()),
-        }
+        done(session.write(file, offset, &Memory::to_read(data), durable))
     }
 
     /// As fdatasync, or as fsync.
     pub(crate) fn sync(&self, file: &RemoteFile, all: bool) -> Result<()> {
-        let file = file.number;
-        self.tails.note_sync(file);
-        let sync = |taken: &mut Taken<'_>| taken.send(Message::Sync { file, all });
-        self.with_slot(sync, |_| None).map(drop)
+        done(self.blocking().sync(file, all))
     }
 
     /// Size of a file in bytes.
@@ -194,14 +153,16 @@ impl Connection {
         self.size_there(file)
     }
 
-    /// The same, by a message.
+    /// Size of a file in bytes, by a message.
     pub(super) fn size_there(&self, file: &RemoteFile) -> Result<u64> {
-        let size = |taken: &mut Taken<'_>| {
-            let reply = taken.send(Message::Size { file: file.number })?;
+        let session = self.blocking();
+        let size = async |taken: &mut Taken<'_>| {
+            let message = Message::Size { file: file.number };
+            let reply = session.send(taken, message).await?;
             taken.note_slot(file.id, reply.hint);
             Ok(reply.value)
         };
-        self.with_slot(size, |_| None)
+        done(session.with_slot(size, async |_| None))
     }
 
     /// Attributes of a file.
@@ -210,26 +171,187 @@ impl Connection {
             return Ok(stat);
         }
         let (bytes, number) = (FileStat {}.encode(), FileStat::NUMBER);
-        let (file, len, id) = (file.number, bytes.len() as u32, file.id);
-        let stat = |taken: &mut Taken<'_>| {
+        let (len, session) = (bytes.len() as u32, self.blocking());
+        let stat = async |taken: &mut Taken<'_>| {
             taken.fill(&bytes)?;
-            let (stat, hint) = taken.call(Message::FileCall { number, file, len })?;
-            taken.note_slot(id, hint);
+            let file_number = file.number;
+            let message = Message::FileCall {
+                number,
+                file: file_number,
+                len,
+            };
+            let replied = session.send(taken, message).await?;
+            let (stat, hint) = taken.decoded(replied)?;
+            taken.note_slot(file.id, hint);
             Ok(stat)
         };
-        self.with_slot(stat, |_| None)
+        done(session.with_slot(stat, async |_| None))
+    }
+}
+
+impl<S: Sender> Session<'_, S> {
+    /// Reads into memory; short at the end of the file. The number of bytes.
+    pub(super) async fn read(self, file: &RemoteFile, offset: u64, memory: &Memory) -> Result<u64> {
+        let read =
+            async |taken: &mut Taken<'_>| self.read_pieces(taken, file, offset, memory).await;
+        self.with_slot(read, async |_| None).await
     }
 
-    /// Asks for nothing.
-    #[cfg(feature = "internal")]
-    pub(crate) fn nothing(&self) -> Result<()> {
-        self.with_slot(|taken| taken.send(Message::Nothing), |_| None)
-            .map(drop)
+    #[inline]
+    async fn read_pieces(
+        self,
+        taken: &mut Taken<'_>,
+        file: &RemoteFile,
+        offset: u64,
+        memory: &Memory,
+    ) -> Result<u64, Failure> {
+        let wanted = memory.len();
+        if let Some(one) = memory.one()
+            && let Some(message) = taken.read_in_place(file, offset, one)
+        {
+            let got = self.send(taken, message).await?.value;
+            return match got <= wanted as u64 {
+                true => Ok(got),
+                false => Err(foreign().into()),
+            };
+        }
+        let mut done = 0;
+        loop {
+            let len = (wanted - done).min(DATA_BYTES_MAX);
+            let message = Message::Read {
+                file: file.number,
+                len: len as u32,
+                offset: offset.saturating_add(done as u64),
+                hint: taken.link.cache.is_some() && done == 0,
+            };
+            let reply = self.send(taken, message).await?;
+            let got = reply.value as usize;
+            if got > len {
+                return Err(foreign().into());
+            }
+            if done == 0 {
+                taken.note_hints(file, offset, got, reply.hint);
+            }
+            memory.put(done, taken.area(got));
+            done += got;
+            if got < len || done == wanted {
+                return Ok(done as u64);
+            }
+        }
+    }
+
+    /// Writes memory at an offset, or at the end; the offset of an append.
+    pub(super) async fn write(
+        self,
+        file: &RemoteFile,
+        offset: Option<u64>,
+        memory: &Memory,
+        durable: Durable,
+    ) -> Result<u64> {
+        let len = memory.len();
+        let appends = offset.is_none() || file.flags.contains(OpenFlags::APPEND);
+        if appends && len > COLLECTED_BYTES_MAX {
+            return Err(append_too_large(len));
+        }
+        let (offset, kind) = match offset {
+            Some(offset) => (offset, WriteFlags::empty()),
+            None => (0, WriteFlags::APPEND),
+        };
+        let mut done = 0;
+        loop {
+            let offset = offset.saturating_add(done as u64);
+            let whole = (len - done).min(COLLECTED_BYTES_MAX);
+            // The sync comes behind all of it.
+            let is_last = done + whole == len;
+            let durable = if is_last { durable } else { Durable::No };
+            let write = async |taken: &mut Taken<'_>| {
+                taken.note_append(if appends { len as u64 } else { 0 });
+                let part = (memory, done, whole);
+                self.write_whole(taken, file, offset, part, kind | durable.flags())
+                    .await
+            };
+            let settle = async |fate: &Fate| match fate_of_write(fate)? {
+                Ok(at) => Some(self.synced(file, durable).await.map(|()| at)),
+                Err(Unknown) => Some(Err(self.connection.unknown())),
+            };
+            let value = self.with_slot(write, settle).await?;
+            done += whole;
+            if is_last {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Writes `len` bytes of `memory` from `from` on in one operation of the server's; the offset of
+    /// an append.
+    #[inline]
+    async fn write_whole(
+        self,
+        taken: &mut Taken<'_>,
+        file: &RemoteFile,
+        offset: u64,
+        (memory, from, len): (&Memory, usize, usize),
+        flags: WriteFlags,
+    ) -> Result<u64, Failure> {
+        if let Some(one) = memory.one().filter(|(_, all)| *all == len)
+            && let Some(message) = taken.write_in_place(file, offset, one, flags)
+        {
+            return Ok(self.send(taken, message).await?.value);
+        }
+        let mut sent = 0;
+        let mut pause = LOCK_PAUSE;
+        loop {
+            let piece = (len - sent).min(DATA_BYTES_MAX);
+            let is_first = sent == 0;
+            memory.take(from + sent, piece, |at, bytes| taken.put(at, bytes));
+            sent += piece;
+            let is_last = sent == len;
+            let message = Message::Write {
+                file: file.number,
+                len: piece as u32,
+                offset: if is_last { offset } else { len as u64 },
+                flags: if is_last { flags } else { WriteFlags::MORE },
+            };
+            let reply = loop {
+                match self.send(taken, message).await {
+                    // Other large writes come first.
+                    Err(Failure::Error(error))
+                        if is_first && !is_last && error.errno() == Errno::AGAIN =>
+                    {
+                        self.sender.sleep(pause).await;
+                        pause = (2 * pause).min(LOCK_PAUSE_MAX);
+                    }
+                    reply => break reply?,
+                }
+            };
+            if is_last {
+                return Ok(reply.value);
+            }
+        }
+    }
+
+    /// As fdatasync, or as fsync.
+    pub(super) async fn sync(self, file: &RemoteFile, all: bool) -> Result<()> {
+        let file = file.number;
+        self.connection.tails.note_sync(file);
+        let sync = async |taken: &mut Taken<'_>| {
+            let replied = self.send(taken, Message::Sync { file, all }).await;
+            replied.map(drop)
+        };
+        self.with_slot(sync, async |_| None).await
+    }
+
+    /// The sync of a write that is done.
+    async fn synced(self, file: &RemoteFile, durable: Durable) -> Result<()> {
+        match durable {
+            Durable::No => Ok(()),
+            Durable::Data | Durable::All => self.sync(file, durable == Durable::All).await,
+        }
     }
 }
 
 #[cold]
-pub(super) fn append_too_large(len: usize) -> Error {
+fn append_too_large(len: usize) -> Error {
     let what = format!("append {len} bytes at once through a server: 64 MiB is the most");
     Error::with(Errno::TOOBIG, what)
 }
@@ -239,73 +361,12 @@ pub(super) struct Unknown;
 
 /// The fate of a write whose server has ended: the offset of an append, if all was written, but
 /// perhaps not synced. None: it is to be repeated.
-pub(super) fn fate_of_write(fate: &Fate) -> Option<Result<u64, Unknown>> {
+fn fate_of_write(fate: &Fate) -> Option<Result<u64, Unknown>> {
     match fate.append {
         append if fate.is_written => Some(Ok(append.map_or(0, |(at, _)| at))),
         Some((at, Some(true))) => Some(Ok(at)),
         Some((_, None)) => Some(Err(Unknown)),
         Some((_, Some(false))) | None => None,
-    }
-}
-
-/// Reads into pieces of memory, from the beginning.
-fn read_pieces(
-    taken: &mut Taken<'_>,
-    file: &RemoteFile,
-    offset: u64,
-    buffers: &mut [IoSliceMut<'_>],
-) -> Result<usize, Failure> {
-    if let [one] = buffers
-        && let Some(message) = taken.read_in_place(file, offset, (one.as_ptr(), one.len()))
-    {
-        let got = taken.send(message)?.value as usize;
-        return match got <= one.len() {
-            true => Ok(got),
-            false => Err(super::foreign().into()),
-        };
-    }
-    let mut pieces = buffers
-        .iter_mut()
-        .flat_map(|of| of.chunks_mut(DATA_BYTES_MAX));
-    let mut piece = pieces.next();
-    let wanted_is_nothing = piece.is_none();
-    let mut done = 0;
-    loop {
-        // As many pieces as one message holds.
-        let mut batch: Vec<&mut [u8]> = Vec::new();
-        let mut len = 0;
-        while let Some(next) = piece.take_if(|next| len + next.len() <= DATA_BYTES_MAX) {
-            len += next.len();
-            batch.push(next);
-            piece = pieces.next();
-        }
-        if len == 0 && !(wanted_is_nothing && done == 0) {
-            return Ok(done);
-        }
-        let message = Message::Read {
-            file: file.number,
-            len: len as u32,
-            offset: offset.saturating_add(done as u64),
-            hint: taken.link.cache.is_some() && done == 0,
-        };
-        let reply = taken.send(message)?;
-        let got = reply.value as usize;
-        if done == 0 {
-            taken.note_hints(file, offset, got, reply.hint);
-        }
-        if got > len {
-            return Err(super::foreign().into());
-        }
-        let mut from = taken.area(got);
-        for memory in batch {
-            let count = memory.len().min(from.len());
-            memory[..count].copy_from_slice(&from[..count]);
-            from = &from[count..];
-        }
-        done += got;
-        if got < len || wanted_is_nothing {
-            return Ok(done);
-        }
     }
 }
 
@@ -316,24 +377,17 @@ pub(crate) fn wait_for_lock<T>(
     withdrawal: Option<&Withdrawal>,
     mut lock: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    let mut pause = Duration::from_micros(20);
+    let mut pause = LOCK_PAUSE;
     loop {
         match lock() {
             Err(error) if wait && error.errno() == Errno::AGAIN => {
                 withdrawal.and_then(Withdrawal::error).map_or(Ok(()), Err)?;
                 std::thread::sleep(pause);
-                pause = (2 * pause).min(Duration::from_millis(5));
+                pause = (2 * pause).min(LOCK_PAUSE_MAX);
             }
             done => return done,
         }
     }
-}
-
-/// Pieces of memory that are to be sent, from the first one's byte `at` on.
-#[derive(Clone, Copy)]
-struct Rest<'d, 'm> {
-    data: &'d [IoSlice<'m>],
-    at: usize,
 }
 
 impl Taken<'_> {
@@ -401,72 +455,5 @@ impl Taken<'_> {
             flags,
             at: self.link.place_in_arena(start, len)?,
         })
-    }
-
-    /// Writes the next bytes in one operation of the server's; the offset of an append.
-    fn write_whole(
-        &mut self,
-        file: &RemoteFile,
-        offset: u64,
-        len: usize,
-        rest: &mut Rest<'_, '_>,
-        flags: WriteFlags,
-    ) -> Result<u64, Failure> {
-        if let Rest { data: [one], at: 0 } = *rest
-            && one.len() == len
-            && let Some(message) = self.write_in_place(file, offset, (one.as_ptr(), len), flags)
-        {
-            return Ok(self.send(message)?.value);
-        }
-        let mut sent = 0;
-        loop {
-            let piece = (len - sent).min(DATA_BYTES_MAX);
-            self.put_next(piece, rest);
-            sent += piece;
-            let is_last = sent == len;
-            let message = Message::Write {
-                file: file.number,
-                len: piece as u32,
-                offset: if is_last { offset } else { len as u64 },
-                flags: if is_last { flags } else { WriteFlags::MORE },
-            };
-            let reply = match is_last {
-                true => return Ok(self.send(message)?.value),
-                false => self.send(message),
-            };
-            match reply {
-                // Other threads' large writes come first.
-                Err(Failure::Error(error)) if sent == piece && error.errno() == Errno::AGAIN => {
-                    let again = || match self.send(message) {
-                        Ok(_) => Ok(Ok(())),
-                        Err(Failure::Error(error)) => Err(error),
-                        Err(lost) => Ok(Err(lost)),
-                    };
-                    wait_for_lock(true, None, again)??;
-                }
-                reply => drop(reply?),
-            }
-        }
-    }
-
-    /// Puts the next bytes into the area.
-    fn put_next(&mut self, len: usize, rest: &mut Rest<'_, '_>) {
-        let mut filled = 0;
-        while filled < len {
-            let [first, others @ ..] = rest.data else {
-                unreachable!("there are so many bytes");
-            };
-            let piece = &first[rest.at..];
-            let piece = &piece[..piece.len().min(len - filled)];
-            self.put(filled, piece);
-            filled += piece.len();
-            rest.at += piece.len();
-            if rest.at == first.len() {
-                *rest = Rest {
-                    data: others,
-                    at: 0,
-                };
-            }
-        }
     }
 }

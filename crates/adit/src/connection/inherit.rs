@@ -11,16 +11,19 @@
 //! the child finds them free, and what they protect whole. The child touches nothing of its
 //! parent's link: that memory is not there.
 
+use super::attempts::{Attempts, may_pass};
 use super::connect::{connect_link, leave};
 use super::held::Held;
-use super::link::Link;
-use super::resume::{Waiting, may_pass, renewed};
+use super::left::{Inherited, Leaving};
+use super::link::{Link, foreign};
+use super::remote::RemoteFile;
+use super::resume::renewed;
+use super::state::Connection;
 use super::tail::Files;
-use super::{Connection, RemoteFile};
-use adit_base::fork::{self, ChildGuard, Registered};
+use adit_base::fork::{self, Registered};
 use adit_base::random::os_random_u64;
 use adit_base::sync::atomic::Ordering;
-use adit_base::{Errno, Error, Result, from_rustix, identity, numbers};
+use adit_base::{Errno, Error, Result, identity};
 use adit_fs::Credentials;
 use adit_server::Offer;
 use adit_wire::calls::Opened;
@@ -29,43 +32,6 @@ use adit_wire::value::Value;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// A session's files, kept by a server for this process.
-pub(super) struct Inherited {
-    /// Before the socket: unregistered before it is closed.
-    _guard: ChildGuard,
-    /// The server keeps the files while this is open.
-    socket: OwnedFd,
-    key: Key,
-    /// Names the server to ask if that one has gone.
-    opening: Opening,
-    /// The user whose tokens the files have.
-    uid: u32,
-}
-
-/// A session's files, kept by a server for a process that has not taken them yet.
-pub(super) struct Leaving {
-    /// The server keeps the files while this is open. A child forked by another thread closes it.
-    socket: Registered<OwnedFd>,
-    pub(super) key: Key,
-    opening: Opening,
-    /// The user whose tokens the files have.
-    uid: u32,
-}
-
-impl Leaving {
-    /// The process that this thread forks has it.
-    fn into_child(self) -> Inherited {
-        let socket = self.socket.into_inner();
-        Inherited {
-            _guard: fork::keep_in_child(socket.as_fd()),
-            socket,
-            key: self.key,
-            opening: self.opening,
-            uid: self.uid,
-        }
-    }
-}
 
 /// What a process says to the program that takes its place.
 struct Words {
@@ -101,7 +67,7 @@ pub(crate) struct Fork {
 impl Fork {
     /// Leaves what the session has open to the child. An error is the child's, too.
     pub(crate) fn begin(connection: &Arc<Connection>) -> Fork {
-        let mut wait = Waiting::for_a_server(connection.reconnect);
+        let mut wait = Attempts::for_a_server(connection.reconnect);
         loop {
             let has_server = connection.have_a_server();
             // SAFETY: the reference is used for locks only, which go before `connection`.
@@ -154,11 +120,6 @@ impl Fork {
 }
 
 impl Connection {
-    /// Is the link this process's?
-    pub(crate) fn is_own(&self) -> bool {
-        self.generation.load(Ordering::Acquire) == fork::generation()
-    }
-
     /// In a forked child: is there something that its parent has left?
     pub(crate) fn has_inherited(&self) -> bool {
         let inherited = self.inherited.lock();
@@ -173,7 +134,7 @@ impl Connection {
 
     /// Leaves what the session has open to a process that this one starts.
     fn leave(&self) -> Result<Leaving> {
-        let mut wait = Waiting::for_a_server(self.reconnect);
+        let mut wait = Attempts::for_a_server(self.reconnect);
         loop {
             self.have_a_server()?;
             match self.leave_now() {
@@ -318,7 +279,7 @@ impl Connection {
         (socket, words): (OwnedFd, &[u8]),
     ) -> Result<(Arc<Connection>, Vec<RemoteFile>)> {
         fork::install();
-        let words = Words::decode(words).ok_or_else(super::foreign)?;
+        let words = Words::decode(words).ok_or_else(foreign)?;
         let connection = Connection::without_link(address, read_only, reconnect);
         let inherited = Inherited {
             _guard: fork::keep_in_child(socket.as_fd()),
@@ -356,17 +317,6 @@ pub(crate) fn leave_offered(
         others: Vec::new(),
     };
     Ok((socket, words.encode()))
-}
-
-impl Inherited {
-    fn again(&self) -> Result<Leaving> {
-        Ok(Leaving {
-            socket: numbers::duplicate(&self.socket).map_err(from_rustix)?,
-            key: self.key,
-            opening: self.opening,
-            uid: self.uid,
-        })
-    }
 }
 
 /// Has the server that kept them ended?

@@ -7,7 +7,6 @@
 
 use super::arena::Arena;
 use super::mapped::Mapped;
-use super::{Connection, foreign};
 use adit_base::clock::monotonic_ns;
 use adit_base::fork::Registered;
 use adit_base::patience::Patience;
@@ -117,16 +116,14 @@ impl From<Error> for Failure {
     }
 }
 
-/// A slot that a thread has for itself.
+/// A slot that a thread, or an asynchronous operation, has for itself.
 pub(super) struct Taken<'c> {
     pub(super) link: &'c Link,
-    /// Waits for the next server when this one ends. None: nobody does.
-    connection: Option<&'c Connection>,
     slot: usize,
     /// The server slept when it was called.
     woke: bool,
-    /// A message is under way that `end_reported` has not ended.
-    is_reported: bool,
+    /// A message has begun, and neither its reply is taken nor its fate known.
+    is_under_way: bool,
 }
 
 impl Link {
@@ -158,10 +155,7 @@ impl Link {
 
     /// A slot that no thread has; None: each has one.
     #[inline]
-    pub(super) fn try_take_slot<'c>(
-        &'c self,
-        connection: Option<&'c Connection>,
-    ) -> Option<Taken<'c>> {
+    pub(super) fn try_take_slot(&self) -> Option<Taken<'_>> {
         loop {
             let free = self.free.load(Ordering::Relaxed);
             if free == 0 {
@@ -177,22 +171,18 @@ impl Link {
             if taken.is_ok() {
                 return Some(Taken {
                     link: self,
-                    connection,
                     slot: free.trailing_zeros() as usize,
                     woke: false,
-                    is_reported: false,
+                    is_under_way: false,
                 });
             }
         }
     }
 
-    /// As [`try_take_slot`](Self::try_take_slot), but leaves some slots to others.
-    pub(super) fn try_take_spare_slot<'c>(
-        &'c self,
-        connection: &'c Connection,
-    ) -> Option<Taken<'c>> {
+    /// A slot that no thread has; None: hardly any is left to threads that wait for replies.
+    pub(super) fn try_take_spare_slot(&self) -> Option<Taken<'_>> {
         let free = self.free.load(Ordering::Relaxed).count_ones();
-        (free > SPARED).then(|| self.try_take_slot(Some(connection)))?
+        (free > SPARED).then(|| self.try_take_slot())?
     }
 
     /// Is a thread to sleep soon, and not to yield before?
@@ -456,14 +446,18 @@ impl Link {
     }
 
     fn call<T: OwnedValue>(&self, bytes: &[u8], message: Message) -> Result<T, Failure> {
-        let taken = self.try_take_slot(None);
+        let taken = self.try_take_slot();
         let mut taken = taken.ok_or_else(|| Error::new(Errno::AGAIN))?;
         taken.fill(bytes)?;
-        Ok(taken.call(message)?.0)
+        taken.begin(message);
+        match taken.wait() {
+            Some(reply) => Ok(taken.decoded(reply?)?.0),
+            None => Err(Failure::Lost(taken.fate())),
+        }
     }
 }
 
-impl<'c> Taken<'c> {
+impl Taken<'_> {
     /// Puts bytes into the area. `E2BIG` for more than it has, which is more than any operation
     /// takes.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
@@ -503,14 +497,7 @@ impl<'c> Taken<'c> {
             .store(bytes, Ordering::Relaxed);
     }
 
-    /// Sends a message and waits for its reply.
-    #[inline]
-    pub(super) fn send(&mut self, message: Message) -> Result<Reply, Failure> {
-        self.begin(message);
-        self.end()
-    }
-
-    /// Sends a message; [`end`](Self::end) must follow.
+    /// Sends a message.
     #[inline]
     pub(super) fn begin(&mut self, message: Message) {
         self.note_message();
@@ -523,11 +510,9 @@ impl<'c> Taken<'c> {
     }
 
     /// Sends a message of which the reply is counted. True: the server has to be woken
-    /// ([`Link::wake_server`]). [`end_reported`](Self::end_reported) must follow once the reply is
-    /// there, or the session has gone on or ended (`requests.rs`).
+    /// ([`Link::wake_server`]).
     pub(super) fn begin_reported(&mut self, message: Message) -> bool {
         self.note_message();
-        self.is_reported = true;
         let memory = &self.link.memory;
         memory.slot(self.slot).submit_reported(message);
         memory.doorbell().ring(self.slot)
@@ -544,27 +529,26 @@ impl<'c> Taken<'c> {
         self.link.number * SLOTS as u64 + self.slot as u64
     }
 
-    /// The reply to a message of [`begin_reported`](Self::begin_reported), once it is there or its
-    /// server has ended and the session has gone on, or ended.
-    pub(super) fn end_reported(&mut self) -> Result<Reply, Failure> {
-        let slot = self.link.memory.slot(self.slot);
-        if let Some(reply) = slot.reply() {
-            self.is_reported = false;
-            return Ok(self.checked(reply)?);
-        }
-        if let Some(connection) = self.connection
-            && let Some(error) = connection.error_of_end(self.link)
-        {
-            // The slot stays taken: nobody knows what was done of its message.
-            return Err(error.into());
-        }
-        self.is_reported = false;
-        Err(Failure::Lost(self.link.fate(self.slot)))
+    /// The reply to the message, if it is there.
+    #[inline]
+    pub(super) fn reply(&mut self) -> Option<Result<Reply>> {
+        let reply = self.link.memory.slot(self.slot).reply()?;
+        self.is_under_way = false;
+        Some(self.checked(reply))
+    }
+
+    /// What became of a message without a reply, once the next server has said how this one ended.
+    /// Nobody writes into the slot's area any more.
+    pub(super) fn fate(&mut self) -> Fate {
+        self.is_under_way = false;
+        self.link.fate(self.slot)
     }
 
     /// Another message of the slot begins.
     #[inline]
     fn note_message(&mut self) {
+        debug_assert!(!self.is_under_way, "a slot has one message at a time");
+        self.is_under_way = true;
         let link = self.link;
         // Before the message: whoever finds no reply finds nothing of the append before it.
         let own = &link.own[self.slot];
@@ -574,24 +558,24 @@ impl<'c> Taken<'c> {
         own.messages.store(before + 1, Ordering::Relaxed);
     }
 
-    /// Waits for the reply.
+    /// Waits for the reply; None: the server has ended, and perhaps not replied.
     #[inline]
-    pub(super) fn end(&mut self) -> Result<Reply, Failure> {
+    pub(super) fn wait(&mut self) -> Option<Result<Reply>> {
         let slot = self.link.memory.slot(self.slot);
         let link = self.link;
         let doorbell = self.link.memory.doorbell();
         let mut began_ns = 0;
         loop {
             if simulation::pause() {
-                match slot.reply() {
-                    Some(reply) => return Ok(self.checked(reply)?),
-                    None if self.link.has_ended() => return self.end_with_next_server(),
+                match self.reply() {
+                    None if link.has_ended() => return self.reply(),
                     None => continue,
+                    reply => return reply,
                 }
             }
             for _ in 0..64 {
-                if let Some(reply) = slot.reply() {
-                    return Ok(self.checked(reply)?);
+                if let Some(reply) = self.reply() {
+                    return Some(reply);
                 }
                 std::hint::spin_loop();
             }
@@ -613,32 +597,11 @@ impl<'c> Taken<'c> {
                 waited_ns if waited_ns < yield_ns => link.yield_now(),
                 _ => {
                     slot.sleep(WATCH);
-                    if slot.reply().is_none() && self.link.has_ended() {
-                        return self.end_with_next_server();
+                    if slot.reply().is_none() && link.has_ended() {
+                        return self.reply();
                     }
                 }
             }
-        }
-    }
-
-    /// The server has ended, and perhaps not replied.
-    #[cold]
-    fn end_with_next_server(&mut self) -> Result<Reply, Failure> {
-        let slot = self.link.memory.slot(self.slot);
-        if let Some(connection) = self.connection
-            && let Err(error) = connection.resume(self.link)
-        {
-            if let Some(reply) = slot.reply() {
-                return Ok(self.checked(reply)?);
-            }
-            // The slot stays taken: nobody knows what was done of its message.
-            self.slot = usize::MAX;
-            return Err(error.into());
-        }
-        // Only now: the last server may have gone on until its volume was closed.
-        match slot.reply() {
-            Some(reply) => Ok(self.checked(reply)?),
-            None => Err(Failure::Lost(self.link.fate(self.slot))),
         }
     }
 
@@ -662,12 +625,6 @@ impl<'c> Taken<'c> {
         }))
     }
 
-    /// Sends a call; its reply is in the area, but for the hint.
-    pub(super) fn call<T: OwnedValue>(&mut self, message: Message) -> Result<(T, u64), Failure> {
-        let reply = self.send(message)?;
-        Ok(self.decoded(reply)?)
-    }
-
     /// The result of a call, which is in the area, and the hint.
     pub(super) fn decoded<T: OwnedValue>(&self, reply: Reply) -> Result<(T, u64)> {
         let value = T::decode(self.area(reply.len as usize)).ok_or_else(foreign)?;
@@ -677,10 +634,17 @@ impl<'c> Taken<'c> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if self.slot != usize::MAX && !self.is_reported {
+        // The server may still write into the area of a message that is under way.
+        if !self.is_under_way {
             let bit = 1 << self.slot;
             let before = self.link.free.fetch_or(bit, Ordering::Release);
             debug_assert!(before & bit == 0, "one thread had the slot");
         }
     }
+}
+
+/// The server's reply can't be one.
+#[cold]
+pub(super) fn foreign() -> Error {
+    Error::with(Errno::PROTO, "understand the reply of a server")
 }

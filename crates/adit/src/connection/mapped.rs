@@ -4,7 +4,7 @@
 //! frame itself says which page it holds in which version (`adit_store::cache::RemoteFrames`). A
 //! place is one word, so that threads need no lock for the table.
 
-use super::RemoteFile;
+use super::remote::RemoteFile;
 use adit_base::PAGE_BYTES;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_fs::{BlobId, OpenFlags, Stat, stat_of};

@@ -9,62 +9,23 @@
 //! Invariant: after `finish` this process has no memory in which anything of another user's files
 //! is, or will be, but for what it has read itself.
 
+use super::attempts::Attempts;
 use super::connect::connect_link;
-use super::inherit::Leaving;
+use super::left::Leaving;
 use super::link::Link;
-use super::resume::{Waiting, renewed};
-use super::{Connection, lock};
+use super::resume::renewed;
+use super::state::{Connection, lock};
 use adit_base::identity;
 use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result};
 use adit_fs::Credentials;
 use adit_wire::handshake::Aim;
 use rustix::net::{Shutdown, shutdown};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long messages of other threads are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A user that stays: there are few different ones in a process.
-pub(crate) fn interned(who: Credentials) -> &'static Credentials {
-    static KNOWN: Mutex<Vec<&'static Credentials>> = Mutex::new(Vec::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = known.iter().find(|of| ***of == who) {
-        return found;
-    }
-    let new = &*Box::leak(Box::new(who));
-    known.push(new);
-    new
-}
-
-impl Connection {
-    /// The user that the server knows the session by.
-    pub(crate) fn own(&self) -> &'static Credentials {
-        // SAFETY: interned.
-        unsafe { &*self.own.load(Ordering::Acquire) }
-    }
-
-    pub(super) fn set_own(&self, who: Credentials) {
-        let own = std::ptr::from_ref(interned(who)).cast_mut();
-        self.own.store(own, Ordering::Release);
-    }
-
-    pub(super) fn is_moved(&self) -> bool {
-        self.is_moved.load(Ordering::Acquire)
-    }
-
-    /// May the session act for any user?
-    pub(crate) fn is_privileged(&self) -> bool {
-        self.link().privileged
-    }
-
-    /// Connects as the session's user, whatever user this thread acts as for the moment.
-    pub(super) fn acting_as_own<T>(&self, connect: impl FnOnce() -> Result<T>) -> Result<T> {
-        let own = self.own();
-        identity::acting_as(own.uid, own.gid, connect)?
-    }
-}
 
 /// A process without a session of its own, which begins none while this lives.
 pub(crate) struct Waits {
@@ -105,7 +66,7 @@ impl Moving {
     /// Begins a session of this user, with all that this one has. `EBUSY`: a message of another
     /// thread doesn't end.
     pub(crate) fn begin(connection: &Arc<Connection>, uid: u32, gid: u32) -> Result<Moving> {
-        let mut wait = Waiting::for_a_server(connection.reconnect);
+        let mut wait = Attempts::for_a_server(connection.reconnect);
         loop {
             match Moving::try_begin(connection, uid, gid) {
                 // Its server has ended meanwhile.

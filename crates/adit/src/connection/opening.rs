@@ -13,12 +13,16 @@
 
 use super::file::Unknown;
 use super::link::{Failure, Fate, Taken};
-use super::{Answered, Connection, RemoteFile};
+use super::remote::RemoteFile;
+use super::session::{Answered, Sender, Session, done};
+use super::state::Connection;
+use crate::work::Durable;
 use adit_base::{Errno, Error, Result};
-use adit_fs::{Credentials, OpenFlags};
-use adit_wire::calls::{CreateAndSync, Open, Place};
+use adit_fs::{BlobId, Credentials, OpenFlags};
+use adit_store::cache::Hint;
+use adit_wire::calls::{CreateAndSync, Open, OpenBlob, Opened, Place};
 use adit_wire::memory::DATA_BYTES_MAX;
-use adit_wire::message::{Message, WriteFlags};
+use adit_wire::message::Message;
 use std::io::IoSlice;
 
 /// An opening, and how much of it is left to do.
@@ -62,11 +66,6 @@ impl<'a> Opening<'a> {
             content: Some(content),
             ..self
         }
-    }
-
-    /// Must the file be synced once it is open?
-    pub(super) fn syncs(&self) -> bool {
-        self.left == Left::Sync
     }
 
     /// Puts the message's call into the area.
@@ -143,32 +142,84 @@ impl<'a> Opening<'a> {
     }
 }
 
-impl Connection {
+impl<'c, S: Sender> Session<'c, S> {
     /// Opens what a path names.
-    pub(crate) fn open(&self, who: &Credentials, mut opening: Opening<'_>) -> Result<RemoteFile> {
-        loop {
-            let mut taken = self.take_slot()?;
-            let message = opening.fill(&taken, who, self)?;
-            let (called, link) = (taken.call(message), taken.link);
-            drop(taken);
-            match called {
-                Ok((reply, hint)) => match self.keep(Answered { reply, hint, link }, who) {
-                    Some(file) if opening.syncs() => return self.synced(file),
-                    Some(file) => return Ok(file),
+    pub(super) async fn open(
+        self,
+        who: &Credentials,
+        mut opening: Opening<'_>,
+    ) -> Result<RemoteFile> {
+        let file = loop {
+            let fill = |taken: &Taken<'_>| opening.fill(taken, who, self.connection);
+            match self.ask(fill).await {
+                Ok(answer) => match self.keep(answer, who).await {
+                    Some(file) => break file,
                     None => opening.forget(),
                 },
-                Err(failure) => self.after(&mut opening, failure)?,
+                Err(Failure::Lost(fate)) => {
+                    let lost = opening.lose(&fate);
+                    lost.map_err(|Unknown| self.connection.unknown())?;
+                }
+                Err(Failure::Error(error)) if opening.is_gone(&error) => {
+                    return Err(self.connection.unknown());
+                }
+                Err(Failure::Error(error)) => return Err(error),
+            }
+        };
+        let synced = match opening.left {
+            Left::Sync => self.sync(&file, true).await,
+            Left::All | Left::Open => Ok(()),
+        };
+        synced
+            .map(|()| file)
+            .inspect_err(|_| self.connection.close(file.number))
+    }
+
+    /// Opens a blob.
+    async fn open_blob(
+        self,
+        who: &Credentials,
+        id: BlobId,
+        flags: OpenFlags,
+    ) -> Result<RemoteFile> {
+        loop {
+            let answer = self.repeat(who, &OpenBlob { id, flags }).await?;
+            if let Some(file) = self.keep(answer, who).await {
+                return Ok(file);
             }
         }
     }
 
-    /// An opening has failed, or is to be done with the next server.
-    pub(super) fn after(&self, opening: &mut Opening<'_>, failure: Failure) -> Result<()> {
-        match failure {
-            Failure::Lost(fate) => opening.lose(&fate).map_err(|Unknown| self.unknown()),
-            Failure::Error(error) if opening.is_gone(&error) => Err(self.unknown()),
-            Failure::Error(error) => Err(error),
-        }
+    /// The session has opened a file. None: its server has ended since, and the next one doesn't
+    /// know.
+    async fn keep(self, answer: Answered<'c, Opened>, who: &Credentials) -> Option<RemoteFile> {
+        let Answered { reply, hint, link } = answer;
+        let mut held = self.sender.held(self.connection).await;
+        self.connection.is_current(link).then(|| {
+            let is_own = who == self.connection.own();
+            held.open(reply, (!is_own).then(|| who.clone()));
+            if let Some(cache) = &link.cache {
+                cache.note_slot(reply.id, Hint(hint));
+            }
+            reply.into()
+        })
+    }
+}
+
+impl Connection {
+    /// Opens what a path names.
+    pub(crate) fn open(&self, who: &Credentials, opening: Opening<'_>) -> Result<RemoteFile> {
+        done(self.blocking().open(who, opening))
+    }
+
+    /// Opens a blob.
+    pub(crate) fn open_blob(
+        &self,
+        who: &Credentials,
+        id: BlobId,
+        flags: OpenFlags,
+    ) -> Result<RemoteFile> {
+        done(self.blocking().open_blob(who, id, flags))
     }
 
     /// Opens a file that is new or truncated, writes its content, and syncs it: by one message, if
@@ -189,24 +240,10 @@ impl Connection {
             return self.open(who, opening.with_content(&[])); // the server says why not
         }
         let file = self.open(who, opening)?;
-        let content = [IoSlice::new(content)];
-        match self.write(&file, 0, &content, WriteFlags::SYNC_ALL) {
-            Ok(_) => Ok(file),
-            Err(error) => {
-                self.close(file.number);
-                Err(error)
-            }
-        }
-    }
-
-    fn synced(&self, file: RemoteFile) -> Result<RemoteFile> {
-        match self.sync(&file, true) {
-            Ok(()) => Ok(file),
-            Err(error) => {
-                self.close(file.number);
-                Err(error)
-            }
-        }
+        let written = self.write(&file, Some(0), &[IoSlice::new(content)], Durable::All);
+        written
+            .map(|_| file)
+            .inspect_err(|_| self.close(file.number))
     }
 }
 

@@ -4,61 +4,67 @@
 //! Each of these calls is one transaction. Whether that was applied, the next server knows
 //! ([`Fate`]).
 
-use super::Connection;
-use super::link::Fate;
+use super::link::{Fate, foreign};
+use super::session::{Answered, Sender, Session};
+use super::state::Connection;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, Follow};
 use adit_wire::calls::*;
-use adit_wire::value::{OwnedValue, Value};
+use adit_wire::value::Value;
 
-impl Connection {
+impl<S: Sender> Session<'_, S> {
     /// What came of a call about the volume; None: it is to be repeated.
-    pub(super) fn outcome<'a, C>(
-        &self,
+    pub(super) async fn outcome<'a, C>(
+        self,
         who: &Credentials,
         call: &C,
         fate: &Fate,
     ) -> Option<Result<C::Reply>>
     where
         C: VolumeCall<'a>,
-        C::Reply: OwnedValue,
     {
         match C::WHEN_DONE {
             WhenDone::Own if C::NUMBER == DeleteBlob::NUMBER && fate.is_applied != Some(false) => {
                 // It may have been done in part, so it is repeated; and be gone.
-                return Some(match self.volume_call(who, call) {
-                    Err(error) if error.errno() == Errno::NOENT => {
-                        C::Reply::decode(&[]).ok_or_else(super::foreign)
-                    }
-                    done => done,
-                });
+                return Some(
+                    match self.repeat(who, call).await.map(|answer| answer.reply) {
+                        Err(error) if error.errno() == Errno::NOENT => {
+                            C::Reply::decode(&[]).ok_or_else(foreign)
+                        }
+                        done => done,
+                    },
+                );
             }
             _ if fate.is_applied == Some(false) => return None,
             // Nobody knows its number.
-            WhenDone::Own if C::NUMBER == CreateBlob::NUMBER => return Some(Err(self.unknown())),
+            WhenDone::Own if C::NUMBER == CreateBlob::NUMBER => {
+                return Some(Err(self.connection.unknown()));
+            }
             // Openings are judged where they are made.
             WhenDone::Again | WhenDone::Own => return None,
-            _ if fate.is_applied.is_none() => return Some(Err(self.unknown())),
-            WhenDone::Nothing => return Some(C::Reply::decode(&[]).ok_or_else(super::foreign)),
+            _ if fate.is_applied.is_none() => return Some(Err(self.connection.unknown())),
+            WhenDone::Nothing => return Some(C::Reply::decode(&[]).ok_or_else(foreign)),
             WhenDone::Attributes => {}
         }
         let [first, second] = call.places();
         let place = second.or(first)?;
         let follow = Follow::No;
-        let stat = self.volume_call(who, &Stat { place, follow });
-        Some(stat.and_then(|stat| C::Reply::decode(&stat.encode()).ok_or_else(super::foreign)))
+        let stat = self.repeat(who, &Stat { place, follow }).await;
+        let reply = |stat: Answered<'_, adit_fs::Stat>| C::Reply::decode(&stat.reply.encode());
+        Some(stat.and_then(|stat| reply(stat).ok_or_else(foreign)))
     }
+}
 
+impl Connection {
     /// What came of a call about an open file; None: it is to be repeated.
     pub(super) fn file_outcome<'a, C>(&self, fate: &Fate) -> Option<Result<C::Reply>>
     where
         C: FileCall<'a>,
-        C::Reply: OwnedValue,
     {
         match fate.is_applied {
             Some(false) => None,
             _ if C::WHEN_DONE == WhenDone::Again => None,
-            Some(true) => Some(C::Reply::decode(&[]).ok_or_else(super::foreign)),
+            Some(true) => Some(C::Reply::decode(&[]).ok_or_else(foreign)),
             None => Some(Err(self.unknown())),
         }
     }

@@ -21,127 +21,35 @@
 //!    watches the connection. Where there is none, no next server is waited for; or it could not be
 //!    started: then an operation looks for the next server itself, and all others wait for it.
 
-use super::file::{Unknown, append_too_large, fate_of_write};
-use super::link::{Failure, Fate, Taken};
-use super::{Answered, Connection, Opening, RemoteFile};
+use super::held::Held;
+use super::link::{Failure, Link, Taken};
+use super::opening::Opening;
+use super::remote::RemoteFile;
+use super::session::{Sender, Session};
+use super::state::Connection;
+use crate::work::{Durable, Work};
 use adit_base::simulation;
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::{
     Capabilities, Completion, Device, Doorbell, Geometry, Queue, Request, Submission,
 };
-use adit_fs::{BlobId, Credentials, OpenFlags};
+use adit_fs::{BlobId, Credentials};
 use adit_reactor::sync::{Event, RwLock};
 use adit_reactor::{Engine, EngineOptions, Reactor};
-use adit_wire::calls::VolumeCall;
-use adit_wire::memory::{COLLECTED_BYTES_MAX, DATA_BYTES_MAX};
-use adit_wire::message::{Message, WriteFlags};
+use adit_wire::calls::{Class, SyncAll, VolumeCall};
+use adit_wire::message::Message;
 use adit_wire::slot::{Reply, SLOTS};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, TryLockError, Weak};
 use std::time::Duration;
 
 /// Between two looks whether other threads have given back a slot.
 const SLOT_PAUSE: Duration = Duration::from_micros(50);
 /// Between two looks whether there is a next server.
 const SERVER_PAUSE: Duration = Duration::from_millis(1);
-
-/// An operation on an open file.
-pub(crate) enum Work {
-    /// Read; the result is the number of bytes.
-    Read {
-        /// Where to.
-        memory: Pieces,
-        /// Position in the file.
-        offset: u64,
-    },
-    /// Write; the result is the offset of an append.
-    Write {
-        /// Where from.
-        memory: Pieces,
-        /// Position in the file.
-        offset: u64,
-        /// How.
-        flags: WriteFlags,
-    },
-    /// As fdatasync, or as fsync.
-    Sync {
-        /// As fsync?
-        all: bool,
-    },
-}
-
-/// Pieces of a caller's memory, one behind the other: start and length in bytes.
-pub(crate) struct Pieces(Vec<(*mut u8, usize)>);
-
-// SAFETY: `Pieces::new` requires that the memory is valid, and used for nothing else, until the work
-// is done.
-unsafe impl Send for Pieces {}
-
-impl Pieces {
-    /// # Safety
-    /// The pieces are valid, and used for nothing else, as long as there is this. They are only read
-    /// by [`Work::Write`].
-    pub(crate) unsafe fn new(pieces: impl IntoIterator<Item = (*mut u8, usize)>) -> Pieces {
-        Pieces(pieces.into_iter().filter(|(_, len)| *len > 0).collect())
-    }
-
-    fn len(&self) -> usize {
-        self.0.iter().map(|(_, len)| len).sum()
-    }
-
-    /// The piece, if there is one.
-    fn one(&self) -> Option<(*const u8, usize)> {
-        match self.0[..] {
-            [(start, len)] => Some((start.cast_const(), len)),
-            _ => None,
-        }
-    }
-
-    /// The parts of `len` bytes from `from` on, each with its place among these.
-    fn parts(&self, from: usize, len: usize) -> impl Iterator<Item = (*mut u8, usize, usize)> {
-        let mut begin = 0;
-        self.0.iter().filter_map(move |(start, piece)| {
-            let (first, end) = (begin.max(from), (begin + piece).min(from + len));
-            // SAFETY: used below only where `first` lies in the piece.
-            let part = (first < end).then(|| unsafe { start.add(first - begin) });
-            begin += piece;
-            part.map(|part| (part, first - from, end - first))
-        })
-    }
-
-    /// Puts bytes there, from `at` on.
-    fn put(&self, at: usize, bytes: &[u8]) {
-        for (start, from, len) in self.parts(at, bytes.len()) {
-            // SAFETY: the part is valid and unused by others, as `new` requires.
-            unsafe { std::ptr::copy_nonoverlapping(bytes[from..].as_ptr(), start, len) };
-        }
-    }
-
-    /// Puts `len` bytes from `at` on into a slot's area.
-    fn fill(&self, taken: &mut Taken<'_>, at: usize, len: usize) {
-        for (start, from, len) in self.parts(at, len) {
-            // SAFETY: valid, and changed by nobody, as `new` requires.
-            taken.put(from, unsafe { std::slice::from_raw_parts(start, len) });
-        }
-    }
-
-    /// As slices of bytes, to read them.
-    fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let pieces = self.0.iter();
-        // SAFETY: as in `fill`.
-        pieces.map(|(start, len)| unsafe { std::slice::from_raw_parts(*start, *len) })
-    }
-
-    /// As slices of bytes, to change them.
-    fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        let pieces = self.0.iter();
-        // SAFETY: valid and unused by others, as `new` requires.
-        pieces.map(|(start, len)| unsafe { std::slice::from_raw_parts_mut(*start, *len) })
-    }
-}
 
 /// The state of the engine.
 pub(crate) struct Requests {
@@ -175,12 +83,18 @@ impl Drop for BegunChange<'_> {
 }
 
 /// A slot of an operation.
-struct Held<'r, 'c> {
+pub(super) struct OwnSlot<'r, 'c> {
     requests: &'r Requests,
     taken: Taken<'c>,
 }
 
-impl Drop for Held<'_, '_> {
+impl<'c> AsMut<Taken<'c>> for OwnSlot<'_, 'c> {
+    fn as_mut(&mut self) -> &mut Taken<'c> {
+        &mut self.taken
+    }
+}
+
+impl Drop for OwnSlot<'_, '_> {
     fn drop(&mut self) {
         self.requests.slots.set(self.requests.slots.get() - 1);
         self.requests.freed.notify_all();
@@ -222,37 +136,36 @@ impl Requests {
         &self.reactor
     }
 
-    /// Does work with an open file.
+    /// The session of a connection, for operations of this engine.
+    pub(super) fn session<'r, 'c>(
+        &'r self,
+        connection: &'c Connection,
+    ) -> Session<'c, &'r Requests> {
+        Session {
+            connection,
+            sender: self,
+        }
+    }
+
+    /// Does work with an open file, in its turn.
     pub(crate) async fn perform(
         &self,
         connection: &Connection,
         file: &RemoteFile,
         work: &Work,
     ) -> Result<u64> {
-        match work {
-            Work::Read { memory, offset } => {
-                let read = async |taken: &mut Taken<'_>| {
-                    self.read_pieces(taken, file, *offset, memory).await
-                };
-                self.with_slot(connection, read, async |_| None).await
-            }
-            Work::Write {
-                memory,
-                offset,
-                flags,
-            } => {
+        let (_begun, number) = match work.changes() {
+            true => {
                 let begun = self.begin_change(Some(file.id));
-                if flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA) {
-                    self.changes_before_number(begun.number, Some(file.id))
-                        .await;
-                }
-                self.write(connection, file, *offset, memory, *flags).await
+                let number = begun.number;
+                (Some(begun), number)
             }
-            Work::Sync { all } => {
-                self.changes_before(Some(file.id)).await;
-                self.sync(connection, file, *all).await.map(|()| 0)
-            }
+            false => (None, self.next_change.get()),
+        };
+        if let Work::Sync(_) | Work::Write(_, _, Durable::Data | Durable::All) = work {
+            self.changes_before_number(number, Some(file.id)).await;
         }
+        self.session(connection).perform(file, work).await
     }
 
     fn begin_change(&self, file: Option<BlobId>) -> BegunChange<'_> {
@@ -283,8 +196,8 @@ impl Requests {
         }
     }
 
-    /// Does a call about the volume that looks, or answers nothing.
-    pub(crate) async fn volume_call<'a, C>(
+    /// Does a call about the volume, in its turn.
+    pub(crate) async fn call<'a, C>(
         &self,
         connection: &Connection,
         who: &Credentials,
@@ -293,66 +206,32 @@ impl Requests {
     where
         C: VolumeCall<'a>,
     {
-        let ask = async |taken: &mut Taken<'_>| {
-            let message = connection.fill_call(taken, who, call)?;
-            let reply = self.send(taken, message).await?;
-            Ok(taken.decoded(reply)?.0)
+        let _begun = match C::NUMBER {
+            SyncAll::NUMBER => {
+                self.changes_before(None).await;
+                None
+            }
+            _ => (C::CLASS != Class::Looks).then(|| self.begin_change(None)),
         };
-        // Of such a call it sends no message of its own, which this thread would wait for.
-        let settle = async |fate: &Fate| connection.outcome(who, call, fate);
-        self.with_slot(connection, ask, settle).await
+        self.session(connection).volume_call(who, call).await
     }
 
-    /// Does a call that changes names and answers nothing.
-    pub(crate) async fn change<'a, C>(
-        &self,
-        connection: &Connection,
-        who: &Credentials,
-        call: &C,
-    ) -> Result<()>
-    where
-        C: VolumeCall<'a, Reply = ()>,
-    {
-        let _begun = self.begin_change(None);
-        self.volume_call(connection, who, call).await
-    }
-
-    /// Opens what a path names, as [`Connection::open`].
+    /// Opens what a path names.
     pub(crate) async fn open(
         &self,
         connection: &Connection,
         who: &Credentials,
-        mut opening: Opening<'_>,
+        opening: Opening<'_>,
     ) -> Result<RemoteFile> {
         let _begun = self.begin_change(None);
-        loop {
-            let mut held = self.take_slot(connection).await?;
-            let link = held.taken.link;
-            let message = opening.fill(&held.taken, who, connection)?;
-            let replied = self.send(&mut held.taken, message).await;
-            let replied = replied.and_then(|reply| Ok(held.taken.decoded(reply)?));
-            drop(held);
-            match replied {
-                Ok((reply, hint)) => {
-                    let answer = Answered { reply, hint, link };
-                    let kept = loop {
-                        match connection.try_keep(&answer, who) {
-                            Some(kept) => break kept,
-                            None => self.reactor.sleep(SERVER_PAUSE).await,
-                        }
-                    };
-                    match kept {
-                        Some(file) => return Ok(file),
-                        None => opening.forget(),
-                    }
-                }
-                Err(failure) => connection.after(&mut opening, failure)?,
-            }
-        }
+        self.session(connection).open(who, opening).await
     }
+}
 
-    /// A slot, of a server that is there.
-    async fn take_slot<'c>(&self, connection: &'c Connection) -> Result<Held<'_, 'c>> {
+impl<'r> Sender for &'r Requests {
+    type Slot<'c> = OwnSlot<'r, 'c>;
+
+    async fn take_slot(self, connection: &Connection) -> Result<OwnSlot<'r, '_>> {
         let _line = self.line.write().await;
         loop {
             let link = connection.link();
@@ -366,12 +245,12 @@ impl Requests {
             }
             let has_none = self.slots.get() == 0;
             let taken = match has_none {
-                true => link.try_take_slot(Some(connection)),
-                false => link.try_take_spare_slot(connection),
+                true => link.try_take_slot(),
+                false => link.try_take_spare_slot(),
             };
             if let Some(taken) = taken {
                 self.slots.set(self.slots.get() + 1);
-                return Ok(Held {
+                return Ok(OwnSlot {
                     requests: self,
                     taken,
                 });
@@ -383,30 +262,12 @@ impl Requests {
         }
     }
 
-    /// As [`Connection::with_slot`].
-    async fn with_slot<'c, T>(
-        &self,
-        connection: &'c Connection,
-        mut operation: impl AsyncFnMut(&mut Taken<'c>) -> Result<T, Failure>,
-        mut settle: impl AsyncFnMut(&Fate) -> Option<Result<T>>,
-    ) -> Result<T> {
-        loop {
-            let mut held = self.take_slot(connection).await?;
-            match operation(&mut held.taken).await {
-                Ok(done) => return Ok(done),
-                Err(Failure::Error(error)) => return Err(error),
-                Err(Failure::Lost(fate)) => {
-                    drop(held);
-                    if let Some(settled) = settle(&fate).await {
-                        return settled;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Sends a message and waits for its reply.
-    async fn send(&self, taken: &mut Taken<'_>, message: Message) -> Result<Reply, Failure> {
+    async fn send(
+        self,
+        connection: &Connection,
+        taken: &mut Taken<'_>,
+        message: Message,
+    ) -> Result<Reply, Failure> {
         if taken.begin_reported(message) {
             self.server.must_wake.store(true, Ordering::Relaxed);
         }
@@ -414,182 +275,27 @@ impl Requests {
         request.offset_bytes = taken.place();
         let replied = self.reactor.submit(request).await;
         replied.result.map_err(Error::from)?;
-        taken.end_reported()
+        // The reply is there, or the session has gone on, or ended.
+        match (taken.reply(), connection.error_of_end(taken.link)) {
+            (Some(reply), _) => Ok(reply?),
+            (None, None) => Err(Failure::Lost(taken.fate())),
+            // The slot stays taken: nobody knows what was done of its message.
+            (None, Some(error)) => Err(error.into()),
+        }
     }
 
-    async fn read_pieces(
-        &self,
-        taken: &mut Taken<'_>,
-        file: &RemoteFile,
-        offset: u64,
-        memory: &Pieces,
-    ) -> Result<u64, Failure> {
-        let wanted = memory.len();
-        if let Some(one) = memory.one()
-            && let Some(message) = taken.read_in_place(file, offset, one)
-        {
-            let got = self.send(taken, message).await?.value;
-            return match got <= wanted as u64 {
-                true => Ok(got),
-                false => Err(super::foreign().into()),
-            };
-        }
-        let mut done = 0;
+    async fn held(self, connection: &Connection) -> MutexGuard<'_, Held> {
         loop {
-            let len = (wanted - done).min(DATA_BYTES_MAX);
-            let message = Message::Read {
-                file: file.number,
-                len: len as u32,
-                offset: offset.saturating_add(done as u64),
-                hint: taken.link.cache.is_some() && done == 0,
-            };
-            let reply = self.send(taken, message).await?;
-            let got = reply.value as usize;
-            if got > len {
-                return Err(super::foreign().into());
-            }
-            if done == 0 {
-                taken.note_hints(file, offset, got, reply.hint);
-            }
-            memory.put(done, taken.area(got));
-            done += got;
-            if got < len || done == wanted {
-                return Ok(done as u64);
+            match connection.held.try_lock() {
+                Ok(held) => return held,
+                Err(TryLockError::Poisoned(held)) => return held.into_inner(),
+                Err(TryLockError::WouldBlock) => self.reactor.sleep(SERVER_PAUSE).await,
             }
         }
     }
 
-    async fn write(
-        &self,
-        connection: &Connection,
-        file: &RemoteFile,
-        offset: u64,
-        memory: &Pieces,
-        flags: WriteFlags,
-    ) -> Result<u64> {
-        let len = memory.len();
-        let appends = flags.contains(WriteFlags::APPEND) || file.flags.contains(OpenFlags::APPEND);
-        if appends && len > COLLECTED_BYTES_MAX {
-            return Err(append_too_large(len));
-        }
-        let mut done = 0;
-        loop {
-            let offset = offset.saturating_add(done as u64);
-            let whole = (len - done).min(COLLECTED_BYTES_MAX);
-            // The sync comes behind all of it.
-            let flags = match done + whole == len {
-                true => flags,
-                false => WriteFlags::empty(),
-            };
-            let write = async |taken: &mut Taken<'_>| {
-                taken.note_append(if appends { len as u64 } else { 0 });
-                self.write_whole(taken, file, offset, (memory, done, whole), flags)
-                    .await
-            };
-            let settle = async |fate: &Fate| match fate_of_write(fate)? {
-                Ok(at) => Some(
-                    self.sync_written(connection, file, flags)
-                        .await
-                        .map(|()| at),
-                ),
-                Err(Unknown) => Some(Err(connection.unknown())),
-            };
-            let value = self.with_slot(connection, write, settle).await?;
-            done += whole;
-            if done == len {
-                return Ok(value);
-            }
-        }
-    }
-
-    /// Writes `len` bytes of `memory` from `from` on in one operation of the server's; the offset of
-    /// an append.
-    async fn write_whole(
-        &self,
-        taken: &mut Taken<'_>,
-        file: &RemoteFile,
-        offset: u64,
-        (memory, from, len): (&Pieces, usize, usize),
-        flags: WriteFlags,
-    ) -> Result<u64, Failure> {
-        if let Some(one) = memory.one().filter(|(_, all)| *all == len)
-            && let Some(message) = taken.write_in_place(file, offset, one, flags)
-        {
-            return Ok(self.send(taken, message).await?.value);
-        }
-        let mut sent = 0;
-        loop {
-            let piece = (len - sent).min(DATA_BYTES_MAX);
-            let is_first = sent == 0;
-            memory.fill(taken, from + sent, piece);
-            sent += piece;
-            let is_last = sent == len;
-            let message = Message::Write {
-                file: file.number,
-                len: piece as u32,
-                offset: if is_last { offset } else { len as u64 },
-                flags: if is_last { flags } else { WriteFlags::MORE },
-            };
-            let reply = loop {
-                match self.send(taken, message).await {
-                    // Other large writes come first.
-                    Err(Failure::Error(error))
-                        if is_first && !is_last && error.errno() == Errno::AGAIN =>
-                    {
-                        self.reactor.sleep(SERVER_PAUSE).await;
-                    }
-                    reply => break reply?,
-                }
-            };
-            if is_last {
-                return Ok(reply.value);
-            }
-        }
-    }
-
-    async fn sync(&self, connection: &Connection, file: &RemoteFile, all: bool) -> Result<()> {
-        let file = file.number;
-        let sync = async |taken: &mut Taken<'_>| {
-            let replied = self.send(taken, Message::Sync { file, all }).await;
-            replied.map(drop)
-        };
-        self.with_slot(connection, sync, async |_| None).await
-    }
-
-    /// The sync of a write that was done before its server ended.
-    async fn sync_written(
-        &self,
-        connection: &Connection,
-        file: &RemoteFile,
-        flags: WriteFlags,
-    ) -> Result<()> {
-        match flags.intersects(WriteFlags::SYNC_ALL | WriteFlags::SYNC_DATA) {
-            true => {
-                self.sync(connection, file, flags.contains(WriteFlags::SYNC_ALL))
-                    .await
-            }
-            false => Ok(()),
-        }
-    }
-}
-
-impl Work {
-    fn changes(&self) -> bool {
-        matches!(self, Work::Write { .. })
-    }
-
-    /// It is about to be started; [`end`](Self::end) must follow.
-    pub(crate) fn begin(&self, connection: &Connection) {
-        if self.changes() {
-            connection.begin_change();
-        }
-    }
-
-    /// It is done.
-    pub(crate) fn end(&self, connection: &Connection) {
-        if self.changes() {
-            connection.end_change();
-        }
+    async fn sleep(self, pause: Duration) {
+        self.reactor.sleep(pause).await;
     }
 }
 
@@ -609,48 +315,8 @@ impl Connection {
         self.changes.load(Ordering::Acquire) > 0
     }
 
-    /// Does work with an open file, and blocks: where no engine can do it, in a forked child of the
-    /// process that has one.
-    pub(crate) fn perform(&self, file: &RemoteFile, work: &mut Work) -> Result<u64> {
-        match work {
-            Work::Read { memory, offset } => {
-                let mut slices: Vec<_> =
-                    memory.slices_mut().map(std::io::IoSliceMut::new).collect();
-                self.read(file, *offset, &mut slices).map(|got| got as u64)
-            }
-            Work::Write {
-                memory,
-                offset,
-                flags,
-            } => {
-                let slices: Vec<_> = memory.slices().map(std::io::IoSlice::new).collect();
-                self.write(file, *offset, &slices, *flags)
-            }
-            Work::Sync { all } => self.sync(file, *all).map(|()| 0),
-        }
-    }
-
-    /// A read that needs no message; None: it does.
-    pub(crate) fn read_mapped(&self, file: &RemoteFile, work: &mut Work) -> Option<u64> {
-        let Work::Read { memory, offset } = work else {
-            return None;
-        };
-        let mut slices = memory.slices_mut();
-        let (Some(one), None) = (slices.next(), slices.next()) else {
-            return None;
-        };
-        self.read_cached(file, *offset, one)
-            .then_some(one.len() as u64)
-    }
-
-    /// Why this link has no successor, if it is the last one and none is looked for.
-    pub(super) fn error_of_end(&self, link: &super::Link) -> Option<Error> {
-        let why = self.end.get().filter(|_| self.is_current(link))?;
-        Some(self.ended(why))
-    }
-
     /// A link is lost: looks for the next server, unless a thread of the connection does.
-    fn go_on_unless_watched(&self, link: &super::Link) {
+    fn go_on_unless_watched(&self, link: &Link) {
         if !self.is_watched.load(Ordering::Acquire) {
             // An error is what all operations find.
             let _ = self.resume(link);

@@ -11,10 +11,11 @@
 //! lock of what is held. What is once known of the last server's messages stays as it is, also if
 //! the next server ends before the session has gone on.
 
+use super::attempts::{Attempts, PAUSE_MAX, SUCCESSOR, may_pass};
 use super::connect::connect_link;
 use super::held::{Held, HeldFile};
-use super::link::{Failure, Link, Socket};
-use super::{Connection, lock};
+use super::link::{Failure, Link, Socket, foreign};
+use super::state::{Connection, lock};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result, fork};
@@ -22,17 +23,10 @@ use adit_fs::{FileKind, FlockOperation, LockMode};
 use adit_wire::calls::*;
 use adit_wire::handshake::{Aim, Claim, Opening, Resumed};
 use adit_wire::memory::Ending;
-use adit_wire::socket::Peer;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::cell::Cell;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
-
-/// Between two attempts to connect.
-const PAUSE: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+use std::sync::{Arc, Weak};
 
 impl Connection {
     /// Waits for the next server after this one. `EPIPE` if there is none.
@@ -95,15 +89,6 @@ impl Connection {
         resumed
     }
 
-    #[cold]
-    pub(super) fn ended(&self, why: &str) -> Error {
-        let what = format!(
-            "ask the server at {}: it has ended, or ended the session ({why}); open the volume again",
-            self.address
-        );
-        Error::with(Errno::PIPE, what)
-    }
-
     /// A session of the next server, which has all that the claimed one had. `lost`: its link;
     /// None: that was another process's.
     pub(super) fn next_link(
@@ -115,7 +100,7 @@ impl Connection {
         if self.reconnect.is_zero() {
             return Err(Error::with(Errno::PIPE, "no other server is waited for"));
         }
-        let mut wait = Waiting::for_a_server(self.reconnect);
+        let mut wait = Attempts::for_a_server(self.reconnect);
         loop {
             let aim = Aim::Resume(claim);
             let connect = || connect_link(&self.address, self.read_only, true, aim);
@@ -148,7 +133,7 @@ impl Connection {
         held: &mut Held,
         from: &mut Opening,
     ) -> Result<(), Failure> {
-        let resumed = link.resumed.ok_or_else(super::foreign)?;
+        let resumed = link.resumed.ok_or_else(foreign)?;
         let broken = have_files_again(link, held, resumed.in_grace)?;
         // Of a server before that, the last one has settled what could be settled.
         if let Some(lost) = lost.filter(|lost| lost.opening == *from) {
@@ -294,85 +279,6 @@ pub(super) fn renewed(link: &Link, held: &Held) -> Result<Vec<(u64, u64)>> {
         Err(Failure::Lost(_)) => Some(Err(Error::with(Errno::PIPE, "the server has ended"))),
     };
     numbers.filter_map(renew).collect()
-}
-
-/// Attempts to reach a server, with pauses between them.
-pub(super) struct Waiting {
-    until: Instant,
-    pause: Duration,
-}
-
-impl Waiting {
-    pub(super) fn for_a_server(limit: Duration) -> Waiting {
-        Waiting {
-            until: Instant::now() + limit,
-            pause: PAUSE,
-        }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        Instant::now() >= self.until
-    }
-
-    /// Waits for the next attempt; false: it is over.
-    pub(super) fn goes_on(&mut self) -> bool {
-        let goes_on = !self.is_over();
-        if goes_on && !simulation::pause() {
-            std::thread::sleep(self.pause);
-            self.pause = (2 * self.pause).min(PAUSE_MAX);
-        }
-        goes_on
-    }
-}
-
-/// Begins the next server, in a process that can: a session whose server has ended calls it before
-/// each attempt to connect, on any thread.
-pub(super) static SUCCESSOR: OnceLock<fn()> = OnceLock::new();
-
-/// Sets how this process begins the next server for its sessions, once. From then on it trusts
-/// servers of this user and of root alone (`PERM`).
-#[cfg(feature = "internal")]
-pub fn set_successor(begin: fn()) {
-    let _ = SUCCESSOR.set(begin);
-}
-
-/// May the process at the other end have the volume, for this one?
-pub(super) fn check_server(socket: &OwnedFd) -> Result<()> {
-    if SUCCESSOR.get().is_none() {
-        return Ok(());
-    }
-    let uid = Peer::of(socket.as_fd())?.uid;
-    let users = [
-        0,
-        rustix::process::getuid().as_raw(),
-        rustix::process::geteuid().as_raw(),
-    ];
-    match users.contains(&uid) {
-        true => Ok(()),
-        false => {
-            let what = format!("trust user {uid}, who serves the volume to processes of others");
-            Err(Error::with(Errno::PERM, what))
-        }
-    }
-}
-
-/// May it be another answer in a moment?
-pub(super) fn may_pass(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::NOENT
-            | Errno::CONNREFUSED
-            | Errno::AGAIN
-            // Between the making of a socket and the setting of its mode.
-            | Errno::ACCESS
-            | Errno::PIPE
-            | Errno::CONNRESET
-            | Errno::TIMEDOUT
-            | Errno::MFILE
-            | Errno::NFILE
-            | Errno::NOMEM
-            | Errno::INTR
-    )
 }
 
 #[cfg(feature = "internal")]

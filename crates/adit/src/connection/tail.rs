@@ -1,5 +1,5 @@
-//! Appends without a message: to the tail of a file that this session alone has open
-//! (`adit_store`'s `cache/tail`).
+//! Which files of a session have tails, to which it appends without a message (`adit_store`'s
+//! `cache/tail`), and which are to get one.
 //!
 //! ```text
 //! many appends by message ─► BeginTail ─► append, append, … ─► full: Size, and on
@@ -12,22 +12,12 @@
 //! are short: there a message costs switches between threads; elsewhere it is quicker than the
 //! absorption of one append.
 
-use super::{Connection, RemoteFile};
-use adit_base::Result;
-use adit_base::clock::monotonic_ns;
 use adit_base::hash::BuildNumberHasher;
-use adit_base::simulation::{self, Bug, planted};
-use adit_fs::OpenFlags;
-use adit_store::{Appended, TailWriter, locked};
-use adit_wire::calls::BeginTail;
-use adit_wire::memory::DATA_BYTES_MAX;
+use adit_base::simulation;
+use adit_store::{TailWriter, locked};
 use std::collections::HashMap;
-use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Longer appends go in messages.
-const APPEND_BYTES_MAX: usize = 32 << 10;
-const _: () = assert!(APPEND_BYTES_MAX <= DATA_BYTES_MAX);
 /// Appends in messages before a file gets a tail: first, at most, and after a tail that was of use.
 const MESSAGES_FIRST: u32 = 32;
 const MESSAGES_MAX: u32 = 1 << 16;
@@ -97,7 +87,7 @@ impl Tails {
     }
 
     /// The tail of a file. None, and true: this append was the last one before it gets one.
-    fn tail(
+    pub(super) fn tail(
         &self,
         file: u64,
         counts: bool,
@@ -148,7 +138,7 @@ impl Tails {
     }
 
     /// The thread that `tail` has told so has got it one, or not.
-    fn begun(&self, file: u64, tail: Option<Arc<TailWriter>>) {
+    pub(super) fn begun(&self, file: u64, tail: Option<Arc<TailWriter>>) {
         if let Some(mut files) = locked(&self.0)
             && let Some(of_file) = files.all.get_mut(&file)
         {
@@ -170,7 +160,7 @@ impl Tails {
         }
     }
 
-    fn end(&self, file: u64, tail: &Arc<TailWriter>) {
+    pub(super) fn end(&self, file: u64, tail: &Arc<TailWriter>) {
         let Some(mut files) = locked(&self.0) else {
             return;
         };
@@ -186,76 +176,5 @@ impl Tails {
             of_file.left = of_file.next;
             files.note_end(tail);
         }
-    }
-}
-
-impl Connection {
-    /// Appends to the file's tail, if it has one or gets one: the offset. None: a message has to do
-    /// it. `counts`: it is an append as a tail is good for.
-    pub(super) fn append_in_memory(
-        &self,
-        file: &RemoteFile,
-        data: &[IoSlice<'_>],
-        len: usize,
-        counts: bool,
-    ) -> Option<Result<u64>> {
-        let unfit = OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC;
-        if len == 0 || len > APPEND_BYTES_MAX || file.flags.intersects(unfit) || !self.is_own() {
-            return None;
-        }
-        let is_crowded = || self.link().is_crowded(monotonic_ns());
-        let (tail, is_due) = self.tails.tail(file.number, counts, is_crowded);
-        let tail = match is_due {
-            true => self.begin_tail(file)?,
-            false => tail?,
-        };
-        // After that nobody takes over what a server has not absorbed.
-        if self.end.get().is_some() {
-            return None;
-        }
-        let mut was_full = false;
-        loop {
-            match tail.append(data) {
-                Ok(Appended::At(offset)) => return Some(Ok(offset)),
-                Ok(Appended::Full) if !was_full => {
-                    was_full = true;
-                    if let Err(error) = self.size_there(file) {
-                        return Some(Err(error));
-                    }
-                }
-                Ok(Appended::Ending(append)) => {
-                    // Its reply comes behind the end of the tail.
-                    let asked = self.size_there(file);
-                    self.tails.end(file.number, &tail);
-                    return match tail.outcome(append) {
-                        _ if planted(Bug::BelievedAppend) => Some(Ok(append.offset())),
-                        Ok(Some(offset)) => Some(Ok(offset)),
-                        Ok(None) => None,
-                        Err(unknown) => Some(Err(asked.err().unwrap_or(unknown))),
-                    };
-                }
-                Ok(Appended::Busy) => return None,
-                Ok(Appended::Full | Appended::Ended) | Err(_) => {
-                    self.tails.end(file.number, &tail);
-                    return None;
-                }
-            }
-        }
-    }
-
-    #[cold]
-    fn begin_tail(&self, file: &RemoteFile) -> Option<Arc<TailWriter>> {
-        let begin = || {
-            self.file_call(file.number, &BeginTail {})?;
-            let memory = self.asked_memory(self.link(), file.number)?;
-            TailWriter::map(&memory)
-        };
-        // Refused: mostly others have the file open.
-        let begun = begin().inspect_err(|error| {
-            tracing::debug!(volume = %self.address, %error, "appends go in messages");
-        });
-        let tail = begun.ok().map(Arc::new);
-        self.tails.begun(file.number, tail.clone());
-        tail
     }
 }

@@ -9,8 +9,8 @@
 //! next one. Invariant: of the sending and the withdrawal, under one lock, the second knows of the
 //! first. A message that was withdrawn is not sent again to a next server.
 
-use super::Connection;
 use super::link::{Failure, Taken};
+use super::state::Connection;
 use adit_base::simulation;
 use adit_base::{Errno, Error, Result};
 use adit_wire::calls::Withdraw;

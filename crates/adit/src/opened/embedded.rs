@@ -1,0 +1,550 @@
+//! A volume that this process has: how it begins, what is done with it, how it ends.
+//!
+//! ```text
+//! open: device → Store::open (recovery) → Fs::open_volume      (mem: mkfs and format first)
+//! end:  shutdown(close), by `Volume::close` or by whoever drops the last handle
+//! ```
+//! Invariants: the file system is reached only through [`Embedded::run`], and by tasks of its
+//! engine. A forked child touches nothing of it, not even to free it.
+
+use super::backing::FileBacking;
+use super::elsewhere::elsewhere;
+use crate::connection::{Withdrawal, leave_offered};
+use crate::in_use::with_way_out;
+use crate::inspect;
+use crate::options::{IoEngine, VolumeOptions};
+use crate::work::{Durable, ReadRequest, Work};
+use adit_base::fork::Registered;
+use adit_base::{Address, Errno, Error, Result, fork};
+use adit_block::{Buffer, Device, DeviceOptions, FileEngine, OverlayDevice, open_device};
+use adit_fs::{FlockOperation, Fs, OpenFile, OpenFlags, RangeLock, SharedNames, Stat};
+use adit_reactor::sync::join_all;
+use adit_reactor::{Engine, EngineOptions};
+use adit_server::perform::PerformFile;
+use adit_server::{Looks, Tabled};
+use adit_store::{Store, StoreOptions, Survive};
+use adit_wire::calls::{FileStat, Flock, LockRange};
+use std::future::Future;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The volume.
+pub(crate) struct Embedded {
+    /// Always there, except while `end` takes it away.
+    engine: Option<Arc<Engine<Fs>>>,
+    /// What any thread may read without the worker.
+    names: SharedNames,
+    /// Answers processes that only look.
+    looks: Option<Looks>,
+    /// Serves other processes, at this address.
+    shared: Option<(adit_server::Server, String)>,
+}
+
+/// How the device of a volume is opened.
+pub(crate) fn device_options(options: &VolumeOptions, read_only: bool) -> Result<DeviceOptions> {
+    options.check()?;
+    Ok(DeviceOptions {
+        engine: match options.engine {
+            IoEngine::Probe => FileEngine::Probe,
+            IoEngine::IoUring => FileEngine::IoUring,
+            IoEngine::Sync => FileEngine::Sync,
+        },
+        read_only,
+        ..DeviceOptions::default()
+    })
+}
+
+/// Opens what an address names.
+pub(super) fn open(address: &str, options: &VolumeOptions) -> Result<Embedded> {
+    let device = open_device(address, &device_options(options, options.read_only)?)
+        .map_err(|error| with_way_out(error, address))?;
+    on_device(
+        device,
+        address,
+        options,
+        Address::parse(address).is_ephemeral(),
+    )
+}
+
+/// On a device that is open; `fresh`: in memory, to be formatted first.
+pub(super) fn on_device(
+    device: Arc<dyn Device>,
+    address: &str,
+    options: &VolumeOptions,
+    fresh: bool,
+) -> Result<Embedded> {
+    fork::install();
+    let engine = match start(device.clone(), address, options, fresh, false) {
+        // It has to be recovered: in memory, where nothing is to be written.
+        Err(error) if error.errno() == Errno::ROFS && options.read_only => {
+            start(OverlayDevice::new(device), address, options, fresh, true)?
+        }
+        started => started?,
+    };
+    let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
+    let looks = match options.inspectable && !options.read_only && !fresh {
+        true => inspect::listen(address)
+            .and_then(|socket| Looks::start(socket, engine.clone()))
+            .inspect_err(
+                |error| tracing::warn!(volume = %address, %error, "nobody can look at the open volume"),
+            )
+            .ok(),
+        false => None,
+    };
+    let shared = match &options.share {
+        Some(socket) if !options.read_only && !fresh => {
+            let shared = share(address, &engine, socket, options.share_mode);
+            let address = format!("{}{}", Address::SERVED, socket.display());
+            shared
+                .map(|shared| Some((shared, address)))
+                .inspect_err(|_| {
+                    // The error of sharing is the one to tell.
+                    looks.iter().for_each(Looks::stop);
+                    let _ = engine.shutdown(|fs| fs.close_volume());
+                })?
+        }
+        _ => None,
+    };
+    Ok(Embedded {
+        engine: Some(engine),
+        names,
+        looks,
+        shared,
+    })
+}
+
+impl Embedded {
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<Engine<Fs>> {
+        self.engine.as_ref().expect("taken only at the end")
+    }
+
+    /// Runs an operation to its end; blocks.
+    #[inline]
+    pub(crate) fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        self.engine().run(op)
+    }
+
+    /// Looks without the worker, where that is possible. None: it isn't, here.
+    pub(super) fn look<T>(
+        &self,
+        look: impl FnOnce(&SharedNames) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let look = || (look(&self.names), false);
+        self.engine().run_without_owner(look, |_| async { Ok(()) })
+    }
+
+    /// Closes a file that nothing uses any more.
+    pub(super) fn close_file(&self, open: Tabled) {
+        // Another process may have it as well.
+        let Some(open) = open.into_last() else {
+            return;
+        };
+        let closed = self.run(|fs| fs.close(&open));
+        if closed.is_err_and(|error| error.errno() == Errno::DEADLK) {
+            // Dropped inside an operation, with the result of a handle that nobody kept.
+            let engine = self.engine().clone();
+            elsewhere(move || drop(engine.run(|fs| fs.close(&open))));
+        }
+    }
+
+    pub(super) fn file<'v>(&'v self, open: &'v Tabled) -> EmbeddedFile<'v> {
+        EmbeddedFile {
+            volume: self,
+            open: open.open(),
+        }
+    }
+
+    /// Leaves files to a process that this one starts: the connection that it must keep open, and
+    /// what to tell it. `EOPNOTSUPP`: the volume is in this process alone.
+    pub(super) fn leave(&self, files: &[&Tabled]) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
+        let (server, address) = self.shared.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        let offer = server.offer(files);
+        leave_offered(address, &offer).inspect_err(|_| server.withdraw(&offer))
+    }
+
+    /// Does it serve other processes?
+    pub(super) fn is_served(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Number of other processes that have the volume, or can have what this one has left to them.
+    pub(super) fn others(&self) -> usize {
+        let server = self.shared.as_ref();
+        server.map_or(0, |(server, _)| server.sessions())
+    }
+
+    /// Makes everything durable and ends the engine.
+    pub(super) fn close(&mut self) -> Result<()> {
+        if self.shared.is_some() && cant_end_server(self.engine()) {
+            // Dropping it closes it, on another thread.
+            return Err(Errno::DEADLK.into());
+        }
+        hand_over(self.shared.take());
+        match self.engine.take() {
+            Some(engine) => end(&engine, self.looks.take()),
+            None => Ok(()),
+        }
+    }
+
+    /// In a forked child: it is the parent's.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget((self.engine.take(), self.looks.take(), self.shared.take()));
+    }
+
+    /// Its last handle has gone.
+    pub(super) fn end(&mut self, address: String) {
+        let Some(engine) = self.engine.take() else {
+            return;
+        };
+        let (looks, shared) = (self.looks.take(), self.shared.take());
+        let report = move |done: Result<()>| {
+            if let Err(error) = done {
+                tracing::error!(volume = %address, %error, "the volume was not closed well; the next open recovers it");
+            }
+        };
+        // The pollers' last operations may wait for the thread that we are on, which may be one of
+        // theirs: it completes operations, and calls back.
+        if shared.is_some() && cant_end_server(&engine) {
+            return elsewhere(move || {
+                hand_over(shared);
+                report(end(&engine, looks));
+            });
+        }
+        hand_over(shared);
+        looks.iter().for_each(Looks::stop);
+        match engine.shutdown(|fs| fs.close_volume()) {
+            // The last handle went inside an operation: it can't wait for itself.
+            Err(error) if error.errno() == Errno::DEADLK => {
+                elsewhere(move || report(end(&engine, looks)));
+            }
+            done => {
+                if let Some(looks) = looks {
+                    looks.join();
+                }
+                report(done);
+            }
+        }
+    }
+}
+
+/// An open file of the volume.
+#[derive(Clone, Copy)]
+pub(crate) struct EmbeddedFile<'f> {
+    volume: &'f Embedded,
+    pub(crate) open: &'f Arc<OpenFile>,
+}
+
+impl<'f> EmbeddedFile<'f> {
+    /// Runs an operation on it.
+    pub(crate) fn run<T, F, Fut>(self, op: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'f Fs, &'f OpenFile) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'f,
+    {
+        self.volume.run(move |fs| op(fs, self.open))
+    }
+}
+
+impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
+    fn call<C>(self, call: C) -> Result<C::Reply>
+    where
+        C: PerformFile<'f> + Send,
+    {
+        let who = self.open.credentials();
+        self.run(move |fs, open| call.perform(fs, open, who))
+    }
+
+    #[inline]
+    fn read(self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(got) = self.open.try_read(offset, buffer) {
+            return Ok(got);
+        }
+        self.volume.run(|fs| fs.read(self.open, offset, buffer))
+    }
+
+    fn read_vectored(self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        self.volume
+            .run(|fs| fs.read_vectored(self.open, offset, buffers))
+    }
+
+    fn read_borrowed(self, len_bytes: usize, offset: u64) -> Option<Result<Buffer>> {
+        if let Some(buffer) = self.open.try_borrow(offset, len_bytes) {
+            return Some(Ok(buffer));
+        }
+        Some(self.run(|fs, open| fs.read_borrowed(open, offset, len_bytes)))
+    }
+
+    fn read_many(self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        let mut missing = 0;
+        for request in requests.iter_mut() {
+            request.result = match self.open.try_read(request.offset, request.buffer) {
+                Some(got) => Ok(got),
+                None => {
+                    missing += 1;
+                    Err(Error::new(Errno::INPROGRESS))
+                }
+            };
+        }
+        if missing == 0 {
+            return Ok(());
+        }
+        self.volume.run(|fs| async move {
+            let missing = requests
+                .iter_mut()
+                .filter(|request| request.result.is_err());
+            join_all(missing.map(|request| async move {
+                request.result = fs.read(self.open, request.offset, request.buffer).await;
+            }))
+            .await;
+            Ok(())
+        })
+    }
+
+    #[inline]
+    fn write(self, data: &[u8], offset: u64) -> Result<()> {
+        if self.open.writes_past_worker() {
+            let write = || {
+                let granted = self.open.try_write(offset, data);
+                (granted.written, granted.recalled)
+            };
+            let engine = self.volume.engine();
+            if engine.run_without_owner(write, |fs| fs.end_granted_writes(self.open))? {
+                return Ok(());
+            }
+        }
+        self.volume.run(|fs| fs.write(self.open, offset, data))
+    }
+
+    fn write_vectored(
+        self,
+        data: &[IoSlice<'_>],
+        offset: Option<u64>,
+        durable: Durable,
+    ) -> Result<u64> {
+        self.volume
+            .run(|fs| write_vectored(fs, self.open, data, offset, durable))
+    }
+
+    /// (A direct read would wait for the device here.)
+    fn try_perform(self, work: &mut Work) -> Option<u64> {
+        let Work::Read(memory, offset) = work else {
+            return None;
+        };
+        if self.open.flags().contains(OpenFlags::DIRECT) {
+            return None;
+        }
+        let got = self.open.try_read(*offset, memory.one_mut()?)?;
+        Some(got as u64)
+    }
+
+    fn sync(self, all: bool) -> Result<()> {
+        self.run(move |fs, open| async move {
+            match all {
+                true => fs.fsync(open).await,
+                false => fs.fdatasync(open).await,
+            }
+        })
+    }
+
+    fn size(self) -> Result<u64> {
+        Ok(self.open.size_bytes())
+    }
+
+    fn stat(self) -> Result<Stat> {
+        self.call(FileStat {})
+    }
+
+    fn flock(self, operation: FlockOperation, withdrawal: Option<&Withdrawal>) -> Result<()> {
+        let Some(withdrawal) = withdrawal else {
+            return self.call(Flock { operation });
+        };
+        let stop = || withdrawal.error();
+        self.volume
+            .run(move |fs| fs.flock_until(self.open, operation, stop))
+    }
+
+    fn lock_range(
+        self,
+        lock: &RangeLock,
+        wait: bool,
+        withdrawal: Option<&Withdrawal>,
+    ) -> Result<()> {
+        let Some(withdrawal) = withdrawal else {
+            return self.call(LockRange { lock: *lock, wait });
+        };
+        let stop = || withdrawal.error();
+        self.volume
+            .run(move |fs| fs.lock_range_until(self.open, lock, stop))
+    }
+
+    fn withdraw(self, _: &Withdrawal) -> Result<()> {
+        self.run(|fs, open| async move {
+            fs.ask_lock_waiters(open);
+            Ok(())
+        })
+    }
+
+    fn copy_range(self, offset: u64, to: Self, to_offset: u64, len_bytes: u64) -> Result<u64> {
+        let target = to.open;
+        self.run(move |fs, open| fs.copy_range(open, offset, target, to_offset, len_bytes))
+    }
+
+    fn mapped_memory(self) -> Result<Registered<OwnedFd>> {
+        let memory = self.open.mapped_memory().ok_or(Error::new(Errno::INVAL))?;
+        memory.descriptor(self.open.flags().writable())
+    }
+}
+
+async fn write_vectored(
+    fs: &Fs,
+    open: &OpenFile,
+    data: &[IoSlice<'_>],
+    offset: Option<u64>,
+    durable: Durable,
+) -> Result<u64> {
+    let at = match offset {
+        Some(offset) => fs.write_vectored(open, offset, data).await.map(|()| offset),
+        None => fs.append_vectored(open, data).await,
+    }?;
+    match durable {
+        Durable::No => {}
+        Durable::Data => fs.fdatasync(open).await?,
+        Durable::All => fs.fsync(open).await?,
+    }
+    Ok(at)
+}
+
+/// Does work with an open file; the result is the work's.
+pub(super) async fn perform(fs: &Fs, open: &OpenFile, work: &mut Work) -> Result<u64> {
+    match work {
+        Work::Read(memory, offset) => {
+            let got = match memory.one_mut() {
+                Some(one) => fs.read(open, *offset, one).await,
+                None => {
+                    fs.read_vectored(open, *offset, &mut memory.slices_mut())
+                        .await
+                }
+            };
+            got.map(|got| got as u64)
+        }
+        Work::Write(memory, offset, durable) => {
+            if let (Some(one), Some(offset), Durable::No) = (memory.one_slice(), *offset, *durable)
+            {
+                return fs.write(open, offset, one).await.map(|()| offset);
+            }
+            write_vectored(fs, open, &memory.slices(), *offset, *durable).await
+        }
+        Work::Sync(Durable::Data) => fs.fdatasync(open).await.map(|()| 0),
+        Work::Sync(_) => fs.fsync(open).await.map(|()| 0),
+    }
+}
+
+/// Serves a volume that this process has to others.
+fn share(
+    address: &str,
+    engine: &Arc<Engine<Fs>>,
+    socket: &Path,
+    mode: u32,
+) -> Result<adit_server::Server> {
+    let name = Path::new(address).file_name().unwrap_or_default();
+    let volumes = vec![(name.to_string_lossy().into_owned(), engine.clone())];
+    let mut options = adit_server::ServeOptions::default();
+    options.mode = mode;
+    let server = adit_server::Server::start(volumes, socket, &options).map_err(|error| {
+        // The volume is closed now. A server that answers has its own sessions.
+        let _ = adit_server::Server::pass_on(std::slice::from_ref(engine), socket);
+        error.context("share the volume")
+    })?;
+    // Before this process changes anything.
+    server.wait_for_last_sessions();
+    Ok(server)
+}
+
+/// Is this thread in an operation of some volume, or a server's own?
+pub(crate) fn cant_end_server(engine: &Engine<Fs>) -> bool {
+    if adit_server::is_server_thread() {
+        return true;
+    }
+    let asked = engine.run(|_| async { Ok(()) });
+    asked.is_err_and(|error| error.errno() == Errno::DEADLK)
+}
+
+/// The volume is about to be closed: its sessions go on with the next one that serves it.
+fn hand_over(shared: Option<(adit_server::Server, String)>) {
+    if let Some((mut shared, _)) = shared {
+        shared.hand_over();
+    }
+}
+
+/// Opens the store on a device, which is a copy `in_memory` or not.
+fn start(
+    device: Arc<dyn Device>,
+    address: &str,
+    options: &VolumeOptions,
+    fresh: bool,
+    in_memory: bool,
+) -> Result<Arc<Engine<Fs>>> {
+    let store_options = StoreOptions {
+        read_only: options.read_only && !fresh,
+        in_memory,
+        // A device in memory dies with the process anyway.
+        survive: if fresh { Survive::Off } else { options.survive },
+        ..store_options(options)
+    };
+    let keeps_orphans = options.resumable || options.share.is_some();
+    let engine_options = EngineOptions {
+        queue_depth: options.queue_depth,
+        keeper: true,
+        name: address.to_owned(),
+    };
+    Engine::start(device, engine_options, |reactor| async move {
+        if fresh {
+            let layout = adit_store::MkfsOptions::default();
+            adit_store::mkfs(&reactor, &layout).await?;
+            Fs::format(Store::open(reactor, &store_options).await?).await
+        } else {
+            let store = Store::open(reactor, &store_options).await?;
+            match keeps_orphans {
+                true => Fs::open_with_orphans(store).await,
+                false => Fs::open_volume(store).await,
+            }
+        }
+    })
+}
+
+/// The store's options, as far as they are the same for all that opens one.
+pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
+    StoreOptions {
+        cache_bytes: options.cache_bytes,
+        read_only: false,
+        in_memory: false,
+        survive: options.survive,
+        published: options.published || options.share.is_some(),
+        takeover: options.takeover,
+        // The process may work in another directory later.
+        shared_directory: std::path::absolute(&options.survive_in)
+            .unwrap_or_else(|_| options.survive_in.clone()),
+        writeback_interval: options.writeback_interval,
+        ..StoreOptions::default()
+    }
+}
+
+/// Sends onlookers away, makes everything durable and ends the engine.
+fn end(engine: &Engine<Fs>, looks: Option<Looks>) -> Result<()> {
+    looks.iter().for_each(Looks::stop);
+    let ended = engine.shutdown(|fs| fs.close_volume());
+    // Only now: what it was doing may have waited for the thread that we are on.
+    if let Some(looks) = looks {
+        looks.join();
+    }
+    ended
+}

@@ -101,6 +101,7 @@ mod connection;
 mod cursor;
 mod directory;
 mod file;
+mod identity;
 mod in_use;
 mod inspect;
 pub mod log;

@@ -5,8 +5,9 @@
 //! between two of its turns: its poller gives it to the other one, with what it had taken and not
 //! begun. A poller without sessions sleeps: that is how one is retired.
 
-use crate::poller::Shared;
+use crate::post::Post;
 use crate::session::Session;
+use crate::volume::Operator;
 use adit_base::{Errno, Error, Result};
 use adit_load::{Limits, Policy, PollerLoad, SessionId, SessionLoad, WINDOW_NS, Window};
 use adit_wire::calls::ServerState;
@@ -25,7 +26,7 @@ const LIMITED_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct Balance {
     /// Weak: each of them has this.
-    pollers: OnceLock<Vec<Weak<Shared>>>,
+    pollers: OnceLock<Vec<Weak<Post>>>,
     policy: Mutex<State>,
     /// The end of the window, on the monotonic clock.
     due_ns: AtomicU64,
@@ -47,63 +48,6 @@ struct State {
     running: u32,
 }
 
-/// What a session cost during a window.
-#[derive(Debug, Default)]
-pub(crate) struct SessionCounts {
-    messages: AtomicU64,
-    busy_ns: AtomicU64,
-    waiting_ns: AtomicU64,
-    owner_ns: AtomicU64,
-    /// A bit for each slot that had a message.
-    slots: AtomicU64,
-}
-
-/// What a poller did during a window.
-#[derive(Debug, Default)]
-pub(crate) struct PollerCounts {
-    busy_ns: AtomicU64,
-    idle_ns: AtomicU64,
-}
-
-impl SessionCounts {
-    /// A turn: the slots whose messages were found, how many of them it began and how long that
-    /// took, and how long the round before it was.
-    pub(crate) fn note_turn(&self, slots: u64, messages: u32, busy_ns: u64, round_ns: u64) {
-        let found = u64::from(slots.count_ones());
-        self.slots.fetch_or(slots, Ordering::Relaxed);
-        self.messages.fetch_add(messages.into(), Ordering::Relaxed);
-        self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
-        let waiting_ns = found.saturating_mul(round_ns);
-        self.waiting_ns.fetch_add(waiting_ns, Ordering::Relaxed);
-    }
-
-    /// The volume's worker took so long for its operations.
-    pub(crate) fn note_owner(&self, ns: u64) {
-        self.owner_ns.fetch_add(ns, Ordering::Relaxed);
-    }
-
-    fn take(&self, session: SessionId, poller: u32) -> SessionLoad {
-        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
-        let mut load = SessionLoad::idle(session, Some(poller));
-        load.messages = take(&self.messages);
-        load.busy_ns = take(&self.busy_ns);
-        load.waiting_ns = take(&self.waiting_ns);
-        load.owner_ns = take(&self.owner_ns);
-        load.slots = take(&self.slots).count_ones();
-        load
-    }
-}
-
-impl PollerCounts {
-    pub(crate) fn note(&self, is_busy: bool, ns: u64) {
-        let counter = match is_busy {
-            true => &self.busy_ns,
-            false => &self.idle_ns,
-        };
-        counter.fetch_add(ns, Ordering::Relaxed);
-    }
-}
-
 impl Balance {
     pub(crate) fn new() -> Arc<Balance> {
         Arc::new(Balance {
@@ -122,7 +66,7 @@ impl Balance {
     }
 
     /// All pollers, once. With one there is nothing to decide.
-    pub(crate) fn set_pollers(&self, pollers: &[Arc<Shared>]) {
+    pub(crate) fn set_pollers(&self, pollers: &[Arc<Post>]) {
         let set = self
             .pollers
             .set(pollers.iter().map(Arc::downgrade).collect());
@@ -130,7 +74,7 @@ impl Balance {
     }
 
     /// All of them; none at the end.
-    fn pollers(&self) -> Vec<Arc<Shared>> {
+    fn pollers(&self) -> Vec<Arc<Post>> {
         let pollers = self.pollers.get().map_or(&[][..], Vec::as_slice);
         pollers.iter().filter_map(Weak::upgrade).collect()
     }
@@ -142,7 +86,7 @@ impl Balance {
     }
 
     /// A poller by its number.
-    pub(crate) fn poller(&self, number: u32) -> Option<Arc<Shared>> {
+    pub(crate) fn poller(&self, number: u32) -> Option<Arc<Post>> {
         self.pollers.get()?.get(number as usize)?.upgrade()
     }
 
@@ -170,42 +114,6 @@ impl Balance {
         processes.sort_unstable();
         processes.dedup();
         processes
-    }
-
-    /// The server's state, as a session of that number sees it; 0: none.
-    pub(crate) fn state(&self, own: u64) -> ServerState {
-        let pollers = self.pollers().len() as u32;
-        let sessions = self.sessions();
-        let sessions = sessions
-            .iter()
-            .map(|(poller, session)| session.state(*poller, own));
-        let sessions = sessions.collect();
-        let state = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
-        ServerState {
-            pid: std::process::id(),
-            pollers,
-            running: state.running.min(pollers),
-            sessions,
-        }
-    }
-
-    /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no such
-    /// session, `EINVAL` if there is no such poller.
-    pub(crate) fn move_session(&self, number: u64, to: u32) -> Result<()> {
-        let pollers = self.pollers();
-        if to as usize >= pollers.len() {
-            let what = format!("move a session to poller {to} of {}", pollers.len());
-            return Err(Error::with(Errno::INVAL, what));
-        }
-        // It moves nowhere else between the look and the word to its poller.
-        let _held = self.hold_sessions();
-        let has = |of: &&Arc<Shared>| of.sessions().iter().any(|session| session.number == number);
-        let Some(from) = pollers.iter().find(has) else {
-            let what = format!("move session {number}: there is no such session");
-            return Err(Error::with(Errno::NOENT, what));
-        };
-        from.give_away(number, to);
-        Ok(())
     }
 
     /// A poller's sessions get no reply any more.
@@ -270,11 +178,7 @@ impl Balance {
         let here = self.sessions();
         let sessions = here.iter().map(|(poller, session)| load(session, *poller));
         let sessions: Vec<SessionLoad> = sessions.collect();
-        let counted = pollers.iter().map(|poller| PollerLoad {
-            busy_ns: poller.counts.busy_ns.swap(0, Ordering::Relaxed),
-            idle_ns: poller.counts.idle_ns.swap(0, Ordering::Relaxed),
-        });
-        let counted: Vec<PollerLoad> = counted.collect();
+        let counted: Vec<PollerLoad> = pollers.iter().map(|of| of.counts.take()).collect();
         if counted.len() < 2 {
             return; // the server ends
         }
@@ -303,6 +207,41 @@ impl Balance {
                 at.give_away(step.session.0, step.to);
             }
         }
+    }
+}
+
+impl Operator for Balance {
+    fn state(&self, own: u64) -> ServerState {
+        let pollers = self.pollers().len() as u32;
+        let sessions = self.sessions();
+        let sessions = sessions
+            .iter()
+            .map(|(poller, session)| session.state(*poller, own));
+        let sessions = sessions.collect();
+        let state = self.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        ServerState {
+            pid: std::process::id(),
+            pollers,
+            running: state.running.min(pollers),
+            sessions,
+        }
+    }
+
+    fn move_session(&self, number: u64, to: u32) -> Result<()> {
+        let pollers = self.pollers();
+        if to as usize >= pollers.len() {
+            let what = format!("move a session to poller {to} of {}", pollers.len());
+            return Err(Error::with(Errno::INVAL, what));
+        }
+        // It moves nowhere else between the look and the word to its poller.
+        let _held = self.hold_sessions();
+        let has = |of: &&Arc<Post>| of.sessions().iter().any(|session| session.number == number);
+        let Some(from) = pollers.iter().find(has) else {
+            let what = format!("move session {number}: there is no such session");
+            return Err(Error::with(Errno::NOENT, what));
+        };
+        from.give_away(number, to);
+        Ok(())
     }
 }
 

@@ -14,9 +14,9 @@
 //! | [`Nodes`] | the host's pipes and sockets behind those of a volume |
 //! | `notices` | which messages about peers go to the log |
 //! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
-//! | `poller` | the thread that takes messages and drives the volumes |
+//! | `poller`, `post` | the thread that takes messages and drives the volumes, and what others have of it |
 //! | `crowd` | whether threads wait for a core |
-//! | `balance` | which poller has which session |
+//! | `balance`, `counts` | which poller has which session, and what the policy knows of them |
 //! | `inheritance` | what a session leaves to a forked process |
 //! | `owner` | what the process that serves its own volume leaves to one |
 //! | `resume` | going on with the sessions of a server that has ended |
@@ -30,6 +30,7 @@
 
 mod balance;
 mod collected;
+mod counts;
 mod crowd;
 mod door;
 mod files;
@@ -45,6 +46,7 @@ mod notices;
 mod owner;
 pub mod perform;
 mod poller;
+mod post;
 mod resume;
 mod rights;
 mod serve;
@@ -52,13 +54,15 @@ mod server;
 mod session;
 #[cfg(feature = "internal")]
 mod stepped;
+mod thread;
 mod volume;
 
 pub use files::Tabled;
 pub use looks::Looks;
 pub use nodes::{Asker, Nodes, id_of};
 pub use owner::Offer;
-pub use server::{ServeOptions, Server, is_server_thread};
+pub use server::{ServeOptions, Server};
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub use stepped::{Cutter, SteppedServer};
+pub use thread::is_server_thread;

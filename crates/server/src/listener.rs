@@ -5,14 +5,13 @@
 use crate::balance::Balance;
 use crate::door::{Door, Greeted, Policy, Spare};
 use crate::inheritance::Inheritance;
-use crate::mappings::memory_for;
 use crate::nodes::Asker;
 use crate::notices;
 use crate::owner::Owner;
 use crate::poller::Poller;
 use crate::resume::may_live;
 use crate::serve;
-use crate::session::{Session, is_privileged};
+use crate::session::{Session, is_privileged, memory_for};
 use crate::volume::{ServedVolume, find_for};
 use adit_base::fork::Registered;
 use adit_base::thread::with_umask;

@@ -9,17 +9,14 @@
 //! whose sessions it takes, before anybody can change the file, and deletes all else of the volume.
 
 use crate::resume::Resumption;
-use crate::session::Session;
-use adit_base::fork::Registered;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags, TailMemory};
 use adit_reactor::Engine;
-use adit_wire::handshake::{MappedFile, Opening};
+use adit_wire::handshake::Opening;
 use adit_wire::socket::own_uid;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -218,25 +215,6 @@ impl Mappings {
             }
         }
     }
-}
-
-/// The memory of a file's mappings, for the session that holds it; or of its tail.
-pub(crate) fn memory_for<'s>(
-    mut sessions: impl Iterator<Item = &'s Arc<Session>>,
-    of: MappedFile,
-) -> Result<Registered<OwnedFd>> {
-    let session = sessions.find(|session| session.key() == of.key);
-    let session = session.ok_or_else(|| {
-        let what = "speak for a session that this server doesn't have";
-        Error::with(Errno::STALE, what)
-    })?;
-    let open = session.file(of.file)?;
-    if let Some(tail) = open.tail() {
-        return tail.descriptor();
-    }
-    let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
-    let memory = open.mapped_memory().ok_or_else(none)?;
-    memory.descriptor(open.flags().writable())
 }
 
 /// Is there a descriptor left for more memory?

@@ -15,27 +15,26 @@
 //! between two rounds of turns. So a busy session, or one with long operations, takes no more than
 //! its share.
 
-use crate::balance::{Balance, PollerCounts};
+use crate::balance::Balance;
 use crate::crowd::{Crowd, Demand};
 use crate::notices;
+use crate::post::{Post, lock};
 use crate::serve::{self, Begun};
-use crate::server::begin_server_thread;
 use crate::session::Session;
+use crate::thread::begin_server_thread;
 use crate::volume::ServedVolume;
 use adit_base::clock::monotonic_ns;
-use adit_base::fork::Registered;
 use adit_base::patience::Patience;
 use adit_base::simulation::{Bug, planted};
 use adit_base::thread::spawn_without_signals;
-use adit_base::{Errno, Error, Result, from_rustix, numbers, steps};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use adit_base::{Errno, Error, Result, from_rustix, steps};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::getpriority_process;
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -70,36 +69,8 @@ const WAKE_UP_NS: u64 = 20_000;
 /// A poller, as the server holds it.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    shared: Arc<Shared>,
+    post: Arc<Post>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What others have of a poller.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    volumes: Vec<Arc<ServedVolume>>,
-    spin: Duration,
-    /// The operator has given it a core.
-    has_own_core: bool,
-    /// None: it takes no more.
-    arrivals: Mutex<Option<Vec<Arc<Session>>>>,
-    /// Sessions that it is to give to other pollers, by their numbers.
-    departures: Mutex<Vec<(u64, u32)>>,
-    balance: Arc<Balance>,
-    pub(crate) counts: PollerCounts,
-    /// There are arrivals or departures, or it is to stop.
-    called: AtomicBool,
-    stopping: AtomicBool,
-    /// The next server goes on with its sessions.
-    handing_over: AtomicBool,
-    /// Wakes it; nobody else has it.
-    bell: Registered<OwnedFd>,
-    /// Sessions that it has.
-    sessions: Mutex<Vec<Arc<Session>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Poller {
@@ -110,25 +81,8 @@ impl Poller {
         spin: Duration,
         cpu: Option<usize>,
     ) -> Result<Poller> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = numbers::registered(|| eventfd(0, flags));
-        let bell =
-            bell.map_err(|errno| Error::new(from_rustix(errno)).context("start a poller"))?;
-        let shared = Arc::new(Shared {
-            volumes,
-            spin,
-            has_own_core: cpu.is_some(),
-            arrivals: Mutex::new(Some(Vec::new())),
-            departures: Mutex::default(),
-            balance,
-            counts: PollerCounts::default(),
-            called: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-            handing_over: AtomicBool::new(false),
-            bell,
-            sessions: Mutex::default(),
-        });
-        let polling = shared.clone();
+        let post = Arc::new(Post::new()?);
+        let polling = post.clone();
         // Opened here: while a program's volume is opened, its low numbers are taken.
         let idle = Idle::new();
         let run = move || {
@@ -136,46 +90,46 @@ impl Poller {
             if let Some(cpu) = cpu {
                 pin(cpu);
             }
-            let mut turns = Turns::new(&polling, idle);
+            let mut turns = Turns::new(&polling, volumes, balance, spin, cpu.is_some(), idle);
             if catch_unwind(AssertUnwindSafe(|| turns.run())).is_err() {
                 turns.give_up();
             }
         };
         let thread = spawn_without_signals(&format!("adit-poller-{number}"), run)?;
         Ok(Poller {
-            shared,
+            post,
             thread: Some(thread),
         })
     }
 
     /// Gives it a session.
     pub(crate) fn add(&self, session: Arc<Session>) {
-        if let Err(session) = self.shared.give(session) {
+        if let Err(session) = self.post.give(session) {
             // It has panicked.
             serve::close_all_now(&session);
         }
     }
 
     /// What others have of it.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn post(&self) -> &Arc<Post> {
+        &self.post
     }
 
     /// Tells it to stop. All pollers are told before one is waited for: each waits for what any of
     /// them has under way.
     pub(crate) fn tell_to_stop(&self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.call();
+        self.post.stopping.store(true, Ordering::SeqCst);
+        self.post.call();
     }
 
     /// When it stops, the next server goes on with its sessions.
     pub(crate) fn hand_over(&self) {
-        self.shared.handing_over.store(true, Ordering::SeqCst);
+        self.post.handing_over.store(true, Ordering::SeqCst);
     }
 
     /// Does it take sessions? Not after a panic.
     pub(crate) fn takes_sessions(&self) -> bool {
-        lock(&self.shared.arrivals).is_some()
+        lock(&self.post.arrivals).is_some()
     }
 
     /// Ends its sessions after what they have under way, and itself. Waits for that.
@@ -190,43 +144,6 @@ impl Poller {
 impl Drop for Poller {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl Shared {
-    /// Gives it a session; gives it back if it takes no more.
-    fn give(&self, session: Arc<Session>) -> Result<(), Arc<Session>> {
-        match &mut *lock(&self.arrivals) {
-            Some(arrivals) => arrivals.push(session),
-            None => return Err(session),
-        }
-        self.call();
-        Ok(())
-    }
-
-    /// Tells it to give a session to another poller; an earlier word that it has not followed is
-    /// void.
-    pub(crate) fn give_away(&self, session: u64, to: u32) {
-        let mut departures = lock(&self.departures);
-        departures.retain(|(of, _)| *of != session);
-        departures.push((session, to));
-        drop(departures);
-        self.call();
-    }
-
-    /// The sessions that it has.
-    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
-        // Held meanwhile: one that arrives is in one list or the other.
-        let arrivals = lock(&self.arrivals);
-        let mut sessions = arrivals.clone().unwrap_or_default();
-        sessions.extend(lock(&self.sessions).iter().cloned());
-        sessions
-    }
-
-    fn call(&self) {
-        self.called.store(true, Ordering::SeqCst);
-        // It can only fail for a counter that is full: then the bell rings already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
@@ -334,7 +251,12 @@ impl Polled {
 
 /// What the thread itself has.
 struct Turns<'s> {
-    shared: &'s Shared,
+    post: &'s Post,
+    volumes: Vec<Arc<ServedVolume>>,
+    balance: Arc<Balance>,
+    spin: Duration,
+    /// The operator has given it a core.
+    has_own_core: bool,
     polled: Vec<Polled>,
     /// Operations that a turn begins, by volume.
     begun: Vec<Begun>,
@@ -397,11 +319,22 @@ impl Idle {
 }
 
 impl Turns<'_> {
-    fn new(shared: &Shared, idle: Idle) -> Turns<'_> {
+    fn new(
+        post: &Post,
+        volumes: Vec<Arc<ServedVolume>>,
+        balance: Arc<Balance>,
+        spin: Duration,
+        has_own_core: bool,
+        idle: Idle,
+    ) -> Turns<'_> {
         Turns {
-            shared,
+            post,
+            balance,
+            spin,
+            has_own_core,
             polled: Vec::new(),
-            begun: shared.volumes.iter().map(|_| Begun::new()).collect(),
+            begun: volumes.iter().map(|_| Begun::new()).collect(),
+            volumes,
             round: Vec::new(),
             round_ns: 0,
             looked_at_sockets_ns: 0,
@@ -410,22 +343,22 @@ impl Turns<'_> {
     }
 
     fn run(&mut self) {
-        let spin_ns = u64::try_from(self.shared.spin.as_nanos()).unwrap_or(u64::MAX);
+        let spin_ns = u64::try_from(self.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut active_ns = monotonic_ns();
         let mut before_ns = active_ns;
         loop {
-            if self.shared.called.swap(false, Ordering::SeqCst) && self.answer_call() {
+            if self.post.called.swap(false, Ordering::SeqCst) && self.answer_call() {
                 return;
             }
             let began = self.take_messages();
             let drove = self.drive(false);
             let now_ns = monotonic_ns();
-            if self.shared.balance.counts() {
+            if self.balance.counts() {
                 let past_ns = now_ns.saturating_sub(before_ns);
-                self.shared.counts.note(began || drove, past_ns);
+                self.post.counts.note(began || drove, past_ns);
                 before_ns = now_ns;
                 if began || drove {
-                    self.shared.balance.decide(now_ns);
+                    self.balance.decide(now_ns);
                 }
             }
             if now_ns.saturating_sub(self.looked_at_sockets_ns) >= SOCKETS_NS {
@@ -469,11 +402,11 @@ impl Turns<'_> {
         if past_ns > STALE_NS {
             crowd.forget();
         }
-        crowd.look(now_ns, || self.shared.balance.processes());
-        if !self.shared.has_own_core
+        crowd.look(now_ns, || self.balance.processes());
+        if !self.has_own_core
             && let Some(limit) = crowd.pollers_max()
         {
-            self.shared.balance.limit(limit, now_ns);
+            self.balance.limit(limit, now_ns);
         }
         let (mut messages, mut any_silent, mut any_asks) = (0, false, false);
         for polled in &mut self.polled {
@@ -490,8 +423,8 @@ impl Turns<'_> {
 
     /// It has panicked: its sessions learn that nobody serves them, and what they had is closed.
     fn give_up(&mut self) {
-        let arrivals = lock(&self.shared.arrivals).take().unwrap_or_default();
-        let sessions = std::mem::take(&mut *lock(&self.shared.sessions));
+        let arrivals = lock(&self.post.arrivals).take().unwrap_or_default();
+        let sessions = std::mem::take(&mut *lock(&self.post.sessions));
         for session in sessions.into_iter().chain(arrivals) {
             self.end(&session, false);
         }
@@ -499,23 +432,23 @@ impl Turns<'_> {
         self.round.clear();
         self.drive(true);
         // The operations begun in earlier turns, too.
-        for volume in &self.shared.volumes {
+        for volume in &self.volumes {
             volume.engine.leave_to_keeper();
         }
-        self.shared.balance.has_silenced();
+        self.balance.has_silenced();
         // Last: the subscriber of this event may be the one that panicked.
         tracing::error!("a poller has panicked inside Adit: its sessions have ended");
     }
 
     /// Takes arrivals in. True: it is to stop, and all is done.
     fn answer_call(&mut self) -> bool {
-        let stopping = self.shared.stopping.load(Ordering::SeqCst);
+        let stopping = self.post.stopping.load(Ordering::SeqCst);
         // Before the departures: a word that comes later is void if its session has gone.
-        let shared = self.shared;
-        let held = shared.balance.hold_sessions();
+        let balance = self.balance.clone();
+        let held = balance.hold_sessions();
         // Before the arrivals: a session that is to be given away may be among them.
-        let departures = std::mem::take(&mut *lock(&self.shared.departures));
-        let mut arrivals = lock(&self.shared.arrivals);
+        let departures = std::mem::take(&mut *lock(&self.post.departures));
+        let mut arrivals = lock(&self.post.arrivals);
         let arrived = match stopping {
             // No more.
             true => arrivals.take(),
@@ -536,7 +469,7 @@ impl Turns<'_> {
         let begin_ns = monotonic_ns();
         self.drain(|| monotonic_ns().saturating_sub(begin_ns) < DRAIN_NS);
         self.round.clear(); // places in `polled`
-        let handing_over = self.shared.handing_over.load(Ordering::SeqCst);
+        let handing_over = self.post.handing_over.load(Ordering::SeqCst);
         if !handing_over {
             self.polled
                 .iter()
@@ -544,10 +477,10 @@ impl Turns<'_> {
         }
         if handing_over {
             self.polled.iter().for_each(|of| of.session.silence());
-            self.shared.balance.has_silenced();
+            self.balance.has_silenced();
             // What a session of another poller waits for is not granted to it any more.
-            self.shared.balance.wait_for_silence();
-            self.shared.volumes.iter().for_each(|of| of.hand_over());
+            self.balance.wait_for_silence();
+            self.volumes.iter().for_each(|of| of.hand_over());
         }
         for polled in std::mem::take(&mut self.polled) {
             self.end(&polled.session, handing_over);
@@ -561,7 +494,7 @@ impl Turns<'_> {
     fn drain(&mut self, goes_on: impl Fn() -> bool) {
         let is_under_way = |turns: &Self| {
             turns.begun.iter().any(|begun| !begun.is_empty())
-                || !turns.shared.volumes.iter().all(|of| of.is_idle())
+                || !turns.volumes.iter().all(|of| of.is_idle())
         };
         while is_under_way(self) && goes_on() {
             self.drive(true);
@@ -575,10 +508,10 @@ impl Turns<'_> {
             let mut polled = self.polled.iter();
             let found = polled.position(|polled| polled.session.number == *number);
             // It may have ended meanwhile.
-            let (Some(found), Some(to)) = (found, self.shared.balance.poller(*poller)) else {
+            let (Some(found), Some(to)) = (found, self.balance.poller(*poller)) else {
                 continue;
             };
-            if std::ptr::eq(Arc::as_ptr(&to), self.shared) {
+            if std::ptr::eq(Arc::as_ptr(&to), self.post) {
                 continue;
             }
             self.round.clear(); // places in `polled` change
@@ -595,16 +528,16 @@ impl Turns<'_> {
 
     fn publish(&self) {
         let sessions = self.polled.iter().map(|polled| polled.session.clone());
-        *lock(&self.shared.sessions) = sessions.collect();
+        *lock(&self.post.sessions) = sessions.collect();
     }
 
     /// Begins the operations of new messages, each session's share. Says whether there were any.
     fn take_messages(&mut self) -> bool {
         let mut any = false;
         let mut broken = false;
-        let (shared, begun) = (self.shared, &mut self.begun);
+        let (volumes, begun) = (&self.volumes, &mut self.begun);
         self.round.clear();
-        let counts = shared.balance.counts();
+        let counts = self.balance.counts();
         let now_ns = if counts { monotonic_ns() } else { 0 };
         let round_ns = now_ns.saturating_sub(std::mem::replace(&mut self.round_ns, now_ns));
         for (at, polled) in self.polled.iter_mut().enumerate() {
@@ -615,7 +548,7 @@ impl Turns<'_> {
                     let in_time = || monotonic_ns().saturating_sub(turn_ns) < TURN_NS;
                     number == 0 || number < TURN_MESSAGES && in_time()
                 };
-                let volume = place(shared, &polled.session);
+                let volume = place(volumes, &polled.session);
                 let found = polled.waiting;
                 let Some(number) = polled.begin_messages(&mut begun[volume], goes_on) else {
                     broken = true;
@@ -653,8 +586,8 @@ impl Turns<'_> {
     /// without sessions leaves that to others, unless it drives for `all`.
     fn drive(&mut self, all: bool) -> bool {
         let mut changed = false;
-        let counts = self.shared.balance.counts();
-        for (number, volume) in self.shared.volumes.iter().enumerate() {
+        let counts = self.balance.counts();
+        for (number, volume) in self.volumes.iter().enumerate() {
             let begun = &mut self.begun[number];
             let before = volume.under_way();
             let is_ours = all || !self.polled.is_empty();
@@ -683,7 +616,7 @@ impl Turns<'_> {
     }
 
     fn end(&mut self, session: &Arc<Session>, handing_over: bool) {
-        let begun = &mut self.begun[place(self.shared, session)];
+        let begun = &mut self.begun[place(&self.volumes, session)];
         match handing_over {
             true => serve::hand_over(session, begun),
             false => serve::close_all(session, begun),
@@ -699,17 +632,16 @@ impl Turns<'_> {
     /// Sleeps until something happens.
     fn sleep(&mut self) {
         // Also what no session waits for, like write-back that was left for the next turn.
-        for volume in &self.shared.volumes {
+        for volume in &self.volumes {
             volume.engine.leave_to_keeper();
         }
         let mut quiet = true;
         for polled in &self.polled {
             quiet &= polled.session.memory.doorbell().fall_asleep();
         }
-        while quiet && !self.shared.called.load(Ordering::SeqCst) {
+        while quiet && !self.post.called.load(Ordering::SeqCst) {
             // A keeper may be the one that meets a panic.
-            let is_idle =
-                self.polled.is_empty() || self.shared.volumes.iter().all(|of| of.is_idle());
+            let is_idle = self.polled.is_empty() || self.volumes.iter().all(|of| of.is_idle());
             if self.look_at_sockets((!is_idle).then_some(PANIC_LOOK)) || is_idle {
                 break;
             }
@@ -731,7 +663,7 @@ impl Turns<'_> {
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let sockets = self.polled.iter().map(|polled| &polled.session.socket);
-        let mut waiting = vec![PollFd::new(&self.shared.bell, PollFlags::IN)];
+        let mut waiting = vec![PollFd::new(&self.post.bell, PollFlags::IN)];
         waiting.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
         let ready = match poll(&mut waiting, timeout.as_ref()) {
             Ok(ready) => ready,
@@ -750,14 +682,14 @@ impl Turns<'_> {
             // Only here: a call may be answered before its bell rings. A bell that nobody silences
             // keeps the poller awake.
             let mut counter = [0; 8];
-            let _ = rustix::io::read(&self.shared.bell, &mut counter);
+            let _ = rustix::io::read(&self.post.bell, &mut counter);
         }
         let ready: Vec<bool> = waiting[1..]
             .iter()
             .map(|socket| !socket.revents().is_empty())
             .collect();
         let mut any_ended = false;
-        let (shared, begun) = (self.shared, &mut self.begun);
+        let (volumes, begun) = (&self.volumes, &mut self.begun);
         for (polled, _) in self
             .polled
             .iter_mut()
@@ -765,7 +697,7 @@ impl Turns<'_> {
             .filter(|(polled, ready)| *ready && !drained(&polled.session))
         {
             any_ended = true;
-            let volume = place(shared, &polled.session);
+            let volume = place(volumes, &polled.session);
             polled.end(&mut begun[volume]);
         }
         if any_ended {
@@ -776,8 +708,8 @@ impl Turns<'_> {
 }
 
 /// The place of the session's volume among those of the server.
-fn place(shared: &Shared, session: &Session) -> usize {
-    let mut volumes = shared.volumes.iter();
+fn place(volumes: &[Arc<ServedVolume>], session: &Session) -> usize {
+    let mut volumes = volumes.iter();
     let found = volumes.position(|volume| Arc::ptr_eq(volume, &session.volume));
     found.expect("a session is on a volume of its server")
 }
@@ -822,7 +754,7 @@ mod tests {
     fn a_bell_that_rings_late_is_silenced() {
         let spin = Duration::ZERO;
         let poller = Poller::start(0, Vec::new(), Balance::new(), spin, None).expect("a thread");
-        let bell = &poller.shared.bell;
+        let bell = &poller.post.bell;
         rustix::io::write(bell, &1u64.to_ne_bytes()).expect("an event");
         let begin = std::time::Instant::now();
         while poll(

@@ -531,8 +531,8 @@ fn sessions(ticket: Ticket, bytes: &[u8]) -> Result<()> {
     let decoded = Decoded::<Sessions>::decode(bytes).ok_or_else(|| garbled(number))?;
     let session = &ticket.session;
     let state = rights::check(session, &decoded).map(|()| {
-        let balance = session.volume.balance.upgrade();
-        balance.map_or_else(ServerState::default, |of| of.state(session.number))
+        let operator = session.volume.operator.upgrade();
+        operator.map_or_else(ServerState::default, |of| of.state(session.number))
     });
     ticket.finish_with_value(state);
     Ok(())
@@ -544,8 +544,8 @@ fn move_session(ticket: Ticket, bytes: &[u8]) -> Result<()> {
     let session = &ticket.session;
     let moved = rights::check(session, &decoded).and_then(|()| {
         let MoveSession { number, poller } = decoded.1;
-        let balance = session.volume.balance.upgrade();
-        balance.map_or(Ok(()), |of| of.move_session(number, poller))
+        let operator = session.volume.operator.upgrade();
+        operator.map_or(Ok(()), |of| of.move_session(number, poller))
     });
     ticket.finish_with_value(moved);
     Ok(())

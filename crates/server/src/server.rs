@@ -8,34 +8,19 @@ use crate::owner::{Offer, Owner};
 use crate::poller::{Poller, check_cpus};
 use crate::resume::SessionsFile;
 use crate::serve;
-use crate::volume::ServedVolume;
+use crate::thread::begin_server_thread;
+use crate::volume::{Operator, ServedVolume};
 use adit_base::fork;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};
 use adit_fs::Fs;
 use adit_reactor::Engine;
 use adit_wire::calls::ServerState;
-use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-thread_local! {
-    static IS_SERVER_THREAD: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Is this thread one of a server in this process? It can't wait for the server's end. It completes
-/// operations of the program, too, and calls it back.
-pub fn is_server_thread() -> bool {
-    IS_SERVER_THREAD.get()
-}
-
-/// From now on this thread is one of a server's.
-pub(crate) fn begin_server_thread() {
-    IS_SERVER_THREAD.set(true);
-}
 
 /// How volumes are served.
 #[derive(Clone, Debug)]
@@ -126,7 +111,10 @@ impl Server {
                 let what = format!("serve two volumes with the name {name}");
                 return Err(Error::with(Errno::INVAL, what));
             }
-            let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last, path)?;
+            let volume = {
+                let operator = Arc::downgrade(&balance);
+                ServedVolume::new(name, engine, operator, &sessions_file, &last, path)?
+            };
             if !volume.resumption.in_grace() {
                 volume.delete_orphans();
             }
@@ -139,11 +127,8 @@ impl Server {
             })
             .collect();
         let pollers = pollers?;
-        let shared: Vec<_> = pollers
-            .iter()
-            .map(|poller| poller.shared().clone())
-            .collect();
-        balance.set_pollers(&shared);
+        let posts: Vec<_> = pollers.iter().map(|of| of.post().clone()).collect();
+        balance.set_pollers(&posts);
         let hall = Arc::new(Hall {
             listener,
             volumes: served,

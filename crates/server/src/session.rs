@@ -9,8 +9,8 @@
 //! message is taken and no file opened. A session never waits for another one's memory, and shares
 //! none with it.
 
-use crate::balance::SessionCounts;
 use crate::collected::Collected;
+use crate::counts::SessionCounts;
 use crate::files::{Files, Left};
 use crate::volume::ServedVolume;
 use adit_base::fork::Registered;
@@ -21,7 +21,7 @@ use adit_fs::{Credentials, OpenFile};
 use adit_store::Receipt;
 use adit_store::cache::PublishedFrames;
 use adit_wire::calls::SessionState;
-use adit_wire::handshake::{Aim, Key, Request, Resumed};
+use adit_wire::handshake::{Aim, Key, MappedFile, Request, Resumed};
 use adit_wire::memory::{ARENA_BYTES, DATA_BYTES_MAX, Ending, SessionMemory};
 use adit_wire::slot::{Reply, SLOTS};
 use adit_wire::socket::{Peer, own_uid};
@@ -552,4 +552,23 @@ fn checked(len: u32) -> Result<usize> {
             Err(Error::with(Errno::INVAL, what))
         }
     }
+}
+
+/// The memory of a file's mappings, for the session that holds it; or of its tail.
+pub(crate) fn memory_for<'s>(
+    mut sessions: impl Iterator<Item = &'s Arc<Session>>,
+    of: MappedFile,
+) -> Result<Registered<OwnedFd>> {
+    let session = sessions.find(|session| session.key() == of.key);
+    let session = session.ok_or_else(|| {
+        let what = "speak for a session that this server doesn't have";
+        Error::with(Errno::STALE, what)
+    })?;
+    let open = session.file(of.file)?;
+    if let Some(tail) = open.tail() {
+        return tail.descriptor();
+    }
+    let none = || Error::with(Errno::INVAL, "map a file whose memory it doesn't hold");
+    let memory = open.mapped_memory().ok_or_else(none)?;
+    memory.descriptor(open.flags().writable())
 }

@@ -8,11 +8,10 @@
 use crate::balance::Balance;
 use crate::inheritance::Inheritance;
 use crate::listener::{no_inheritance, resumed};
-use crate::mappings::memory_for;
 use crate::poller::Polled;
 use crate::resume::SessionsFile;
 use crate::serve::{self, Begun};
-use crate::session::Session;
+use crate::session::{Session, memory_for};
 use crate::volume::ServedVolume;
 use adit_base::Result;
 use adit_base::clock::monotonic_ns;
@@ -77,7 +76,10 @@ impl SteppedServer {
         let (balance, name) = (Balance::new(), "simulated".to_owned());
         let sessions_file = Arc::new(sessions_file);
         cutter.lock().sessions_file = Some(sessions_file.clone());
-        let volume = ServedVolume::new(name, engine, &balance, &sessions_file, &last, socket)?;
+        let volume = {
+            let operator = Arc::downgrade(&balance);
+            ServedVolume::new(name, engine, operator, &sessions_file, &last, socket)?
+        };
         if !volume.resumption.in_grace() || planted(Bug::HastyOrphans) {
             volume.delete_orphans();
         }

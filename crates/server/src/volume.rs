@@ -1,6 +1,5 @@
 //! A volume as the server has it.
 
-use crate::balance::Balance;
 use crate::mappings::Mappings;
 use crate::nodes::{Nodes, owner_of};
 use crate::resume::{Resumption, SessionsFile, VolumeRecord};
@@ -8,10 +7,21 @@ use adit_base::{Errno, Error, Result};
 use adit_fs::{At, Credentials, Follow, Fs, SharedNames};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
+use adit_wire::calls::ServerState;
 use adit_wire::handshake::{ANY_VOLUME, Opening, Request};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+
+/// What a server tells an operator who asks through a session.
+pub(crate) trait Operator: Send + Sync {
+    /// The server's state, as a session of that number sees it; 0: none.
+    fn state(&self, own: u64) -> ServerState;
+
+    /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no such
+    /// session, `EINVAL` if there is no such poller.
+    fn move_session(&self, number: u64, to: u32) -> Result<()>;
+}
 
 /// A volume, and what is under way on it for sessions.
 pub(crate) struct ServedVolume {
@@ -32,7 +42,7 @@ pub(crate) struct ServedVolume {
     /// See [`is_handed_over`](Self::is_handed_over).
     handed_over: AtomicBool,
     /// Of the server. Weak: its pollers have this.
-    pub(crate) balance: Weak<Balance>,
+    pub(crate) operator: Weak<dyn Operator>,
     /// This opening of it.
     pub(crate) opening: Opening,
     /// Sessions of the last server.
@@ -52,7 +62,7 @@ impl ServedVolume {
     pub(crate) fn new(
         name: String,
         engine: Arc<Engine<Fs>>,
-        balance: &Arc<Balance>,
+        operator: Weak<dyn Operator>,
         sessions_file: &Arc<SessionsFile>,
         last: &[VolumeRecord],
         socket: &Path,
@@ -95,7 +105,7 @@ impl ServedVolume {
             sessions_file.end_grace(opening, |_| true);
         }
         Ok(ServedVolume {
-            balance: Arc::downgrade(balance),
+            operator,
             opening,
             resumption,
             sessions_file: sessions_file.clone(),

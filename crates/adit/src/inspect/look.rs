@@ -1,7 +1,7 @@
 //! The onlooker's side: finding the process that has a volume open, and asking it.
 
-use super::socket::{Identity, connect_to};
 use crate::connection::{ANSWER_MAX, handshake, unanswered};
+use crate::identity::{Identity, connect_to};
 use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result};
 use adit_block::lock_holder;

@@ -1,14 +1,11 @@
 //! Looking at a volume that is open or not: names, attributes, space, what is open.
 //!
-//! | file | what |
-//! |---|---|
-//! | `look.rs` | the way through the process that has the volume open, whose side is `adit_server::Looks` |
-//! | `socket.rs` | names of its sockets |
+//! `look.rs` is the way through the process that has the volume open, whose side is
+//! `adit_server::Looks`.
 //!
 //! docs/decisions/0010 and 0033 have the reasons.
 
 mod look;
-mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +16,7 @@ use crate::metadata::Metadata;
 use crate::names::{bytes, naming};
 use crate::options::VolumeOptions;
 use crate::volume::Volume;
-use adit_base::fork::Registered;
-use adit_base::{Errno, Error, Result, from_rustix};
+use adit_base::{Errno, Error, Result};
 use adit_fs::{Credentials, FileKind, Follow, ListedEntry, OpenDescriptor, StatFs};
 use adit_server::perform::PerformVolume;
 use adit_store::VolumeInfo;
@@ -28,7 +24,6 @@ use adit_wire::calls::{self, Info, List, OpenDescriptors, ReadLink, Space, Stat}
 use adit_wire::look::LOOKED_MAX;
 use look::{Look, Lost};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -57,12 +52,6 @@ pub struct Inspector {
 enum Place {
     Ours(Volume),
     Theirs(Look),
-}
-
-/// A socket at which processes find who has the volume open.
-pub(crate) fn listen(address: &str) -> Result<Registered<OwnedFd>> {
-    let socket = socket::Identity::of(address)?.listen();
-    Ok(socket.map_err(from_rustix)?)
 }
 
 /// An entry of a directory, from [`Inspector::read_dir`].

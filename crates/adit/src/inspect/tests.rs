@@ -1,10 +1,11 @@
 //! Onlookers that behave and others. What a socket can be made to do needs its name, so these are
 //! inside.
 
-use super::socket::*;
 use super::*;
 use crate::connection::{connected, handshake};
+use crate::identity::*;
 use crate::{MkfsOptions, OpenOptions};
+use adit_base::fork::Registered;
 use adit_base::random::Prng;
 use adit_wire::calls::{Blobs, Check, DeleteBlob, SyncAll, Unlink, VolumeCall};
 use adit_wire::handshake::{Aim, Answer, Claim, Greeting, Hello, Key, Opening, Request, VERSION};

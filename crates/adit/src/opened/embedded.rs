@@ -10,8 +10,8 @@
 use super::backing::FileBacking;
 use super::elsewhere::elsewhere;
 use crate::connection::{Withdrawal, leave_offered};
+use crate::identity::listen_at;
 use crate::in_use::with_way_out;
-use crate::inspect;
 use crate::options::{IoEngine, VolumeOptions};
 use crate::work::{Durable, ReadRequest, Work};
 use adit_base::fork::Registered;
@@ -85,7 +85,7 @@ pub(super) fn on_device(
     };
     let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
     let looks = match options.inspectable && !options.read_only && !fresh {
-        true => inspect::listen(address)
+        true => listen_at(address)
             .and_then(|socket| Looks::start(socket, engine.clone()))
             .inspect_err(
                 |error| tracing::warn!(volume = %address, %error, "nobody can look at the open volume"),

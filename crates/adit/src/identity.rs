@@ -1,9 +1,9 @@
-//! Sockets of volumes: their names. The process at the other end, and whole messages:
-//! `adit_wire::socket`.
+//! Which image or device an address names, and the sockets at which processes find who has that
+//! volume open.
 
 use crate::connection::connected;
 use adit_base::fork::Registered;
-use adit_base::{Result, numbers, random};
+use adit_base::{Result, from_rustix, numbers, random};
 use adit_wire::socket::unconnected;
 use rustix::fs::{major, minor};
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
@@ -16,15 +16,15 @@ const BACKLOG: i32 = 64;
 
 /// Of which image or device a socket is. All paths that lead to it give the same.
 #[derive(Clone, Debug)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// Beginning of the names of its sockets.
     prefix: String,
     /// User that the image belongs to.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
 }
 
 impl Identity {
-    pub(super) fn of(address: &str) -> Result<Identity> {
+    pub(crate) fn of(address: &str) -> Result<Identity> {
         let metadata = std::fs::metadata(address)?;
         let (kind, device, inode) = match metadata.file_type().is_block_device() {
             true => ("device", metadata.rdev(), 0),
@@ -38,7 +38,7 @@ impl Identity {
     }
 
     /// A socket that processes of this machine find by the identity.
-    pub(super) fn listen(&self) -> rustix::io::Result<Registered<OwnedFd>> {
+    pub(crate) fn listen(&self) -> rustix::io::Result<Registered<OwnedFd>> {
         let name = format!("{}{:032x}", self.prefix, random::os_random_u128());
         let socket = numbers::registered(|| unconnected(SocketFlags::NONBLOCK))?;
         bind(
@@ -50,7 +50,7 @@ impl Identity {
     }
 
     /// Names of the sockets that there are, ours or somebody's who pretends.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         // "ffff8d0f0c2d6a80: 00000002 00000000 00010000 0005 01 12345 @adit/…"
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
         let table = String::from_utf8_lossy(&table);
@@ -66,8 +66,14 @@ impl Identity {
     }
 }
 
+/// A socket at which processes find who has the volume open.
+pub(crate) fn listen_at(address: &str) -> Result<Registered<OwnedFd>> {
+    let socket = Identity::of(address)?.listen();
+    Ok(socket.map_err(from_rustix)?)
+}
+
 /// Connects to a name. Blocks for a while when many wait to be accepted.
-pub(super) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<Registered<OwnedFd>> {
+pub(crate) fn connect_to(name: &str, timeout: Duration) -> rustix::io::Result<Registered<OwnedFd>> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     connected(&address, timeout)
 }

@@ -25,6 +25,7 @@ mod volume;
 
 pub use adit_store::{
     BlobId, Finding, FindingKind, Findings, MappedMemory, Store, TailMemory, XattrMode,
+    memories_lent,
 };
 pub use attributes::SharedNames;
 pub use check::CheckReport;

@@ -12,17 +12,14 @@ use crate::resume::Resumption;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags, TailMemory};
+use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags, memories_lent};
 use adit_reactor::Engine;
 use adit_wire::handshake::Opening;
 use adit_wire::socket::own_uid;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-
-/// Each memory has it: how many there are in this process.
-static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Files of which a session holds the memory, at most.
 pub(crate) const MAPPED_MAX: usize = 1024;
@@ -128,7 +125,6 @@ impl Mappings {
             Some(path) => MappedMemory::named(path),
             None => MappedMemory::anonymous(),
         }
-        .map(|memory| memory.counted(COUNT.clone()))
     }
 
     /// The memory that the last server had for a file. `ESTALE`: none.
@@ -140,11 +136,10 @@ impl Mappings {
         })?;
         // From here on the memory also has the changes of this opening.
         let taken = MappedMemory::take_over_as(path, &left);
-        let taken = taken.inspect_err(|_| {
+        taken.inspect_err(|_| {
             // No room: the end of the grace writes the stores to the file.
             self.left().insert(id, left.clone());
-        });
-        Ok(taken?.counted(COUNT.clone()))
+        })
     }
 
     /// Takes over the memory that the last server had for a file, and keeps it until the grace ends.
@@ -220,7 +215,7 @@ impl Mappings {
 /// Is there a descriptor left for more memory?
 pub(crate) fn check_room() -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let used = (Arc::strong_count(&COUNT) + TailMemory::count()) as u64;
+    let used = memories_lent() as u64;
     match limit.is_some_and(|limit| used > limit / 2) {
         true => {
             let what =

@@ -24,7 +24,7 @@ use adit_wire::calls::*;
 use adit_wire::memory::{DATA_BYTES_MAX, HINTS_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::Reply;
-use adit_wire::value::Value;
+use adit_wire::value::{OwnedValue, Value};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -242,6 +242,52 @@ where
     begun.extend(prepared);
 }
 
+/// Begins an operation whose result is a value.
+fn answer<T: OwnedValue>(
+    mut ticket: Ticket,
+    begun: &mut Begun,
+    operation: impl AsyncFnOnce(&'static Fs, &mut Ticket) -> Result<T> + Send + 'static,
+) {
+    let engine = ticket.session.volume.engine.clone();
+    // Refused: the ticket says so.
+    begun.extend(engine.prepare(move |fs| async move {
+        let result = operation(fs, &mut ticket).await;
+        ticket.finish_with_value(result);
+        Ok(())
+    }));
+}
+
+/// The arguments of a call about the volume, and for whom it is done.
+fn arguments<'a, C: VolumeCall<'a>>(bytes: &'a [u8]) -> Result<Decoded<C>> {
+    Decoded::<C>::decode(bytes).ok_or_else(|| garbled(C::NUMBER))
+}
+
+/// The arguments of a call about an open file.
+fn file_arguments<'a, C: FileCall<'a>>(bytes: &'a [u8]) -> Result<C> {
+    C::decode(bytes).ok_or_else(|| garbled(C::NUMBER))
+}
+
+/// Checks the arguments of a call about the volume and its rights, then begins `do`, which borrows
+/// the arguments, and so decodes them where it has the bytes.
+macro_rules! answer_call {
+    ($call:ident of $ticket:ident, $bytes:ident, $begun:ident;
+     |$fs:ident, $asking:ident, $session:ident, $who:ident, $arguments:ident| $do:expr) => {{
+        let decoded = arguments::<$call>(&$bytes)?;
+        if let Err(error) = rights::check(&$ticket.session, &decoded) {
+            $ticket.finish_with(Err(error));
+            return Ok(());
+        }
+        drop(decoded);
+        answer($ticket, $begun, async move |$fs, $asking| {
+            let $session = &$asking.session.clone();
+            let (who, $arguments) = arguments::<$call>(&$bytes)?;
+            let $who = who.as_ref().unwrap_or(&$session.who);
+            $do
+        });
+        Ok(())
+    }};
+}
+
 /// A read of `len` bytes; its reply says where the page is in the cache, if `hint`.
 fn read(
     ticket: Ticket,
@@ -440,58 +486,39 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
         CreateAndSync => create_and_sync(ticket, bytes, begun);
         Withdraw => locks::withdraw(ticket, &bytes, begun);
     }
-    /// Decodes, checks rights, then performs and replies.
     macro_rules! dispatch {
-        ($ticket:ident: $($call:ident)*) => {{
-            let ticket = $ticket;
+        ($ticket:ident $bytes:ident $begun:ident: $($call:ident)*) => {
             match number {
-                $(<$call as VolumeCall>::NUMBER => {
-                    let decoded = Decoded::<$call>::decode(&bytes).ok_or_else(|| garbled(number))?;
-                    if let Err(error) = rights::check(&ticket.session, &decoded) {
-                        ticket.finish_with(Err(error));
-                        return Ok(());
+                $(<$call as VolumeCall>::NUMBER => answer_call! {
+                    $call of $ticket, $bytes, $begun; |fs, asking, session, who, call| {
+                        let operation = call.perform(fs, who);
+                        if <$call as VolumeCall>::CLASS == Class::Looks {
+                            return operation.await;
+                        }
+                        fs.store().with_receipt(asking.receipt(), operation).await
                     }
-                    drop(decoded);
-                    let engine = ticket.session.volume.engine.clone();
-                    begun.extend(engine.prepare(move |fs| async move {
-                        let result = match Decoded::<$call>::decode(&bytes) {
-                            Some((who, call)) => {
-                                let who = who.as_ref().unwrap_or(&ticket.session.who);
-                                let operation = call.perform(fs, who);
-                                match <$call as VolumeCall>::CLASS == Class::Looks {
-                                    true => operation.await,
-                                    false => {
-                                        let receipt = ticket.receipt();
-                                        fs.store().with_receipt(receipt, operation).await
-                                    }
-                                }
-                            }
-                            None => Err(garbled(number)),
-                        };
-                        ticket.finish_with_value(result);
-                        Ok(())
-                    }));
-                })*
+                },)*
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
-                    ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
+                    $ticket.finish_with(Err(Error::with(Errno::OPNOTSUPP, what)));
+                    Ok(())
                 }
             }
-        }};
+        };
     }
     if ticket.session.read_only {
         match number {
-            CheckAccess::NUMBER => return check_access(ticket, bytes, begun),
+            CheckAccess::NUMBER => {
+                return answer_call! { CheckAccess of ticket, bytes, begun;
+                    |fs, asking, session, who, call| rights::access_to_read(fs, who, &call).await
+                };
+            }
             Space::NUMBER => {
-                let engine = ticket.session.volume.engine.clone();
-                begun.extend(engine.prepare(move |fs| async move {
-                    let mut space = fs.statfs().await;
-                    if let Ok(space) = &mut space {
-                        space.read_only = true;
-                    }
-                    ticket.finish_with_value(space);
-                    Ok(())
-                }));
+                answer(ticket, begun, async |fs, _| {
+                    let mut space = fs.statfs().await?;
+                    space.read_only = true;
+                    Ok(space)
+                });
                 return Ok(());
             }
             // It has changed nothing.
@@ -510,25 +537,19 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
         return Ok(());
     };
     if number == Info::NUMBER && !ticket.session.privileged {
-        let engine = ticket.session.volume.engine.clone();
-        begun.extend(engine.prepare(move |fs| async move {
-            let mut info = fs.store().info().await;
-            if let Ok(info) = &mut info {
-                (info.mapping, info.unsaved, info.lost_path) = (None, None, None);
-            }
-            ticket.finish_with_value(info);
-            Ok(())
-        }));
+        answer(ticket, begun, async |fs, _| {
+            let mut info = fs.store().info().await?;
+            (info.mapping, info.unsaved, info.lost_path) = (None, None, None);
+            Ok(info)
+        });
         return Ok(());
     }
-    adit_wire::performed_volume_calls!(dispatch ticket:);
-    Ok(())
+    adit_wire::performed_volume_calls!(dispatch ticket bytes begun:)
 }
 
 /// The state of the server, for its operator.
 fn sessions(ticket: Ticket, bytes: &[u8]) -> Result<()> {
-    let number = Sessions::NUMBER;
-    let decoded = Decoded::<Sessions>::decode(bytes).ok_or_else(|| garbled(number))?;
+    let decoded = arguments::<Sessions>(bytes)?;
     let session = &ticket.session;
     let state = rights::check(session, &decoded).map(|()| {
         let operator = session.volume.operator.upgrade();
@@ -539,8 +560,7 @@ fn sessions(ticket: Ticket, bytes: &[u8]) -> Result<()> {
 }
 
 fn move_session(ticket: Ticket, bytes: &[u8]) -> Result<()> {
-    let number = MoveSession::NUMBER;
-    let decoded = Decoded::<MoveSession>::decode(bytes).ok_or_else(|| garbled(number))?;
+    let decoded = arguments::<MoveSession>(bytes)?;
     let session = &ticket.session;
     let moved = rights::check(session, &decoded).and_then(|()| {
         let MoveSession { number, poller } = decoded.1;
@@ -556,7 +576,7 @@ fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
     let session = ticket.session.clone();
     let names = &session.volume.names;
     if number == Stat::NUMBER {
-        let decoded = Decoded::<Stat>::decode(bytes).ok_or_else(|| garbled(number))?;
+        let decoded = arguments::<Stat>(bytes)?;
         if rights::check(&session, &decoded).is_ok() {
             let who = decoded.0.as_ref().unwrap_or(&session.who);
             if let Some(stat) = names.stat(decoded.1.place.at(who), decoded.1.follow) {
@@ -565,15 +585,11 @@ fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
             }
         }
     } else {
-        let decoded = Decoded::<CheckAccess>::decode(bytes).ok_or_else(|| garbled(number))?;
+        let decoded = arguments::<CheckAccess>(bytes)?;
         if rights::check(&session, &decoded).is_ok() {
             let who = decoded.0.as_ref().unwrap_or(&session.who);
-            let CheckAccess {
-                place,
-                follow,
-                wanted,
-            } = decoded.1;
-            if let Some(access) = names.access(place.at(who), follow, wanted) {
+            let (at, call) = (decoded.1.place.at(who), &decoded.1);
+            if let Some(access) = names.access(at, call.follow, call.wanted) {
                 ticket.finish_with_value(access);
                 return Ok(None);
             }
@@ -582,150 +598,63 @@ fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
     Ok(Some(ticket))
 }
 
-/// Checks the rights of a session that changes nothing.
-fn check_access(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
-    let number = CheckAccess::NUMBER;
-    let decoded = Decoded::<CheckAccess>::decode(&bytes).ok_or_else(|| garbled(number))?;
-    if let Err(error) = rights::check(&ticket.session, &decoded) {
-        ticket.finish_with(Err(error));
-        return Ok(());
-    }
-    drop(decoded);
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let result = match Decoded::<CheckAccess>::decode(&bytes) {
-            Some((who, call)) => {
-                let who = who.as_ref().unwrap_or(&ticket.session.who);
-                rights::access_to_read(fs, who, &call).await
-            }
-            None => Err(garbled(number)),
-        };
-        ticket.finish_with_value(result);
-        Ok(())
-    }));
-    Ok(())
-}
-
 fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
-    let decoded = Decoded::<Open>::decode(&bytes).ok_or_else(|| garbled(Open::NUMBER))?;
-    if let Err(error) = rights::check(&ticket.session, &decoded) {
-        ticket.finish_with(Err(error));
-        return Ok(());
-    }
-    drop(decoded);
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let opened = match Decoded::<Open>::decode(&bytes) {
-            Some((who, call)) => {
-                let who = who.as_ref().unwrap_or(&ticket.session.who);
-                match ticket.session.read_only {
-                    true => rights::open_to_read(fs, who, call).await,
-                    // What it truncates is truncated once more without harm.
-                    false if !call.flags.contains(OpenFlags::CREATE) => {
-                        fs.open(call.place.at(who), call.flags, call.mode).await
-                    }
-                    false => {
-                        let open = fs.open(call.place.at(who), call.flags, call.mode);
-                        fs.store().with_receipt(ticket.receipt(), open).await
-                    }
-                }
-            }
-            None => Err(garbled(Open::NUMBER)),
-        };
-        finish_opened(ticket, fs, opened).await;
-        Ok(())
-    }));
-    Ok(())
-}
-
-/// Puts a file that was opened into the session's table, and replies.
-async fn finish_opened(mut ticket: Ticket, fs: &Fs, opened: Result<Arc<OpenFile>>) {
-    let added = match opened {
-        Ok(open) => {
-            ticket.tell_attributes(open.blob_id());
-            add(fs, &ticket.session, open).await
+    answer_call! { Open of ticket, bytes, begun; |fs, asking, session, who, call| {
+        if session.read_only {
+            return add(fs, asking, rights::open_to_read(fs, who, call).await?).await;
         }
-        Err(error) => Err(error),
-    };
-    ticket.finish_with_value(added);
+        let opened = fs.open(call.place.at(who), call.flags, call.mode);
+        // What it truncates is truncated once more without harm.
+        let opened = match call.flags.contains(OpenFlags::CREATE) {
+            false => opened.await,
+            true => fs.store().with_receipt(asking.receipt(), opened).await,
+        };
+        add(fs, asking, opened?).await
+    } }
 }
 
 fn create_and_sync(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
-    let number = CreateAndSync::NUMBER;
-    let decoded = Decoded::<CreateAndSync>::decode(&bytes).ok_or_else(|| garbled(number))?;
-    let refused = match decoded.1.content.len() {
-        0..=DATA_BYTES_MAX => rights::check(&ticket.session, &decoded),
-        len => {
-            let what = format!("create a file with {len} bytes by one message");
-            Err(Error::with(Errno::INVAL, what))
+    answer_call! { CreateAndSync of ticket, bytes, begun; |fs, asking, session, who, call| {
+        let CreateAndSync {
+            place,
+            flags,
+            mode,
+            content,
+        } = call;
+        if content.len() > DATA_BYTES_MAX {
+            let what = format!("create a file with {} bytes by one message", content.len());
+            return Err(Error::with(Errno::INVAL, what));
         }
-    };
-    if let Err(error) = refused {
-        ticket.finish_with(Err(error));
-        return Ok(());
-    }
-    drop(decoded);
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let opened = match Decoded::<CreateAndSync>::decode(&bytes) {
-            Some((who, call)) => {
-                let session = &ticket.session;
-                let who = who.as_ref().unwrap_or(&session.who);
-                let CreateAndSync {
-                    place,
-                    flags,
-                    mode,
-                    content,
-                } = call;
-                let written = || {
-                    simulation::pause();
-                    session.memory.notes(ticket.slot).note_written();
-                    simulation::pause();
-                };
-                match session.read_only && flags.makes_content() {
-                    true => rights::open_to_read(fs, who, Open { place, flags, mode }).await,
-                    false => {
-                        let create =
-                            fs.create_and_sync(place.at(who), flags, mode, content, written);
-                        fs.store().with_receipt(ticket.receipt(), create).await
-                    }
-                }
-            }
-            None => Err(garbled(number)),
+        if session.read_only && flags.makes_content() {
+            let call = Open { place, flags, mode };
+            return add(fs, asking, rights::open_to_read(fs, who, call).await?).await;
+        }
+        let written = || {
+            simulation::pause();
+            session.memory.notes(asking.slot).note_written();
+            simulation::pause();
         };
-        finish_opened(ticket, fs, opened).await;
-        Ok(())
-    }));
-    Ok(())
+        let create = fs.create_and_sync(place.at(who), flags, mode, content, written);
+        let created = fs.store().with_receipt(asking.receipt(), create).await?;
+        add(fs, asking, created).await
+    } }
 }
 
 fn open_blob(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
-    let number = OpenBlob::NUMBER;
-    let decoded = Decoded::<OpenBlob>::decode(&bytes).ok_or_else(|| garbled(number))?;
-    if let Err(error) = rights::check(&ticket.session, &decoded) {
-        ticket.finish_with(Err(error));
-        return Ok(());
-    }
-    let OpenBlob { id, flags } = decoded.1;
-    if ticket.session.read_only && flags.writable() {
-        ticket.finish_with(Err(rights::read_only()));
-        return Ok(());
-    }
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let added = match fs.open_blob(id, flags).await {
-            Ok(open) => add(fs, &ticket.session, open).await,
-            Err(error) => Err(error),
-        };
-        ticket.finish_with_value(added);
-        Ok(())
-    }));
-    Ok(())
+    answer_call! { OpenBlob of ticket, bytes, begun; |fs, asking, session, _who, call| {
+        if session.read_only && call.flags.writable() {
+            return Err(rights::read_only());
+        }
+        let opened = fs.open_blob(call.id, call.flags).await?;
+        add(fs, asking, opened).await
+    } }
 }
 
 /// Puts an opened file into the session's table.
-async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> {
+async fn add(fs: &Fs, asking: &mut Ticket, open: Arc<OpenFile>) -> Result<Opened> {
     let (id, flags, kind) = (open.blob_id(), open.flags(), open.kind());
+    asking.tell_attributes(id);
+    let session = &asking.session;
     let added = session.files().add(open);
     match added {
         Ok(file) => Ok(Opened {
@@ -745,7 +674,7 @@ async fn add(fs: &Fs, session: &Session, open: Arc<OpenFile>) -> Result<Opened> 
 }
 
 fn file_call(
-    mut ticket: Ticket,
+    ticket: Ticket,
     number: u16,
     file: u64,
     open: Arc<OpenFile>,
@@ -775,27 +704,21 @@ fn file_call(
                         ticket.finish_with(Err(error));
                         return Ok(());
                     }
-                    $call::decode(&bytes).ok_or_else(|| garbled(number))?;
-                    let engine = ticket.session.volume.engine.clone();
-                    begun.extend(engine.prepare(move |fs| async move {
-                        let result = match $call::decode(&bytes) {
-                            Some(call) => {
-                                // Its process may have the file from another user's.
-                                let who = match ticket.session.privileged {
-                                    true => open.credentials(),
-                                    false => &ticket.session.who,
-                                };
-                                let operation = call.perform(fs, &open, who);
-                                fs.store().with_receipt(ticket.receipt(), operation).await
-                            }
-                            None => Err(garbled(number)),
+                    file_arguments::<$call>(&bytes)?;
+                    answer(ticket, begun, async move |fs, asking| {
+                        let call = file_arguments::<$call>(&bytes)?;
+                        // Its process may have the file from another user's.
+                        let who = match asking.session.privileged {
+                            true => open.credentials(),
+                            false => &asking.session.who,
                         };
+                        let operation = call.perform(fs, &open, who);
+                        let done = fs.store().with_receipt(asking.receipt(), operation).await;
                         if <$call as FileCall>::NUMBER == FileStat::NUMBER {
-                            ticket.tell_attributes(open.blob_id());
+                            asking.tell_attributes(open.blob_id());
                         }
-                        ticket.finish_with_value(result);
-                        Ok(())
-                    }));
+                        done
+                    });
                 })*
                 _ => {
                     let what = format!("do call {number}, which this server doesn't know");
@@ -809,7 +732,7 @@ fn file_call(
 }
 
 fn copy_range(ticket: Ticket, from: Arc<OpenFile>, bytes: &[u8], begun: &mut Begun) -> Result<()> {
-    let call = CopyRange::decode(bytes).ok_or_else(|| garbled(CopyRange::NUMBER))?;
+    let call = file_arguments::<CopyRange>(bytes)?;
     let to = match ticket.session.file(call.to) {
         Ok(to) => to,
         Err(error) => {
@@ -817,17 +740,14 @@ fn copy_range(ticket: Ticket, from: Arc<OpenFile>, bytes: &[u8], begun: &mut Beg
             return Ok(());
         }
     };
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let volume = &ticket.session.volume;
+    answer(ticket, begun, async move |fs, asking| {
+        let volume = &asking.session.volume;
         // Without a reply the session sends it to the next server.
         let goes_on = || !volume.is_handed_over();
         let (offset, to_offset, len_bytes) = (call.offset, call.to_offset, call.len_bytes);
-        let copied = fs.copy_range_while(&from, offset, &to, to_offset, len_bytes, goes_on);
-        let copied = copied.await;
-        ticket.finish_with_value(copied);
-        Ok(())
-    }));
+        fs.copy_range_while(&from, offset, &to, to_offset, len_bytes, goes_on)
+            .await
+    });
     Ok(())
 }
 
@@ -838,26 +758,24 @@ fn close(
     bytes: &[u8],
     begun: &mut Begun,
 ) -> Result<()> {
-    Close::decode(bytes).ok_or_else(|| garbled(Close::NUMBER))?;
+    file_arguments::<Close>(bytes)?;
     drop(open);
     let Some(closed) = ticket.session.files().remove(file) else {
         ticket.finish_with(Err(Errno::BADF.into()));
         return Ok(());
     };
-    let session = &ticket.session;
     let Some(closed) = closed.into_last() else {
         ticket.finish_with_value(Ok(())); // another session has it still
         return Ok(());
     };
-    let engine = session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
+    answer(ticket, begun, async move |fs, asking| {
         let result = fs.close(&closed).await;
-        if ticket.session.files().has_lock_owners() && !fs.is_open(closed.blob_id()) {
-            ticket.session.files().forget_locks(closed.blob_id());
+        let session = &asking.session;
+        if session.files().has_lock_owners() && !fs.is_open(closed.blob_id()) {
+            session.files().forget_locks(closed.blob_id());
         }
-        ticket.finish_with_value(result);
-        Ok(())
-    }));
+        result
+    });
     Ok(())
 }
 

@@ -35,6 +35,7 @@ pub mod testing;
 mod volume;
 
 pub use blob::{Blob, BlobShared, GrantedWrite, MappedMemory};
+pub use cache::lent::memories_lent;
 pub use cache::tail::{Appended, TAIL_BYTES, TailMemory, TailWriter, locked};
 pub use cache::{Mapping, Survive, Unsaved, Version, mappings, remove_mapping};
 pub use commit::{SharedMetadata, SharedView, Transaction, View};

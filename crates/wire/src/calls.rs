@@ -107,6 +107,51 @@ pub enum WhenDone {
     Own,
 }
 
+/// What a call does with what a session holds: files, locks, shared mappings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WhatIsHeld {
+    /// Nothing.
+    Stays,
+    /// It takes or releases locks, or a mapping.
+    Changes,
+    /// It takes a lock or a mapping. A session that goes on with one of the last server gets back
+    /// by it what that held.
+    Reclaims,
+    /// Only a session that goes on with one of the last server may send it.
+    Restores,
+}
+
+impl WhatIsHeld {
+    /// Does the call change the locks or mappings of a session?
+    pub const fn changes(self) -> bool {
+        matches!(self, WhatIsHeld::Changes | WhatIsHeld::Reclaims)
+    }
+
+    /// May a session send the call before it has everything again?
+    pub const fn may_resume(self) -> bool {
+        matches!(self, WhatIsHeld::Reclaims | WhatIsHeld::Restores)
+    }
+}
+
+/// What is known of a call by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its number.
+    pub number: u16,
+    /// Its name.
+    pub name: &'static str,
+    /// Does it change the volume?
+    pub class: Class,
+    /// What it does with what a session holds.
+    pub held: WhatIsHeld,
+}
+
+/// The row of a call; None: there is no call of this number.
+pub fn row(number: u16) -> Option<&'static Row> {
+    let mut rows = VOLUME_ROWS.iter().chain(FILE_ROWS);
+    rows.find(|row| row.number == number)
+}
+
 /// A call about the volume, or about what a path names.
 pub trait VolumeCall<'a>: Value<'a> {
     /// Its number.
@@ -117,6 +162,8 @@ pub trait VolumeCall<'a>: Value<'a> {
     const ADMINISTERS: bool;
     /// Its reply if it was done already.
     const WHEN_DONE: WhenDone;
+    /// What it does with what a session holds.
+    const HELD: WhatIsHeld;
     /// What it is answered with.
     type Reply: OwnedValue + Send + 'static;
 
@@ -134,6 +181,8 @@ pub trait FileCall<'a>: Value<'a> {
     const CLASS: Class;
     /// Its reply if it was done already.
     const WHEN_DONE: WhenDone;
+    /// What it does with what a session holds.
+    const HELD: WhatIsHeld;
     /// What it is answered with.
     type Reply: OwnedValue + Send + 'static;
 }
@@ -149,12 +198,12 @@ pub(crate) struct Form {
 }
 
 macro_rules! calls {
-    ($kind:ident $forms:ident $special:ident $performed:ident: $(
+    ($kind:ident $rows:ident $forms:ident $special:ident $performed:ident: $(
         $(#[$doc:meta])*
         $number:literal = $name:ident $(<$life:lifetime>)? {
             $($field:ident: $type:ty),* $(,)?
         } $(at $($place:ident)+)? => $reply:ty
-            : $class:ident $by:ident $when_done:ident $how:ident;
+            : $class:ident $by:ident $when_done:ident $held:ident $how:ident;
     )*) => {
         $(
             $(#[$doc])*
@@ -182,10 +231,18 @@ macro_rules! calls {
                 const CLASS: Class = calls!(@class $class);
                 calls!(@by $kind $by);
                 const WHEN_DONE: WhenDone = calls!(@when_done $when_done);
+                const HELD: WhatIsHeld = calls!(@held $held);
                 type Reply = $reply;
                 $(calls!(@places $($place)+);)?
             }
         )*
+
+        const $rows: &[Row] = &[$(Row {
+            number: $number,
+            name: stringify!($name),
+            class: calls!(@class $class),
+            held: calls!(@held $held),
+        }),*];
 
         calls!(@special $special [] $($how $name)*);
         calls!(@performed ($) $performed [] $($how $name)*);
@@ -220,6 +277,10 @@ macro_rules! calls {
     (@when_done nothing) => { WhenDone::Nothing };
     (@when_done attributes) => { WhenDone::Attributes };
     (@when_done own) => { WhenDone::Own };
+    (@held plain) => { WhatIsHeld::Stays };
+    (@held held) => { WhatIsHeld::Changes };
+    (@held reclaims) => { WhatIsHeld::Reclaims };
+    (@held restores) => { WhatIsHeld::Restores };
     (@special $special:ident [$($found:ident)*]) => {
         /// The calls for which a server has functions of its own, in the order of their numbers.
         pub const $special: &[u16] = &[$($found::NUMBER),*];
@@ -258,215 +319,215 @@ macro_rules! calls {
     };
 }
 
-calls! { VolumeCall VOLUME_CALLS SPECIAL_VOLUME_CALLS performed_volume_calls:
+calls! { VolumeCall VOLUME_ROWS VOLUME_CALLS SPECIAL_VOLUME_CALLS performed_volume_calls:
     /// Attributes.
     1 = Stat<'a> { place: Place<'a>, follow: Follow } at place => adit_fs::Stat
-        : looks all again performed;
+        : looks all again plain performed;
     /// Checks rights.
     2 = CheckAccess<'a> { place: Place<'a>, follow: Follow, wanted: Access } at place => ()
-        : looks all again performed;
+        : looks all again plain performed;
     /// Sets the size.
     3 = Truncate<'a> { place: Place<'a>, size_bytes: u64 } at place => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// Removes a name of a file.
     4 = Unlink<'a> { place: Place<'a> } at place => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Removes an empty directory.
     5 = RemoveDirectory<'a> { place: Place<'a> } at place => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Renames.
     6 = Rename<'a> { from: Place<'a>, to: Place<'a>, flags: RenameFlags } at from to => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Gives a file another name.
     7 = Link<'a> { existing: Place<'a>, follow: Follow, place: Place<'a> } at existing place => adit_fs::Stat
-        : changes all attributes performed;
+        : changes all attributes plain performed;
     /// Makes a directory.
     8 = MakeDirectory<'a> { place: Place<'a>, mode: u32 } at place => adit_fs::Stat
-        : changes all attributes performed;
+        : changes all attributes plain performed;
     /// Makes a pipe, socket, device node or empty file.
     9 = MakeNode<'a> { place: Place<'a>, kind: FileKind, mode: u32, device: u64 } at place => adit_fs::Stat
-        : changes all attributes performed;
+        : changes all attributes plain performed;
     /// Makes a symbolic link.
     10 = MakeSymlink<'a> { target: &'a [u8], place: Place<'a> } at place => adit_fs::Stat
-        : changes all attributes performed;
+        : changes all attributes plain performed;
     /// The target of a symbolic link.
     11 = ReadLink<'a> { place: Place<'a> } at place => Vec<u8>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Sets the permission bits.
     12 = SetMode<'a> { place: Place<'a>, follow: Follow, mode: u32 } at place => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// Sets owner and group.
     13 = SetOwner<'a> { place: Place<'a>, follow: Follow, uid: Option<u32>, gid: Option<u32> } at place => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// Sets the times of last access and last change.
     14 = SetTimes<'a> { place: Place<'a>, follow: Follow, accessed: SetTime, modified: SetTime } at place => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// The value of an extended attribute.
     15 = GetXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8] } at place => Vec<u8>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Sets an extended attribute.
     16 = SetXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8], value: &'a [u8], mode: XattrMode } at place => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Removes an extended attribute.
     17 = RemoveXattr<'a> { place: Place<'a>, follow: Follow, name: &'a [u8] } at place => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Names of the extended attributes.
     18 = ListXattrs<'a> { place: Place<'a>, follow: Follow } at place => Vec<Vec<u8>>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Entries of a directory behind a cookie.
     19 = List<'a> { place: Place<'a>, cookie: u64, entries_max: u32, attributes: bool } at place => Vec<ListedEntry>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Sizes, counters and parameters.
     20 = Info {} => VolumeInfo
-        : looks all again performed;
+        : looks all again plain performed;
     /// Space and identity.
     21 = Space {} => StatFs
-        : looks all again performed;
+        : looks all again plain performed;
     /// Makes everything durable.
     22 = SyncAll {} => ()
-        : looks all again performed;
+        : looks all again plain performed;
     /// Open descriptors behind a cookie.
     23 = OpenDescriptors { cookie: u64, max: u32 } => Vec<OpenDescriptor>
-        : looks administrators again performed;
+        : looks administrators again plain performed;
     /// Makes an empty blob.
     24 = CreateBlob {} => BlobId
-        : changes administrators own performed;
+        : changes administrators own plain performed;
     /// Deletes a blob.
     25 = DeleteBlob { id: BlobId } => ()
-        : changes administrators own performed;
+        : changes administrators own plain performed;
     /// Blobs without names, from a slot on.
     26 = Blobs { from_slot: u64, max: u32 } => Vec<BlobId>
-        : looks administrators again performed;
+        : looks administrators again plain performed;
     /// Makes the volume larger.
     27 = Grow { size_bytes: u64 } => ()
-        : changes administrators again performed;
+        : changes administrators again plain performed;
     /// Most bytes of an atomic write.
     28 = AtomicBytesMax {} => u64
-        : looks all again performed;
+        : looks all again plain performed;
     /// Checks the consistency of all metadata.
     29 = Check {} => CheckReport
-        : looks administrators again performed;
+        : looks administrators again plain performed;
     /// Opens what a path names.
     30 = Open<'a> { place: Place<'a>, flags: OpenFlags, mode: u32 } at place => Opened
-        : opens all own special;
+        : opens all own plain special;
     /// Opens a blob.
     31 = OpenBlob { id: BlobId, flags: OpenFlags } => Opened
-        : opens administrators own special;
+        : opens administrators own plain special;
     /// Reads data from a place on, about so many bytes, to notice what the device lost.
     32 = Scrub { slot: u64, page: u32, bytes_max: u64, only_reads: bool } => ScrubStep
-        : looks administrators again performed;
+        : looks administrators again plain performed;
     /// Opens again what the session had open in a server that has ended, under the number that it
     /// had there. Only while a session resumes, as the three behind it.
     33 = Reopen { file: u64, id: BlobId, flags: OpenFlags, kind: FileKind, token: u64 } => ()
-        : changes all own special;
+        : changes all own restores special;
     /// The session has everything again. Answered when other sessions may change something, too.
     34 = EndResuming {} => ()
-        : changes all own special;
+        : changes all own restores special;
     /// The server's sessions, and which of its pollers work.
     35 = Sessions {} => ServerState
-        : looks administrators again special;
+        : looks administrators again plain special;
     /// Moves a session to another poller.
     36 = MoveSession { number: u64, poller: u32 } => ()
-        : looks administrators again special;
+        : looks administrators again plain special;
     /// Opens a file that is new, or truncated, writes its content, and then does as fsync.
     37 = CreateAndSync<'a> { place: Place<'a>, flags: OpenFlags, mode: u32, content: &'a [u8] } at place => Opened
-        : opens all own special;
+        : opens all own plain special;
     /// A message of a slot of this session waits for no lock any more. Its own reply says whether
     /// it has the lock.
     38 = Withdraw { slot: u32, message: u64 } => ()
-        : looks all again special;
+        : looks all again plain special;
     /// Gives the volume another label.
     39 = SetLabel<'a> { label: &'a [u8] } => ()
-        : changes administrators again performed;
+        : changes administrators again plain performed;
 }
 
-calls! { FileCall FILE_CALLS SPECIAL_FILE_CALLS performed_file_calls:
+calls! { FileCall FILE_ROWS FILE_CALLS SPECIAL_FILE_CALLS performed_file_calls:
     /// Attributes.
     101 = FileStat {} => adit_fs::Stat
-        : looks all again performed;
+        : looks all again plain performed;
     /// Sets the size.
     102 = SetSize { size_bytes: u64 } => ()
-        : as_opened all again performed;
+        : as_opened all again plain performed;
     /// fallocate.
     103 = Allocate { flags: AllocateFlags, offset: u64, len_bytes: u64 } => ()
-        : as_opened all again performed;
+        : as_opened all again plain performed;
     /// flock.
     104 = Flock { operation: FlockOperation } => ()
-        : as_opened all again special;
+        : as_opened all again reclaims special;
     /// Locks a range of bytes.
     105 = LockRange { lock: RangeLock, wait: bool } => ()
-        : as_opened all again special;
+        : as_opened all again reclaims special;
     /// Unlocks a range of bytes.
     106 = UnlockRange { owner: LockOwner, offset: u64, len_bytes: u64 } => ()
-        : as_opened all again special;
+        : as_opened all again held special;
     /// A conflicting lock.
     107 = TestLock { lock: RangeLock } => Option<RangeLock>
-        : looks all again special;
+        : looks all again plain special;
     /// Releases all locks of a POSIX owner.
     108 = ReleaseLocks { owner_id: u64 } => ()
-        : as_opened all again special;
+        : as_opened all again held special;
     /// Sets the permission bits.
     109 = SetFileMode { mode: u32 } => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// Sets owner and group.
     110 = SetFileOwner { uid: Option<u32>, gid: Option<u32> } => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// Sets the times of last access and last change.
     111 = SetFileTimes { accessed: SetTime, modified: SetTime } => ()
-        : changes all again performed;
+        : changes all again plain performed;
     /// The value of an extended attribute.
     112 = GetFileXattr<'a> { name: &'a [u8] } => Vec<u8>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Sets an extended attribute.
     113 = SetFileXattr<'a> { name: &'a [u8], value: &'a [u8], mode: XattrMode } => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Removes an extended attribute.
     114 = RemoveFileXattr<'a> { name: &'a [u8] } => ()
-        : changes all nothing performed;
+        : changes all nothing plain performed;
     /// Names of the extended attributes.
     115 = ListFileXattrs {} => Vec<Vec<u8>>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Position of the next data.
     116 = NextData { offset: u64 } => u64
-        : looks all again performed;
+        : looks all again plain performed;
     /// Position of the next hole.
     117 = NextHole { offset: u64 } => u64
-        : looks all again performed;
+        : looks all again plain performed;
     /// Starts to write dirty data to the device.
     118 = StartWriteBack {} => ()
-        : as_opened all again performed;
+        : as_opened all again plain performed;
     /// Entries of the open directory behind a cookie, in so many bytes of names.
     119 = ReadDirectory { cookie: u64, names_bytes: u32 } => Vec<DirEntry>
-        : looks all again performed;
+        : looks all again plain performed;
     /// Writes ranges, all or none.
     120 = WriteAtomic<'a> { ranges: Vec<(u64, &'a [u8])>, sync: bool } => ()
-        : as_opened all again performed;
+        : as_opened all again plain performed;
     /// Copies a range to another open file of the session.
     121 = CopyRange { offset: u64, to: u64, to_offset: u64, len_bytes: u64 } => u64
-        : as_opened all again special;
+        : as_opened all again plain special;
     /// Closes the file.
     122 = Close {} => ()
-        : as_opened all again special;
+        : as_opened all again plain special;
     /// Was this append of the last server's done? If not, nothing of it is left. Only while a
     /// session resumes in the time of grace.
     124 = SettleAppend { offset: u64, len_bytes: u64 } => bool
-        : as_opened all again special;
+        : as_opened all again restores special;
     /// The memory of the file's shared mappings has this range, and the descriptor holds it.
     125 = Map { offset: u64, len_bytes: u64 } => ()
-        : as_opened all again special;
+        : as_opened all again reclaims special;
     /// Writes the stores to shared mappings to the file.
     126 = FlushMapped {} => ()
-        : as_opened all again performed;
+        : as_opened all again plain performed;
     /// The descriptor holds the memory no more.
     127 = Unmap {} => ()
-        : as_opened all again special;
+        : as_opened all again held special;
     /// The file gets a tail, to which the session appends without messages.
     128 = BeginTail {} => ()
-        : changes all again special;
+        : changes all again plain special;
     /// The token with which *this* session opens the file again in the next server. It may have the
     /// file from another user's.
     129 = Renew {} => u64
-        : looks all again special;
+        : looks all again plain special;
 }
 
 /// An opened file, as a session knows it.

@@ -1,7 +1,7 @@
 //! Calls about open files, what they change of what a session has, and what a call puts into a
 //! message.
 
-use super::held::{Held, HeldLock, Released};
+use super::held::{HeldLock, Released};
 use super::link::{Fate, Link, Taken};
 use super::session::done;
 use super::state::Connection;
@@ -68,7 +68,7 @@ impl Connection {
                 let settled = self.file_outcome::<C>(fate)?;
                 Some(settled.map(|reply| (reply, self.link())))
             };
-            if Held::changes_by(number) {
+            if C::HELD.changes() {
                 let link = self.link();
                 let released = match planted(Bug::RelockedRelease) {
                     true => Released::default(),

@@ -156,19 +156,6 @@ impl Held {
         self.files.iter().flatten()
     }
 
-    /// Does a call of this number change what a session has?
-    pub(super) fn changes_by(number: u16) -> bool {
-        let calls = [
-            Flock::NUMBER,
-            LockRange::NUMBER,
-            UnlockRange::NUMBER,
-            ReleaseLocks::NUMBER,
-            Map::NUMBER,
-            Unmap::NUMBER,
-        ];
-        calls.contains(&number)
-    }
-
     /// A call about an open file begins that may release locks. From its effect on, before its
     /// reply, another session may have them; so the next server is not asked for them. Answers the
     /// ranges that it has again if the call fails.

@@ -1,13 +1,12 @@
 //! Calls for locks, which may wait.
 
 use super::resuming::not_now;
-use super::{Begun, Ticket, garbled};
-use crate::rights::{self, Decoded};
+use super::{Begun, Ticket, answer, arguments, file_arguments};
+use crate::rights;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_fs::{FlockOperation, LockOwner, OpenFile, RangeLock};
 use adit_wire::calls::*;
-use adit_wire::value::Value;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -42,11 +41,10 @@ pub(super) fn lock_call(
         },
         other => other,
     };
-    let garbled = || garbled(number);
     let asked = match number {
-        Flock::NUMBER => Asked::Flock(Flock::decode(&bytes).ok_or_else(garbled)?.operation),
+        Flock::NUMBER => Asked::Flock(file_arguments::<Flock>(&bytes)?.operation),
         LockRange::NUMBER => {
-            let LockRange { mut lock, wait } = LockRange::decode(&bytes).ok_or_else(garbled)?;
+            let LockRange { mut lock, wait } = file_arguments(&bytes)?;
             lock.owner = owner(lock.owner);
             if let LockOwner::Posix { id, .. } = lock.owner
                 && !session.files().note_lock_owner(open.blob_id(), id)
@@ -58,17 +56,17 @@ pub(super) fn lock_call(
             Asked::Lock(lock, wait)
         }
         UnlockRange::NUMBER => {
-            let mut call = UnlockRange::decode(&bytes).ok_or_else(garbled)?;
+            let mut call: UnlockRange = file_arguments(&bytes)?;
             call.owner = owner(call.owner);
             Asked::Unlock(call)
         }
         TestLock::NUMBER => {
-            let mut lock = TestLock::decode(&bytes).ok_or_else(garbled)?.lock;
+            let mut lock = file_arguments::<TestLock>(&bytes)?.lock;
             lock.owner = owner(lock.owner);
             Asked::Test(lock)
         }
         _ => {
-            let call = ReleaseLocks::decode(&bytes).ok_or_else(garbled)?;
+            let call: ReleaseLocks = file_arguments(&bytes)?;
             let id = session.lock_owner(call.owner_id);
             session.files().forget_lock_owner(open.blob_id(), id);
             Asked::Release(id)
@@ -144,7 +142,7 @@ pub(super) fn lock_call(
 
 /// Ends a wait for a lock. What became of it says its own reply.
 pub(super) fn withdraw(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<()> {
-    let decoded = Decoded::<Withdraw>::decode(bytes).ok_or_else(|| garbled(Withdraw::NUMBER))?;
+    let decoded = arguments::<Withdraw>(bytes)?;
     let Withdraw { slot, message } = decoded.1;
     let session = ticket.session.clone();
     let allowed = rights::check(&session, &decoded);
@@ -160,11 +158,9 @@ pub(super) fn withdraw(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Resul
         }
     };
     // The wait asks then, and finds that it was withdrawn: both are operations of one worker.
-    let engine = session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
+    answer(ticket, begun, async move |fs, _| {
         fs.ask_lock_waiters(&open);
-        ticket.finish_with_value(Ok(()));
         Ok(())
-    }));
+    });
     Ok(())
 }

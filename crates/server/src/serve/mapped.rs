@@ -1,13 +1,12 @@
 //! Memory of files that sessions have: of shared mappings, and tails.
 
-use super::{Begun, Ticket, garbled, resuming};
+use super::{Begun, Ticket, answer, file_arguments, resuming};
 use crate::mappings::{MAPPED_MAX, check_room};
 use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, simulation};
 use adit_fs::OpenFile;
 use adit_store::TAIL_BYTES;
 use adit_wire::calls::*;
-use adit_wire::value::Value;
 use std::sync::Arc;
 
 /// Files with a tail in one session, at most.
@@ -19,7 +18,7 @@ pub(super) fn map(
     bytes: &[u8],
     begun: &mut Begun,
 ) -> Result<()> {
-    let Map { offset, len_bytes } = Map::decode(bytes).ok_or_else(|| garbled(Map::NUMBER))?;
+    let Map { offset, len_bytes } = file_arguments(bytes)?;
     let session = &ticket.session;
     let is_resuming = session.is_resuming();
     let reclaim = is_resuming.then(|| session.begin_reclaim());
@@ -36,22 +35,17 @@ pub(super) fn map(
         ticket.finish_with(Err(error));
         return Ok(());
     }
-    let engine = session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
+    answer(ticket, begun, async move |fs, asking| {
         let _reclaim = reclaim;
-        let mappings = &ticket.session.volume.mappings;
-        if is_resuming {
-            // If it fails, the session's own attempt says why.
-            let _ = mappings.keep(fs, &open).await;
+        let mappings = &asking.session.volume.mappings;
+        if !is_resuming {
+            return fs.map(&open, offset, len_bytes).await;
         }
+        // If it fails, the session's own attempt says why.
+        let _ = mappings.keep(fs, &open).await;
         let take_over = || mappings.take_over(open.blob_id());
-        let mapped = match is_resuming {
-            true => fs.map_with(&open, offset, len_bytes, take_over).await,
-            false => fs.map(&open, offset, len_bytes).await,
-        };
-        ticket.finish_with_value(mapped);
-        Ok(())
-    }));
+        fs.map_with(&open, offset, len_bytes, take_over).await
+    });
     Ok(())
 }
 
@@ -63,17 +57,12 @@ pub(super) fn unmap(
     bytes: &[u8],
     begun: &mut Begun,
 ) -> Result<()> {
-    Unmap::decode(bytes).ok_or_else(|| garbled(Unmap::NUMBER))?;
+    file_arguments::<Unmap>(bytes)?;
     let is_shared = ticket.session.files().is_shared(file);
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let unmapped = match is_shared {
-            true => fs.flush_mapped(&open).await,
-            false => fs.unmap(&open).await,
-        };
-        ticket.finish_with_value(unmapped);
-        Ok(())
-    }));
+    answer(ticket, begun, async move |fs, _| match is_shared {
+        true => fs.flush_mapped(&open).await,
+        false => fs.unmap(&open).await,
+    });
     Ok(())
 }
 
@@ -85,7 +74,7 @@ pub(super) fn begin_tail(
     bytes: &[u8],
     begun: &mut Begun,
 ) -> Result<()> {
-    BeginTail::decode(bytes).ok_or_else(|| garbled(BeginTail::NUMBER))?;
+    file_arguments::<BeginTail>(bytes)?;
     let refused = match ticket.session.files().tails() {
         TAILS_MAX.. => {
             let what = "append in memory to more than 64 files in one session";
@@ -97,19 +86,16 @@ pub(super) fn begin_tail(
         ticket.finish_with(Err(error));
         return Ok(());
     }
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let session = ticket.session.clone();
+    answer(ticket, begun, async move |fs, asking| {
+        let session = &asking.session;
         let may = || {
             let mut files = session.files();
             // Others may have begun since it was asked for.
             !files.is_shared(file) && files.tails() < TAILS_MAX && check_room().is_ok()
         } && !session.has_ended();
-        let begun = fs.begin_tail(&open, tail_bytes(), os_random_u64(), may);
-        let begun = begun.await;
-        ticket.finish_with_value(begun);
-        Ok(())
-    }));
+        fs.begin_tail(&open, tail_bytes(), os_random_u64(), may)
+            .await
+    });
     Ok(())
 }
 

@@ -1,31 +1,21 @@
 //! Calls of a session that goes on with one of the last server: open again, lock, settle appends.
 
-use super::{Begun, Ticket, close_each, garbled};
+use super::{Begun, Ticket, answer, arguments, close_each, file_arguments};
 use crate::resume::Known;
-use crate::rights::{self, Decoded};
+use crate::rights;
 use crate::session::Session;
 use adit_base::{Errno, Error, Result};
 use adit_fs::{BlobId, FileKind, OpenFile, OpenFlags};
 use adit_wire::calls::*;
 use adit_wire::message::Message;
-use adit_wire::value::Value;
 use std::sync::Arc;
 
 /// May a session that has not everything again send it?
 pub(super) fn may_be(message: &Message) -> bool {
     match message {
         Message::Nothing => true,
-        Message::VolumeCall { number, .. } => {
-            [Reopen::NUMBER, EndResuming::NUMBER].contains(number)
-        }
-        Message::FileCall { number, .. } => {
-            let calls = [
-                Flock::NUMBER,
-                LockRange::NUMBER,
-                Map::NUMBER,
-                SettleAppend::NUMBER,
-            ];
-            calls.contains(number)
+        Message::VolumeCall { number, .. } | Message::FileCall { number, .. } => {
+            row(*number).is_some_and(|row| row.held.may_resume())
         }
         _ => false,
     }
@@ -46,7 +36,7 @@ pub(super) fn token(session: &Session, id: BlobId, flags: OpenFlags, kind: FileK
 
 /// The token of a file that the session has, whoever opened it.
 pub(super) fn renew(ticket: Ticket, open: &OpenFile, bytes: &[u8]) -> Result<()> {
-    Renew::decode(bytes).ok_or_else(|| garbled(Renew::NUMBER))?;
+    file_arguments::<Renew>(bytes)?;
     let (id, flags, kind) = (open.blob_id(), open.flags(), open.kind());
     let token = token(&ticket.session, id, flags, kind);
     ticket.finish_with_value(Ok(token));
@@ -60,8 +50,7 @@ pub(super) fn not_now() -> Error {
 
 /// Opens what the session had open, under the number that it had.
 pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<()> {
-    let number = Reopen::NUMBER;
-    let (who, call) = Decoded::<Reopen>::decode(bytes).ok_or_else(|| garbled(number))?;
+    let (who, call) = arguments::<Reopen>(bytes)?;
     let session = &ticket.session;
     let Reopen {
         file,
@@ -83,37 +72,25 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
         ticket.finish_with(Err(error));
         return Ok(());
     }
-    let engine = session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
-        let session = &ticket.session;
+    answer(ticket, begun, async move |fs, asking| {
+        let session = &asking.session;
         let who = who.as_ref().unwrap_or(&session.who);
-        let result = match fs.reopen(id, kind, flags, who).await {
-            Ok(open) => {
-                let put = session.files().put(file, open.clone().into());
-                match put {
-                    Ok(()) => Ok(()),
-                    Err(_) => {
-                        // Its session may have been handed over meanwhile.
-                        close_each(fs, &[open], session.is_handed_over()).await;
-                        Err(Error::with(
-                            Errno::MFILE,
-                            "open a file under a number that is taken",
-                        ))
-                    }
-                }
-            }
-            Err(error) => Err(error),
-        };
-        ticket.finish_with_value(result);
+        let open = fs.reopen(id, kind, flags, who).await?;
+        let put = session.files().put(file, open.clone().into());
+        if put.is_err() {
+            // Its session may have been handed over meanwhile.
+            close_each(fs, &[open], session.is_handed_over()).await;
+            let what = "open a file under a number that is taken";
+            return Err(Error::with(Errno::MFILE, what));
+        }
         Ok(())
-    }));
+    });
     Ok(())
 }
 
 /// The session has everything again. It goes on when all have.
 pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
-    let number = EndResuming::NUMBER;
-    Decoded::<EndResuming>::decode(bytes).ok_or_else(|| garbled(number))?;
+    arguments::<EndResuming>(bytes)?;
     let session = ticket.session.clone();
     if !session.returns() {
         ticket.finish_with(Err(not_now()));
@@ -142,25 +119,20 @@ pub(super) fn settle_append(
     bytes: &[u8],
     begun: &mut Begun,
 ) -> Result<()> {
-    let number = SettleAppend::NUMBER;
-    let SettleAppend { offset, len_bytes } =
-        SettleAppend::decode(bytes).ok_or_else(|| garbled(number))?;
+    let SettleAppend { offset, len_bytes } = file_arguments(bytes)?;
     // Others may have appended behind it otherwise.
     let Some(reclaim) = ticket.session.begin_reclaim() else {
         ticket.finish_with(Err(not_now()));
         return Ok(());
     };
-    let engine = ticket.session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
+    answer(ticket, begun, async move |fs, _| {
         let _reclaim = reclaim;
         let size = open.size_bytes();
         let is_done = size >= offset.saturating_add(len_bytes);
-        let result = match size > offset && !is_done {
-            true => fs.ftruncate(&open, offset).await.map(|()| false),
-            false => Ok(is_done),
-        };
-        ticket.finish_with_value(result);
-        Ok(())
-    }));
+        if size > offset && !is_done {
+            return fs.ftruncate(&open, offset).await.map(|()| false);
+        }
+        Ok(is_done)
+    });
     Ok(())
 }

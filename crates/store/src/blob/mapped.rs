@@ -9,24 +9,23 @@
 //!    and a write changes the file first and then the memory, under the blob's `lock`.
 //! 2. A page is filled from the file once: a second time would overwrite stores. A memory that is
 //!    taken over has from the start all pages that the process before filled.
-//! 3. This process never maps the memory, so a program that shortens it can't fault this process.
-//! 4. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
-//! 5. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
+//! 3. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
 //!    has. The memory can't tell: a touched page is zeroes.
 
+use crate::cache::lent::{Lent, failed, make_file, open_left};
 use adit_base::fork::Registered;
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits, numbers};
 use rustix::fs::{
-    FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fallocate,
-    fchmod, fcntl_add_seals, flock, fstat, fstatfs, ftruncate, memfd_create, open, seek,
+    FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, fallocate, fchmod, flock, fstat,
+    ftruncate, open, seek,
 };
-use rustix::io::{pread, pwrite, retry_on_intr};
+use rustix::io::retry_on_intr;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -35,23 +34,19 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Memory that programs map in place of a file.
 #[derive(Debug)]
 pub struct MappedMemory {
-    file: Registered<OwnedFd>,
+    memory: Lent,
     /// Where another process finds it when this one is killed.
     name: Option<PathBuf>,
     /// The name stays.
     is_left: OnceLock<()>,
     /// Pages that an earlier process filled; None: the memory is new.
     filled: Option<PageSet>,
-    _counted: Option<Arc<()>>,
 }
 
-fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
-    match errno {
-        // Of the memory, not of the volume.
-        rustix::io::Errno::NOSPC => Error::with(Errno::NOMEM, what),
-        _ => Error::with(from_rustix(errno), what),
-    }
-}
+/// For errors.
+const USE: &str = "use the memory of a mapping";
+const MAKE: &str = "make memory for a mapping";
+const TAKE_OVER: &str = "take over the memory of a mapping";
 
 /// Less than an eighth of the machine's memory is free. Unknown without `/proc`.
 fn memory_is_scarce() -> bool {
@@ -78,84 +73,46 @@ fn name_of_filled(name: &Path) -> PathBuf {
 }
 
 /// Opens memory that a process of this user left.
-fn open_left(name: &Path, access: OFlags) -> Result<Registered<OwnedFd>> {
-    let what = "take over the memory of a mapping";
-    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = numbers::high(|| open(name, flags, Mode::empty()));
-    let file = file.map_err(|errno| failed(errno, what))?;
-    let found = fstat(&file).map_err(|errno| failed(errno, what))?;
-    let is_file = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+fn open_own(name: &Path, access: OFlags) -> Result<Registered<OwnedFd>> {
     let own = rustix::process::geteuid().as_raw();
-    if !is_file || found.st_nlink != 1 || found.st_uid != own || found.st_mode & 0o077 != 0 {
-        return Err(Error::with(Errno::PERM, what));
-    }
-    Ok(file)
+    open_left(name, access, own, TAKE_OVER)
 }
 
 impl MappedMemory {
-    fn new(
-        file: Registered<OwnedFd>,
-        name: Option<PathBuf>,
-        filled: Option<PageSet>,
-    ) -> MappedMemory {
+    fn new(memory: Lent, name: Option<PathBuf>, filled: Option<PageSet>) -> MappedMemory {
         if name.is_some() {
             // The lock says that this process lives. A program that has the memory can only pretend
             // that.
-            let _ = flock(&file, FlockOperation::NonBlockingLockShared);
+            let _ = flock(&memory.file, FlockOperation::NonBlockingLockShared);
         }
         MappedMemory {
-            file,
+            memory,
             name,
             is_left: OnceLock::new(),
-            _counted: None,
             filled,
         }
     }
 
-    /// The same, which has `token` as long as it is there.
-    pub fn counted(mut self, token: Arc<()>) -> MappedMemory {
-        self._counted = Some(token);
-        self
-    }
-
     /// Memory without a name: it ends with the processes that have it.
     pub fn anonymous() -> Result<MappedMemory> {
-        let make = || {
-            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-            let file = numbers::high(|| memfd_create("adit-mapped", flags))?;
-            // A reader could open its descriptor again for writing otherwise.
-            fchmod(&file, Mode::from_raw_mode(0o600))?;
-            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
-            Ok(file)
-        };
-        let file = make().map_err(|errno| failed(errno, "make memory for a mapping"))?;
-        Ok(MappedMemory::new(file, None, None))
+        Ok(MappedMemory::new(Lent::anonymous(USE)?, None, None))
     }
 
     /// Memory that another process of this user finds under a name, if this one is killed; `name`
     /// lies on a tmpfs.
     pub fn named(name: PathBuf) -> Result<MappedMemory> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let make = |name: &Path| {
-            let mode = Mode::from_raw_mode(0o600);
-            let made = numbers::high(|| open(name, flags, mode)).and_then(|file| {
-                fchmod(&file, mode)?; // whatever this process masks
-                Ok(file)
-            });
-            made.map_err(|errno| failed(errno, "make memory for a mapping"))
-        };
         let filled = name_of_filled(&name);
-        drop(make(&filled)?);
-        let file = make(&name).inspect_err(|_| _ = std::fs::remove_file(filled))?;
-        Ok(MappedMemory::new(file, Some(name), None))
+        drop(make_file(&filled, MAKE)?);
+        let file = make_file(&name, MAKE).inspect_err(|_| _ = std::fs::remove_file(filled))?;
+        Ok(MappedMemory::new(Lent::new(file, USE), Some(name), None))
     }
 
     /// Memory that another process left under a name. `EPERM` if it can't be that of a process of
     /// this user.
     pub fn take_over(name: PathBuf) -> Result<MappedMemory> {
-        let file = open_left(&name, OFlags::RDWR)?;
+        let file = open_own(&name, OFlags::RDWR)?;
         let mut text = Vec::new();
-        let filled = open_left(&name_of_filled(&name), OFlags::RDONLY)?;
+        let filled = open_own(&name_of_filled(&name), OFlags::RDONLY)?;
         (&*filled.into_file()).read_to_end(&mut text)?;
         let mut pages = PageSet::default();
         for range in text.chunks_exact(RANGE_BYTES) {
@@ -165,14 +122,15 @@ impl MappedMemory {
             };
             pages.insert(number(0)..number(8));
         }
-        Ok(MappedMemory::new(file, Some(name), Some(pages)))
+        let memory = Lent::new(file, USE);
+        Ok(MappedMemory::new(memory, Some(name), Some(pages)))
     }
 
-    /// The same, of memory under the name `left`, which it renames to this one.
+    /// Memory that another process left under the name `left`, which it renames to this one.
     pub fn take_over_as(name: PathBuf, left: &Path) -> Result<MappedMemory> {
         let (of_left, of_name) = (name_of_filled(left), name_of_filled(&name));
         // A process that is killed between these leaves a memory that has both.
-        let from = open_left(&of_left, OFlags::RDONLY)?;
+        let from = open_own(&of_left, OFlags::RDONLY)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let to = numbers::high(|| open(of_name, flags, mode)).map_err(from_rustix)?;
@@ -191,7 +149,7 @@ impl MappedMemory {
         let is_free = |file: Registered<OwnedFd>| {
             flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         };
-        if open_left(name, OFlags::RDONLY).is_ok_and(is_free) {
+        if open_own(name, OFlags::RDONLY).is_ok_and(is_free) {
             MappedMemory::remove(name);
         }
     }
@@ -231,14 +189,7 @@ impl MappedMemory {
 
     /// A descriptor for a program that maps it.
     pub fn descriptor(&self, writable: bool) -> Result<Registered<OwnedFd>> {
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let access = match writable {
-            true => OFlags::RDWR,
-            false => OFlags::RDONLY,
-        };
-        let flags = access | OFlags::CLOEXEC;
-        let opened = numbers::high(|| open(own, flags, Mode::empty()));
-        opened.map_err(|errno| failed(errno, "open the memory of a mapping"))
+        self.memory.descriptor(writable)
     }
 
     /// The next process goes on with it.
@@ -249,12 +200,12 @@ impl MappedMemory {
     /// Makes it at least so long.
     pub(crate) fn grow(&self, len: u64) -> Result<()> {
         let what = "make the memory of a mapping longer";
-        let now = fstat(&self.file).map_err(|errno| failed(errno, what))?;
+        let now = fstat(&self.memory.file).map_err(|errno| failed(errno, what))?;
         match now.st_size as u64 >= len {
             true => Ok(()),
             false => {
                 limits::check_file_size(len).map_err(|error| error.context(what))?;
-                ftruncate(&self.file, len).map_err(|errno| failed(errno, what))
+                ftruncate(&self.memory.file, len).map_err(|errno| failed(errno, what))
             }
         }
     }
@@ -264,14 +215,12 @@ impl MappedMemory {
     /// index is small, and a tmpfs may be full of the cache, a machine of a database's buffers.
     pub(crate) fn check_room(&self) -> Result<()> {
         const SMALL_BYTES: u64 = 2 << 20;
-        let taken =
-            fstat(&self.file).map_err(|errno| failed(errno, "look at a mapping's memory"))?;
+        let taken = fstat(&self.memory.file)
+            .map_err(|errno| failed(errno, "look at a mapping's memory"))?;
         if taken.st_blocks as u64 * 512 < SMALL_BYTES {
             return Ok(());
         }
-        let tmpfs = fstatfs(&self.file).map_err(|errno| failed(errno, "look at a tmpfs"))?;
-        // One without a bound says that it has no blocks at all.
-        if tmpfs.f_blocks > 0 && tmpfs.f_bavail < tmpfs.f_blocks / 4 {
+        if self.memory.is_scarce()? {
             let what = "map a file: less than a quarter of the tmpfs with the memory of mappings is \
                         free (make that larger, or map less)";
             return Err(Error::with(Errno::NOMEM, what));
@@ -287,36 +236,25 @@ impl MappedMemory {
     pub(crate) fn allocate(&self, pages: &Range<u64>) -> Result<()> {
         let len = (pages.end - pages.start) * PAGE;
         let allocated = retry_on_intr(|| {
-            fallocate(&self.file, FallocateFlags::empty(), pages.start * PAGE, len)
+            fallocate(
+                &self.memory.file,
+                FallocateFlags::empty(),
+                pages.start * PAGE,
+                len,
+            )
         });
         allocated.map_err(|errno| failed(errno, "take memory for a mapping"))
     }
 
     /// Reads it; zeroes where it is shorter.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let mut done = 0;
-        while done < buffer.len() {
-            let rest = &mut buffer[done..];
-            match retry_on_intr(|| pread(&self.file, &mut *rest, offset + done as u64)) {
-                Ok(0) => {
-                    rest.fill(0);
-                    break;
-                }
-                Ok(count) => done += count,
-                Err(errno) => return Err(failed(errno, "read the memory of a mapping")),
-            }
-        }
+        let got = self.memory.read(offset, buffer)?;
+        buffer[got..].fill(0);
         Ok(())
     }
 
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let mut done = 0;
-        while done < data.len() {
-            let rest = &data[done..];
-            let written = retry_on_intr(|| pwrite(&self.file, rest, offset + done as u64));
-            done += written.map_err(|errno| failed(errno, "write the memory of a mapping"))?;
-        }
-        Ok(())
+        self.memory.write(offset, data)
     }
 
     /// It reads as zeroes there.
@@ -325,19 +263,19 @@ impl MappedMemory {
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             bytes.end - bytes.start,
         );
-        let cleared = retry_on_intr(|| fallocate(&self.file, flags, bytes.start, len));
+        let cleared = retry_on_intr(|| fallocate(&self.memory.file, flags, bytes.start, len));
         cleared.map_err(|errno| failed(errno, "clear the memory of a mapping"))
     }
 
     /// The next bytes from `offset` on that were ever written, in whole pages.
     pub(crate) fn data_from(&self, offset: u64) -> Result<Option<Range<u64>>> {
         let what = "look at the memory of a mapping";
-        let start = match seek(&self.file, SeekFrom::Data(offset as _)) {
+        let start = match seek(&self.memory.file, SeekFrom::Data(offset as _)) {
             Ok(start) => start / PAGE * PAGE,
             Err(rustix::io::Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(failed(errno, what)),
         };
-        match seek(&self.file, SeekFrom::Hole(start as _)) {
+        match seek(&self.memory.file, SeekFrom::Hole(start as _)) {
             Ok(end) => Ok(Some(start..end.next_multiple_of(PAGE))),
             // A writer has shortened it meanwhile.
             Err(rustix::io::Errno::NXIO) => Ok(None),
@@ -535,7 +473,7 @@ mod tests {
         assert_eq!(map(true), Ok(Ok(())));
         let writer = memory.descriptor(true).expect("a descriptor");
         assert_eq!(ftruncate(&writer, 4096), Err(rustix::io::Errno::PERM));
-        let sealed = fcntl_add_seals(&writer, SealFlags::GROW);
+        let sealed = rustix::fs::fcntl_add_seals(&writer, rustix::fs::SealFlags::GROW);
         assert_eq!(sealed, Err(rustix::io::Errno::PERM));
         assert_eq!(fstat(&writer).expect("there").st_mode & 0o777, 0o600);
         // Flags of that descriptor are not ours.

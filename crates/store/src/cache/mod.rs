@@ -35,6 +35,7 @@ mod held;
 mod huge_pages;
 mod index;
 mod leftover;
+pub(crate) mod lent;
 mod mapping;
 mod mappings;
 #[cfg(test)]

@@ -12,23 +12,20 @@
 //!    then. So all acknowledged bytes are among those that the server finds when it ends the tail.
 //! 2. Only the absorption of the tail changes the size of a file that has one. So the file's size
 //!    says how far it went, also for a process that takes the tail over.
-//! 3. This process never maps the memory, and copies bytes before it looks at them: a client may
-//!    change or shorten it at any time.
-//! 4. Both sides can be stopped between two stores, and copies by system calls may be torn. So each
+//! 3. Both sides can be stopped between two stores, and copies by system calls may be torn. So each
 //!    count stands there twice ([`Words::count`]).
 
 #[cfg(all(test, loom))]
 mod models;
 mod writer;
 
+use super::lent::{Lent, make_file};
 use adit_base::fork::Registered;
 use adit_base::sync::atomic::{Ordering, fence};
-use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, numbers};
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fchmod, fstatfs, open};
-use rustix::io::{pread, pwrite, retry_on_intr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use adit_base::{Errno, Error, PAGE_BYTES, Result, numbers};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, open};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
 
 pub use writer::{Appended, TailWriter, locked};
 
@@ -39,9 +36,6 @@ const RING: u64 = PAGE_BYTES as u64;
 const MAGIC: u64 = u64::from_le_bytes(*b"adittail");
 /// Between two looks at a count that is being changed.
 const LOOKS_MAX: u32 = if cfg!(loom) { 2 } else { 64 };
-
-/// Each has it: how many there are in this process.
-static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
 /// Words of the first page, by their offsets.
 mod word {
@@ -156,20 +150,17 @@ fn count_of(other: u64) -> u64 {
 /// A tail, for the process that has the volume.
 #[derive(Debug)]
 pub struct TailMemory {
-    file: Registered<OwnedFd>,
+    memory: Lent,
     name: PathBuf,
     base: u64,
     capacity: u64,
-    _counted: Arc<()>,
 }
 
+/// For errors.
+const USE: &str = "use the tail of a file";
+
 fn failed(errno: rustix::io::Errno) -> Error {
-    let what = "use the tail of a file";
-    match errno {
-        // Of the memory, not of the volume.
-        rustix::io::Errno::NOSPC => Error::with(Errno::NOMEM, what),
-        _ => Error::with(from_rustix(errno), what),
-    }
+    super::lent::failed(errno, USE)
 }
 
 /// The client has written words that Adit never writes.
@@ -197,29 +188,23 @@ pub(crate) fn name(mapping: &Path, slot: u64, generation: u32, nonce: u64) -> Op
 impl TailMemory {
     fn new(file: Registered<OwnedFd>, name: PathBuf, base: u64, capacity: u64) -> TailMemory {
         TailMemory {
-            file,
+            memory: Lent::new(file, USE),
             name,
             base,
             capacity,
-            _counted: COUNT.clone(),
         }
     }
 
     /// Makes one under a name, on a tmpfs, for bytes of a file from `base` on. `ENOMEM`: there is
     /// no memory for so many bytes.
     pub fn create(name: PathBuf, base: u64, capacity: u64) -> Result<TailMemory> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o600);
-        let file = numbers::high(|| open(&name, flags, mode)).map_err(failed)?;
+        let file = make_file(&name, USE)?;
         let tail = TailMemory::new(file, name, base, capacity);
         let prepare = || {
-            fchmod(&tail.file, mode).map_err(failed)?; // whatever this process masks
             // All of it: a client that finds no memory for a page would be killed.
             let flags = FallocateFlags::empty();
-            fallocate(&tail.file, flags, 0, RING + capacity).map_err(failed)?;
-            let tmpfs = fstatfs(&tail.file).map_err(failed)?;
-            // One without a bound says that it has no blocks at all.
-            if tmpfs.f_blocks > 0 && tmpfs.f_bavail < tmpfs.f_blocks / 4 {
+            fallocate(&tail.memory.file, flags, 0, RING + capacity).map_err(failed)?;
+            if tail.memory.is_scarce()? {
                 let what = "append in memory: less than a quarter of the tmpfs is free";
                 return Err(Error::with(Errno::NOMEM, what));
             }
@@ -300,11 +285,6 @@ impl TailMemory {
         }
     }
 
-    /// How many there are in this process.
-    pub fn count() -> usize {
-        Arc::strong_count(&COUNT) - 1
-    }
-
     /// Where in the file it begins.
     pub fn base(&self) -> u64 {
         self.base
@@ -315,12 +295,9 @@ impl TailMemory {
         self.capacity
     }
 
-    /// A descriptor for a client. It has flags of its own: with some of them, a write would ignore
-    /// its offset.
+    /// A descriptor for a client.
     pub fn descriptor(&self) -> Result<Registered<OwnedFd>> {
-        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        numbers::high(|| open(own, flags, Mode::empty())).map_err(failed)
+        self.memory.descriptor(true)
     }
 
     /// Bytes that the client has published. `EINVAL`: that can't be told, and the tail is to end.
@@ -378,23 +355,9 @@ impl TailMemory {
     }
 
     fn read_exactly(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        let mut done = 0;
-        while done < into.len() {
-            let rest = &mut into[done..];
-            let got = retry_on_intr(|| pread(&self.file, &mut *rest, offset + done as u64));
-            match got.map_err(failed)? {
-                0 => return Err(garbled()), // somebody has shortened it
-                got => done += got,
-            }
-        }
-        Ok(())
-    }
-
-    fn write_exactly(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let written = retry_on_intr(|| pwrite(&self.file, bytes, offset));
-        match written.map_err(failed)? == bytes.len() {
+        match self.memory.read(offset, into)? == into.len() {
             true => Ok(()),
-            false => Err(garbled()),
+            false => Err(garbled()), // somebody has shortened it
         }
     }
 
@@ -417,13 +380,13 @@ impl Words for TailMemory {
 
     fn set(&self, word: u64, value: u64) -> Result<()> {
         let bytes = value.to_le_bytes();
-        self.write_exactly(&bytes, word)
+        self.memory.write(word, &bytes)
     }
 
     // Both words by one call.
     fn set_count(&self, word: u64, count: u64) -> Result<()> {
         let words = [count, other_bits(count)].map(u64::to_le_bytes);
-        self.write_exactly(words.as_flattened(), word)
+        self.memory.write(word, words.as_flattened())
     }
 
     fn try_count(&self, word: u64) -> Result<Option<u64>> {

@@ -140,10 +140,11 @@ impl<E, F: FnOnce(Result<usize>) -> E> Ticket<E, F> {
         let mut state = self.collection.lock();
         state.done.push_back(event);
         self.collection.under_way.fetch_sub(1, Ordering::SeqCst);
-        let waiters = match self.is_started {
-            true => std::mem::take(&mut state.waiters),
+        let waiters = if self.is_started {
+            std::mem::take(&mut state.waiters)
+        } else {
             // The worker fails, and its tasks with it.
-            false => Vec::new(),
+            Vec::new()
         };
         drop(state);
         waiters.into_iter().for_each(Waker::wake);

@@ -124,9 +124,10 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
             let entry = locked.entries.slots[number as usize].insert((operation, data));
             entry.0.report_to(&self.queue, number.into())
         };
-        match is_done {
-            true => self.queue.post(number.into()),
-            false => Ok(()),
+        if is_done {
+            self.queue.post(number.into())
+        } else {
+            Ok(())
         }
     }
 

@@ -26,9 +26,10 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn of(address: &str) -> Result<Identity> {
         let metadata = std::fs::metadata(address)?;
-        let (kind, device, inode) = match metadata.file_type().is_block_device() {
-            true => ("device", metadata.rdev(), 0),
-            false => ("image", metadata.dev(), metadata.ino()),
+        let (kind, device, inode) = if metadata.file_type().is_block_device() {
+            ("device", metadata.rdev(), 0)
+        } else {
+            ("image", metadata.dev(), metadata.ino())
         };
         let (major, minor) = (major(device), minor(device));
         Ok(Identity {

@@ -220,9 +220,10 @@ struct Lines;
 
 impl Subscriber for Lines {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        match self.enabled(metadata) {
-            true => Interest::always(),
-            false => Interest::never(),
+        if self.enabled(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
         }
     }
 
@@ -303,18 +304,20 @@ impl Parts {
         if !self.others.is_empty() {
             let _ = write!(line, " ({})", self.others);
         }
-        match line.contains(char::is_control) {
-            true => line.chars().map(visible).collect(),
-            false => line,
+        if line.contains(char::is_control) {
+            line.chars().map(visible).collect()
+        } else {
+            line
         }
     }
 }
 
 /// What a path may hold, and a terminal or a log would obey.
 fn visible(character: char) -> String {
-    match character.is_control() {
-        true => character.escape_default().to_string(),
-        false => character.to_string(),
+    if character.is_control() {
+        character.escape_default().to_string()
+    } else {
+        character.to_string()
     }
 }
 

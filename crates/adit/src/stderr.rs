@@ -83,9 +83,10 @@ fn write(to: BorrowedFd<'_>, line: &[u8]) -> bool {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return true,
         }
-        let written = match is_shared {
-            true => write_now(to, left),
-            false => rustix::io::write(to, left),
+        let written = if is_shared {
+            write_now(to, left)
+        } else {
+            rustix::io::write(to, left)
         };
         match written {
             Ok(written) => left = &left[written..],

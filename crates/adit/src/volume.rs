@@ -28,9 +28,10 @@ pub(crate) fn naming(error: Error, verb: &str, address: &str) -> Error {
         rest.strip_prefix(address)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     });
-    match said {
-        true => error,
-        false => error.context(format_args!("{verb} {address}")),
+    if said {
+        error
+    } else {
+        error.context(format_args!("{verb} {address}"))
     }
 }
 

@@ -153,9 +153,10 @@ impl Balance {
 
     /// The most that may work, of so many pollers.
     fn pollers_max(&self, pollers: u32, now_ns: u64) -> u32 {
-        match now_ns < self.limited_until_ns.load(Ordering::Relaxed) {
-            true => pollers.min(self.limit.load(Ordering::Relaxed)),
-            false => pollers,
+        if now_ns < self.limited_until_ns.load(Ordering::Relaxed) {
+            pollers.min(self.limit.load(Ordering::Relaxed))
+        } else {
+            pollers
         }
     }
 

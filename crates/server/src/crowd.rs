@@ -97,9 +97,10 @@ impl Crowd {
     }
 
     fn weigh(&mut self, now_ns: u64, idle_ns: u64, processes: &[u32]) {
-        let processes = match processes.len() < PROCESSES_MAX {
-            true => processes,
-            false => &[],
+        let processes = if processes.len() < PROCESSES_MAX {
+            processes
+        } else {
+            &[]
         };
         // A session may be of this process, too.
         let own = std::process::id();

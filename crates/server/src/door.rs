@@ -120,13 +120,12 @@ impl<'a> Door<'a> {
         let mut asked = Vec::new();
         let greeted = std::mem::take(&mut self.greeted);
         for (of, ready) in greeted.into_iter().zip(ready) {
-            match ready {
-                false => self.greeted.push(of),
-                true => {
-                    if let Some(request) = self.ask(&of) {
-                        asked.push((of, request));
-                    }
+            if *ready {
+                if let Some(request) = self.ask(&of) {
+                    asked.push((of, request));
                 }
+            } else {
+                self.greeted.push(of)
             }
         }
         asked

@@ -607,12 +607,11 @@ pub(crate) fn resumed(volume: &ServedVolume, request: &Request) -> Result<Option
 /// May a process at another connection speak for a session, whose key it has? Its user may, and
 /// root: a forked child that has become another user has the key in the memory that it had.
 pub(crate) fn check_speaker(peer: &Peer, session: &Session) -> Result<()> {
-    match peer.uid == 0 || peer.uid == session.peer.uid {
-        true => Ok(()),
-        false => {
-            let what = "speak for another user's session";
-            Err(Error::with(Errno::PERM, what))
-        }
+    if peer.uid == 0 || peer.uid == session.peer.uid {
+        Ok(())
+    } else {
+        let what = "speak for another user's session";
+        Err(Error::with(Errno::PERM, what))
     }
 }
 

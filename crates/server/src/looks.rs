@@ -31,9 +31,10 @@ const LOOKS_MAX: usize = 16;
 /// Anybody can find the socket: nobody is to fill the log of a program.
 static POLICY: Policy = Policy {
     greeted_max: LOOKS_MAX,
-    admits: |peer: &Peer| match is_privileged(peer) {
-        true => Ok(()),
-        false => {
+    admits: |peer: &Peer| {
+        if is_privileged(peer) {
+            Ok(())
+        } else {
             let own = own_uid();
             let what = format!("look at a volume of another user: only root and user {own} may");
             Err(Error::with(Errno::ACCESS, what))
@@ -165,11 +166,10 @@ pub(crate) fn reply(engine: &Engine<Fs>, own: &Credentials, question: &Question)
         Ok(result) => Reply::Done(result.into()),
         Err(error) => Reply::Failed(error),
     };
-    Ok(match reply.encode().len() <= REPLY_BYTES_MAX {
-        true => reply,
-        false => {
-            let what = "send a reply that is too large for a look: ask for fewer at a time";
-            Reply::Failed(Error::with(Errno::MSGSIZE, what))
-        }
+    Ok(if reply.encode().len() <= REPLY_BYTES_MAX {
+        reply
+    } else {
+        let what = "send a reply that is too large for a look: ask for fewer at a time";
+        Reply::Failed(Error::with(Errno::MSGSIZE, what))
     })
 }

@@ -216,13 +216,11 @@ impl Mappings {
 pub(crate) fn check_room() -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let used = memories_lent() as u64;
-    match limit.is_some_and(|limit| used > limit / 2) {
-        true => {
-            let what =
-                "have memory for another file: half of the server's descriptors are used for it";
-            Err(Error::with(Errno::NFILE, what))
-        }
-        false => Ok(()),
+    if limit.is_some_and(|limit| used > limit / 2) {
+        let what = "have memory for another file: half of the server's descriptors are used for it";
+        Err(Error::with(Errno::NFILE, what))
+    } else {
+        Ok(())
     }
 }
 

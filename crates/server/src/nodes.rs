@@ -355,14 +355,13 @@ impl Nodes {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let now = fstat(fd).map_err(from_rustix)?;
         let is_owned = (now.st_uid, now.st_gid) == (uid, gid);
-        let owned = match is_owned || self.directory.is_none() {
-            true => Ok(()),
-            false => {
-                let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-                // The old rights are not for the new owner.
-                chmod(&path, Mode::empty())
-                    .and_then(|()| chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH))
-            }
+        let owned = if is_owned || self.directory.is_none() {
+            Ok(())
+        } else {
+            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            // The old rights are not for the new owner.
+            chmod(&path, Mode::empty())
+                .and_then(|()| chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH))
         };
         let set = match owned {
             Ok(()) => {
@@ -400,21 +399,21 @@ pub fn id_of(path: &[u8], volume_id: (u64, u64)) -> Option<BlobId> {
 
 fn check_room(known: &BTreeMap<BlobId, Known>, asker: Asker) -> Result<()> {
     let of_user = || known.values().filter(|of| of.uid == asker.uid).count();
-    match known.len() >= NODES_MAX || !asker.privileged && of_user() >= NODES_MAX / 2 {
-        true => {
-            let what = "have another pipe or socket of the host's for the volume";
-            Err(Error::with(Errno::NFILE, what))
-        }
-        false => Ok(()),
+    if known.len() >= NODES_MAX || !asker.privileged && of_user() >= NODES_MAX / 2 {
+        let what = "have another pipe or socket of the host's for the volume";
+        Err(Error::with(Errno::NFILE, what))
+    } else {
+        Ok(())
     }
 }
 
 /// Is it of this kind, and without another name that somebody else knows?
 fn checked(fd: Registered<OwnedFd>, kind: FileType) -> Result<Registered<OwnedFd>> {
     let found = fstat(&fd).map_err(from_rustix)?;
-    match FileType::from_raw_mode(found.st_mode) == kind && found.st_nlink <= 1 {
-        true => Ok(fd),
-        false => Err(Error::with(Errno::NOENT, "something else has its name")),
+    if FileType::from_raw_mode(found.st_mode) == kind && found.st_nlink <= 1 {
+        Ok(fd)
+    } else {
+        Err(Error::with(Errno::NOENT, "something else has its name"))
     }
 }
 

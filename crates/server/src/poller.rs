@@ -191,9 +191,10 @@ impl Polled {
     /// Takes new messages. Says whether there are any that have not begun.
     pub(crate) fn has_messages(&mut self) -> bool {
         let taken = self.session.memory.doorbell().take();
-        match taken != 0 && planted(Bug::ForgottenMessage) {
-            true => self.waiting = taken,
-            false => self.waiting |= taken,
+        if taken != 0 && planted(Bug::ForgottenMessage) {
+            self.waiting = taken
+        } else {
+            self.waiting |= taken
         }
         self.waiting != 0
     }
@@ -298,9 +299,10 @@ impl Idle {
     fn goes_on(&mut self, idle_ns: u64, now_ns: u64, spin_ns: u64) -> bool {
         match self {
             Idle::Yielding(patience) => {
-                let spin_ns = match patience.is_short(now_ns) {
-                    true => spin_ns.min(SHORT_SPIN_NS),
-                    false => spin_ns,
+                let spin_ns = if patience.is_short(now_ns) {
+                    spin_ns.min(SHORT_SPIN_NS)
+                } else {
+                    spin_ns
                 };
                 if (SPIN_NS..spin_ns).contains(&idle_ns) {
                     patience.yield_now();
@@ -308,9 +310,10 @@ impl Idle {
                 idle_ns < spin_ns
             }
             Idle::Spinning { crowd, pays, .. } => {
-                let spin_ns = match crowd.is_of_others() || crowd.is_ours() && !*pays {
-                    true => spin_ns.min(SHORT_SPIN_NS),
-                    false => spin_ns,
+                let spin_ns = if crowd.is_of_others() || crowd.is_ours() && !*pays {
+                    spin_ns.min(SHORT_SPIN_NS)
+                } else {
+                    spin_ns
                 };
                 idle_ns < spin_ns
             }
@@ -373,12 +376,11 @@ impl Turns<'_> {
                 continue;
             }
             let idle_ns = now_ns.saturating_sub(active_ns);
-            match self.idle.goes_on(idle_ns, now_ns, spin_ns) {
-                true => std::hint::spin_loop(),
-                false => {
-                    self.sleep();
-                    active_ns = monotonic_ns();
-                }
+            if self.idle.goes_on(idle_ns, now_ns, spin_ns) {
+                std::hint::spin_loop()
+            } else {
+                self.sleep();
+                active_ns = monotonic_ns();
             }
         }
     }
@@ -449,10 +451,11 @@ impl Turns<'_> {
         // Before the arrivals: a session that is to be given away may be among them.
         let departures = std::mem::take(&mut *lock(&self.post.departures));
         let mut arrivals = lock(&self.post.arrivals);
-        let arrived = match stopping {
+        let arrived = if stopping {
             // No more.
-            true => arrivals.take(),
-            false => arrivals.as_mut().map(std::mem::take),
+            arrivals.take()
+        } else {
+            arrivals.as_mut().map(std::mem::take)
         };
         let arrived = arrived.into_iter().flatten();
         self.polled.extend(arrived.map(Polled::new));
@@ -617,9 +620,10 @@ impl Turns<'_> {
 
     fn end(&mut self, session: &Arc<Session>, handing_over: bool) {
         let begun = &mut self.begun[place(&self.volumes, session)];
-        match handing_over {
-            true => serve::hand_over(session, begun),
-            false => serve::close_all(session, begun),
+        if handing_over {
+            serve::hand_over(session, begun)
+        } else {
+            serve::close_all(session, begun)
         }
     }
 

@@ -270,9 +270,10 @@ impl Resumption {
         let waiting = std::mem::take(&mut grace.waiting);
         drop(grace);
         for reply in waiting {
-            match planted(Bug::LostReply) {
-                true => std::mem::forget(reply),
-                false => reply(),
+            if planted(Bug::LostReply) {
+                std::mem::forget(reply)
+            } else {
+                reply()
             }
         }
         true

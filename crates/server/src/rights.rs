@@ -67,9 +67,10 @@ pub(crate) async fn open_to_read(
     if !flags.intersects(changing) && !flags.writable() {
         return fs.open(place, flags, mode).await;
     }
-    let links = match flags.contains(OpenFlags::NOFOLLOW) || flags.contains(OpenFlags::EXCLUSIVE) {
-        true => Follow::No,
-        false => Follow::Yes,
+    let links = if flags.contains(OpenFlags::NOFOLLOW) || flags.contains(OpenFlags::EXCLUSIVE) {
+        Follow::No
+    } else {
+        Follow::Yes
     };
     let kind = match fs.stat(place, links).await {
         Err(error) if creates && error.errno() == Errno::NOENT => return Err(read_only()),

@@ -185,9 +185,10 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         },
         Message::Sync { file, all } => match session.file(file) {
             Ok(open) => start(ticket, begun, move |fs, _, _| async move {
-                match all {
-                    true => fs.fsync(&open).await?,
-                    false => fs.fdatasync(&open).await?,
+                if all {
+                    fs.fsync(&open).await?
+                } else {
+                    fs.fdatasync(&open).await?
                 }
                 Ok(0)
             }),
@@ -305,9 +306,10 @@ fn read(
             Err(error) => return ticket.finish_with(Err(error)),
         };
         if let Some(got) = got {
-            let hint = match hint && ticket.session.privileged {
-                true => hints(&ticket, &open, offset, got),
-                false => Hint::default(),
+            let hint = if hint && ticket.session.privileged {
+                hints(&ticket, &open, offset, got)
+            } else {
+                Hint::default()
             };
             return ticket.finish(Reply {
                 value: got as u64,
@@ -417,9 +419,10 @@ async fn put(
     flags: WriteFlags,
     written: impl FnOnce(),
 ) -> Result<u64> {
-    let at = match appends {
-        true => fs.append(open, data).await?,
-        false => fs.write(open, offset, data).await.map(|()| 0)?,
+    let at = if appends {
+        fs.append(open, data).await?
+    } else {
+        fs.write(open, offset, data).await.map(|()| 0)?
     };
     simulation::pause();
     written();
@@ -605,9 +608,10 @@ fn open(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
         }
         let opened = fs.open(call.place.at(who), call.flags, call.mode);
         // What it truncates is truncated once more without harm.
-        let opened = match call.flags.contains(OpenFlags::CREATE) {
-            false => opened.await,
-            true => fs.store().with_receipt(asking.receipt(), opened).await,
+        let opened = if call.flags.contains(OpenFlags::CREATE) {
+            fs.store().with_receipt(asking.receipt(), opened).await
+        } else {
+            opened.await
         };
         add(fs, asking, opened?).await
     } }
@@ -708,9 +712,10 @@ fn file_call(
                     answer(ticket, begun, async move |fs, asking| {
                         let call = file_arguments::<$call>(&bytes)?;
                         // Its process may have the file from another user's.
-                        let who = match asking.session.privileged {
-                            true => open.credentials(),
-                            false => &asking.session.who,
+                        let who = if asking.session.privileged {
+                            open.credentials()
+                        } else {
+                            &asking.session.who
                         };
                         let operation = call.perform(fs, &open, who);
                         let done = fs.store().with_receipt(asking.receipt(), operation).await;
@@ -817,14 +822,13 @@ pub(crate) fn close_files(
 async fn close_each(fs: &Fs, files: &[Arc<OpenFile>], is_handed_over: bool) {
     for file in files {
         // Nobody is left to be told; the next fsync of another descriptor is.
-        let _ = match is_handed_over {
-            true => {
-                if let Some(memory) = file.mapped_memory() {
-                    memory.leave();
-                }
-                fs.leave(file).await
+        let _ = if is_handed_over {
+            if let Some(memory) = file.mapped_memory() {
+                memory.leave();
             }
-            false => fs.close(file).await,
+            fs.leave(file).await
+        } else {
+            fs.close(file).await
         };
         // A session may have thousands of them.
         fs.store().reactor().yield_now().await;

@@ -132,9 +132,10 @@ impl SessionMemory {
             u64::from(LAYOUT) | (SLOTS as u64) << 32,
             AREA_BYTES as u64,
         ];
-        match header == expected {
-            true => Ok(memory),
-            false => Err(foreign()),
+        if header == expected {
+            Ok(memory)
+        } else {
+            Err(foreign())
         }
     }
 
@@ -211,9 +212,10 @@ impl SessionMemory {
         if !self.is_ours() {
             return;
         }
-        let bytes = match with_arena {
-            true => MEMORY_BYTES,
-            false => ARENA_OFFSET,
+        let bytes = if with_arena {
+            MEMORY_BYTES
+        } else {
+            ARENA_OFFSET
         };
         // SAFETY: our own mapping of shared memory. A thread that comes late finds zeroes, which are
         // values of all that it may look at.

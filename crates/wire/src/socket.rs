@@ -116,9 +116,10 @@ pub fn own_uid() -> u32 {
 pub fn send_message(socket: impl AsFd, message: &impl OwnedValue) -> Result<()> {
     let bytes = message.encode();
     let sent = retry_on_intr(|| send(&socket, &bytes, SendFlags::NOSIGNAL)).map_err(from_rustix)?;
-    match sent == bytes.len() {
-        true => Ok(()),
-        false => Err(Errno::MSGSIZE.into()),
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        Err(Errno::MSGSIZE.into())
     }
 }
 

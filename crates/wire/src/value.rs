@@ -265,9 +265,10 @@ impl<'a, T: Value<'a>> Value<'a> for Option<T> {
         self.iter().for_each(|item| item.put(out));
     }
     fn take(input: &mut &'a [u8]) -> Option<Self> {
-        match bool::take(input)? {
-            true => Some(Some(T::take(input)?)),
-            false => Some(None),
+        if bool::take(input)? {
+            Some(Some(T::take(input)?))
+        } else {
+            Some(None)
         }
     }
 }
@@ -297,9 +298,10 @@ impl Value<'_> for Error {
         // Other numbers are none.
         let errno = i32::take(input).filter(|raw| (1..4096).contains(raw))?;
         let words = String::take(input)?;
-        Some(match words.is_empty() {
-            true => Error::new(Errno::from_raw(errno)),
-            false => Error::with(Errno::from_raw(errno), words),
+        Some(if words.is_empty() {
+            Error::new(Errno::from_raw(errno))
+        } else {
+            Error::with(Errno::from_raw(errno), words)
         })
     }
 }

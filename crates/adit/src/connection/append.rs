@@ -31,9 +31,10 @@ impl Connection {
         }
         let is_crowded = || self.link().is_crowded(monotonic_ns());
         let (tail, is_due) = self.tails.tail(file.number, counts, is_crowded);
-        let tail = match is_due {
-            true => self.begin_tail(file)?,
-            false => tail?,
+        let tail = if is_due {
+            self.begin_tail(file)?
+        } else {
+            tail?
         };
         // After that nobody takes over what a server has not absorbed.
         if self.end.get().is_some() {

@@ -62,12 +62,11 @@ pub(super) fn check_server(socket: &OwnedFd) -> Result<()> {
         rustix::process::getuid().as_raw(),
         rustix::process::geteuid().as_raw(),
     ];
-    match users.contains(&uid) {
-        true => Ok(()),
-        false => {
-            let what = format!("trust user {uid}, who serves the volume to processes of others");
-            Err(Error::with(Errno::PERM, what))
-        }
+    if users.contains(&uid) {
+        Ok(())
+    } else {
+        let what = format!("trust user {uid}, who serves the volume to processes of others");
+        Err(Error::with(Errno::PERM, what))
     }
 }
 

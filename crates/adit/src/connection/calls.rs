@@ -70,9 +70,10 @@ impl Connection {
             };
             if C::HELD.changes() {
                 let link = self.link();
-                let released = match planted(Bug::RelockedRelease) {
-                    true => Released::default(),
-                    false => self.held().begin(number, file, &bytes),
+                let released = if planted(Bug::RelockedRelease) {
+                    Released::default()
+                } else {
+                    self.held().begin(number, file, &bytes)
                 };
                 // Of a repetition: only the first one knows what there was before.
                 first.get_or_insert((link, released));
@@ -134,8 +135,9 @@ impl Connection {
 #[cold]
 fn too_long(places: &[Option<Place<'_>>; 2], error: Error) -> Error {
     let mut paths = places.iter().flatten().filter_map(|place| place.path);
-    match paths.any(|path| path.len() > PATH_BYTES_MAX) {
-        true => Errno::NAMETOOLONG.into(),
-        false => error,
+    if paths.any(|path| path.len() > PATH_BYTES_MAX) {
+        Errno::NAMETOOLONG.into()
+    } else {
+        error
     }
 }

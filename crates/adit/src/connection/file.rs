@@ -210,9 +210,10 @@ impl<S: Sender> Session<'_, S> {
             && let Some(message) = taken.read_in_place(file, offset, one)
         {
             let got = self.send(taken, message).await?.value;
-            return match got <= wanted as u64 {
-                true => Ok(got),
-                false => Err(foreign().into()),
+            return if got <= wanted as u64 {
+                Ok(got)
+            } else {
+                Err(foreign().into())
             };
         }
         let mut done = 0;

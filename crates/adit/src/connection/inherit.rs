@@ -149,9 +149,10 @@ impl Connection {
     /// of a link that its parent has got meanwhile, and must make none.
     pub(super) fn have_a_server(&self) -> Result<()> {
         let link = self.link();
-        match !fork::is_in_vfork() && link.has_ended() {
-            true => self.resume(link).map(drop),
-            false => Ok(()),
+        if !fork::is_in_vfork() && link.has_ended() {
+            self.resume(link).map(drop)
+        } else {
+            Ok(())
         }
     }
 
@@ -238,15 +239,14 @@ impl Connection {
         &self,
         files: &[RemoteFile],
     ) -> Result<(Registered<OwnedFd>, Vec<u8>)> {
-        let left = match self.is_own() {
-            true => self.leave()?,
+        let left = if self.is_own() {
+            self.leave()?
+        } else {
             // A forked child that has asked for nothing hands on what its parent has left.
-            false => {
-                let inherited = self.inherited.lock();
-                let inherited = inherited.unwrap_or_else(PoisonError::into_inner);
-                let left = inherited.as_ref().ok_or_else(fork::refused)?;
-                left.again()?
-            }
+            let inherited = self.inherited.lock();
+            let inherited = inherited.unwrap_or_else(PoisonError::into_inner);
+            let left = inherited.as_ref().ok_or_else(fork::refused)?;
+            left.again()?
         };
         let (mut words, held) = (
             Words {

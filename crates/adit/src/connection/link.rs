@@ -198,17 +198,19 @@ impl Link {
     /// Lets other threads have the core of this one. It doesn't matter how long threads of the same
     /// server's sessions have it.
     pub(super) fn yield_now(&self) {
-        match self.memory.crowd_is_ours() {
-            true => std::thread::yield_now(),
-            false => self.patience.yield_now(),
+        if self.memory.crowd_is_ours() {
+            std::thread::yield_now()
+        } else {
+            self.patience.yield_now()
         }
     }
 
     /// How long a thread spins for a reply to what the server has taken.
     fn spin_ns(&self) -> u64 {
-        match self.memory.crowd_is_ours() {
-            true => CROWDED_SPIN_NS,
-            false => SPIN_NS,
+        if self.memory.crowd_is_ours() {
+            CROWDED_SPIN_NS
+        } else {
+            SPIN_NS
         }
     }
 
@@ -238,9 +240,10 @@ impl Link {
             if began_ns == 0 {
                 began_ns = now_ns;
             }
-            let (spin_ns, yield_ns) = match self.is_short(now_ns) {
-                true => (SHORT_SPIN_NS, SHORT_SPIN_NS),
-                false => (self.spin_ns(), YIELD_NS),
+            let (spin_ns, yield_ns) = if self.is_short(now_ns) {
+                (SHORT_SPIN_NS, SHORT_SPIN_NS)
+            } else {
+                (self.spin_ns(), YIELD_NS)
             };
             let waited_ns = now_ns.saturating_sub(began_ns);
             if waited_ns >= timeout_ns {
@@ -461,9 +464,10 @@ impl Taken<'_> {
     /// Puts bytes into the area. `E2BIG` for more than it has, which is more than any operation
     /// takes.
     pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
-        match self.link.memory.fill_area(self.slot, bytes) {
-            true => Ok(()),
-            false => Err(Errno::TOOBIG.into()),
+        if self.link.memory.fill_area(self.slot, bytes) {
+            Ok(())
+        } else {
+            Err(Errno::TOOBIG.into())
         }
     }
 
@@ -608,9 +612,10 @@ impl Taken<'_> {
     /// The reply, or its error.
     fn checked(&self, reply: Reply) -> Result<Reply> {
         if reply.errno == 0 {
-            return match reply.len as usize <= AREA_BYTES {
-                true => Ok(reply),
-                false => Err(foreign()),
+            return if reply.len as usize <= AREA_BYTES {
+                Ok(reply)
+            } else {
+                Err(foreign())
             };
         }
         let words = (reply.len as usize <= AREA_BYTES).then(|| self.area(reply.len as usize));

@@ -154,13 +154,12 @@ impl Requests {
         file: &RemoteFile,
         work: &Work,
     ) -> Result<u64> {
-        let (_begun, number) = match work.changes() {
-            true => {
-                let begun = self.begin_change(Some(file.id));
-                let number = begun.number;
-                (Some(begun), number)
-            }
-            false => (None, self.next_change.get()),
+        let (_begun, number) = if work.changes() {
+            let begun = self.begin_change(Some(file.id));
+            let number = begun.number;
+            (Some(begun), number)
+        } else {
+            (None, self.next_change.get())
         };
         if let Work::Sync(_) | Work::Write(_, _, Durable::Data | Durable::All) = work {
             self.changes_before_number(number, Some(file.id)).await;
@@ -244,9 +243,10 @@ impl<'r> Sender for &'r Requests {
                 continue;
             }
             let has_none = self.slots.get() == 0;
-            let taken = match has_none {
-                true => link.try_take_slot(),
-                false => link.try_take_spare_slot(),
+            let taken = if has_none {
+                link.try_take_slot()
+            } else {
+                link.try_take_spare_slot()
             };
             if let Some(taken) = taken {
                 self.slots.set(self.slots.get() + 1);
@@ -255,9 +255,10 @@ impl<'r> Sender for &'r Requests {
                     taken,
                 });
             }
-            match has_none {
-                true => self.reactor.sleep(SLOT_PAUSE).await,
-                false => self.freed.wait().await,
+            if has_none {
+                self.reactor.sleep(SLOT_PAUSE).await
+            } else {
+                self.freed.wait().await
             }
         }
     }

@@ -286,9 +286,10 @@ impl Connection {
     /// Goes on with the next server if this one has ended, as the thread that watches it would.
     pub(crate) fn go_on(&self) -> Result<()> {
         let link = self.link();
-        match link.has_ended() {
-            true => self.resume(link),
-            false => Ok(()),
+        if link.has_ended() {
+            self.resume(link)
+        } else {
+            Ok(())
         }
     }
 }

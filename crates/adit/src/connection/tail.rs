@@ -152,9 +152,10 @@ impl Tails {
         if let Some(mut files) = locked(&self.0)
             && let Some(of_file) = files.all.get_mut(&file)
         {
-            of_file.synced = match of_file.unsynced <= FEW {
-                true => of_file.synced.saturating_add(1),
-                false => 0,
+            of_file.synced = if of_file.unsynced <= FEW {
+                of_file.synced.saturating_add(1)
+            } else {
+                0
             };
             of_file.unsynced = 0;
         }

@@ -323,13 +323,12 @@ impl InspectedDir<'_> {
             self.cookie,
             entries.iter().map(|listed| listed.entry.cookie),
         )?;
-        match entries.iter().all(|listed| is_name(&listed.entry.name)) {
-            true => Ok(entries),
-            false => {
-                let what = "an entry of it has an impossible name";
-                let error = Error::with(Errno::UCLEAN, what);
-                Err(naming(error, "read directory", &self.path))
-            }
+        if entries.iter().all(|listed| is_name(&listed.entry.name)) {
+            Ok(entries)
+        } else {
+            let what = "an entry of it has an impossible name";
+            let error = Error::with(Errno::UCLEAN, what);
+            Err(naming(error, "read directory", &self.path))
         }
     }
 }

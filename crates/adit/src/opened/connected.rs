@@ -46,9 +46,10 @@ impl Connected {
                 self.requests.get_or_init(|| (engine, fork::generation()))
             }
         };
-        match *generation == fork::generation() {
-            true => Ok(engine),
-            false => Err(fork::refused()),
+        if *generation == fork::generation() {
+            Ok(engine)
+        } else {
+            Err(fork::refused())
         }
     }
 

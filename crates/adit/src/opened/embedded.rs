@@ -348,9 +348,10 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
 
     fn sync(self, all: bool) -> Result<()> {
         self.run(move |fs, open| async move {
-            match all {
-                true => fs.fsync(open).await,
-                false => fs.fdatasync(open).await,
+            if all {
+                fs.fsync(open).await
+            } else {
+                fs.fdatasync(open).await
             }
         })
     }
@@ -513,9 +514,10 @@ fn start(
             Fs::format(Store::open(reactor, &store_options).await?).await
         } else {
             let store = Store::open(reactor, &store_options).await?;
-            match keeps_orphans {
-                true => Fs::open_with_orphans(store).await,
-                false => Fs::open_volume(store).await,
+            if keeps_orphans {
+                Fs::open_with_orphans(store).await
+            } else {
+                Fs::open_volume(store).await
             }
         }
     })

@@ -348,10 +348,11 @@ impl OpenVolume {
                 self.pool.get_or_init(|| (fresh, fork::generation()))
             }
         };
-        match *generation == fork::generation() {
-            true => pool.get(len_bytes),
+        if *generation == fork::generation() {
+            pool.get(len_bytes)
+        } else {
             // The parent's: its lock may be held for ever.
-            false => Buffer::try_zeroed(len_bytes),
+            Buffer::try_zeroed(len_bytes)
         }
     }
 }

@@ -110,9 +110,10 @@ async fn blobs(fs: &Fs, from_slot: u64, max: usize) -> Result<Vec<adit_fs::BlobI
         if slot.kind == FileKind::Blob as u8 && found.len() < max {
             found.push(id);
         }
-        match found.len() < max {
-            true => Ok(()),
-            false => Err(Error::new(Errno::CANCELED)),
+        if found.len() < max {
+            Ok(())
+        } else {
+            Err(Error::new(Errno::CANCELED))
         }
     };
     match fs.store().for_each_blob_from(from_slot, &mut visit).await {

@@ -59,9 +59,12 @@ pub(super) fn unmap(
 ) -> Result<()> {
     file_arguments::<Unmap>(bytes)?;
     let is_shared = ticket.session.files().is_shared(file);
-    answer(ticket, begun, async move |fs, _| match is_shared {
-        true => fs.flush_mapped(&open).await,
-        false => fs.unmap(&open).await,
+    answer(ticket, begun, async move |fs, _| {
+        if is_shared {
+            fs.flush_mapped(&open).await
+        } else {
+            fs.unmap(&open).await
+        }
     });
     Ok(())
 }
@@ -101,8 +104,9 @@ pub(super) fn begin_tail(
 
 /// Simulated ones are often full.
 fn tail_bytes() -> u64 {
-    match simulation::is_simulated() {
-        true => 4 * PAGE_BYTES as u64,
-        false => TAIL_BYTES,
+    if simulation::is_simulated() {
+        4 * PAGE_BYTES as u64
+    } else {
+        TAIL_BYTES
     }
 }

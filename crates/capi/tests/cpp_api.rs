@@ -204,7 +204,7 @@ fn the_cplusplus_examples_run_as_they_say() {
 /// The page's example, to the letter.
 #[test]
 fn the_example_of_the_documentation_runs() {
-    let page = std::fs::read_to_string(root().join("docs/cpp.md")).expect("the page");
+    let page = std::fs::read_to_string(root().join("docs/using/cpp.md")).expect("the page");
     for (number, block) in page.split("```cpp\n").skip(1).enumerate() {
         let code = block.split("```").next().expect("it has an end");
         let folder = scratch();

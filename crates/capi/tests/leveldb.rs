@@ -117,10 +117,11 @@ fn the_header_is_cpp_11_by_itself() {
         .arg(source));
 }
 
-/// The example that docs/leveldb.md says to follow to the letter.
+/// The example that docs/using/leveldb.md says to follow to the letter.
 #[test]
 fn the_example_of_the_documentation_works() {
-    let page = std::fs::read_to_string(root().join("docs/leveldb.md")).expect("the page is there");
+    let page =
+        std::fs::read_to_string(root().join("docs/using/leveldb.md")).expect("the page is there");
     let (_, rest) = page.split_once("```cpp\n").expect("it has an example");
     let (example, _) = rest.split_once("```").expect("the example has an end");
     let folder = scratch();

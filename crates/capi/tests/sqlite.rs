@@ -185,7 +185,8 @@ fn a_program_whose_functions_have_the_same_names_is_not_called_instead() {
     assert_eq!(printed, "each kept to its own\n");
 }
 
-/// docs/sqlite.md said nothing of Python or of ATTACH. What it says now is run as it is written.
+/// docs/using/sqlite.md said nothing of Python or of ATTACH. What it says now is run as it is
+/// written.
 #[test]
 fn python_and_attach_work_as_the_documentation_says() {
     let python = || Command::new("/usr/bin/python3");
@@ -196,7 +197,7 @@ fn python_and_attach_work_as_the_documentation_says() {
     }
     let folder = scratch();
     let image = mkfs(folder.path());
-    let text_of = std::fs::read_to_string(root().join("docs/sqlite.md")).expect("there");
+    let text_of = std::fs::read_to_string(root().join("docs/using/sqlite.md")).expect("there");
     let (_, program) = text_of.split_once("```python\n").expect("a program");
     let (program, _) = program.split_once("```").expect("its end");
     assert!(

@@ -96,12 +96,12 @@ print(os.pread(fd, 6, 0), os.pread(fd, 6, 234000))
 
 // ------------------------------------------------------------------------ what calls answer
 
-/// Where a program runs, beside ext4. docs/posix.md has these letters.
+/// Where a program runs, beside ext4. docs/reference/posix.md has these letters.
 const EMBEDDED: &str = "E";
 const SERVED: &str = "S";
 const MOUNTED: &str = "M";
 
-/// A row of the table in docs/posix.md. `*` stands for anything.
+/// A row of the table in docs/reference/posix.md. `*` stands for anything.
 struct Admitted {
     calls: String,
     places: String,
@@ -110,7 +110,7 @@ struct Admitted {
 }
 
 fn admitted() -> Vec<Admitted> {
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/posix.md");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/posix.md");
     let text = std::fs::read_to_string(text).expect("the page");
     let (_, table) = text.split_once("<!-- admitted:").expect("a table");
     let rows = table.lines().filter(|line| line.starts_with("| `"));

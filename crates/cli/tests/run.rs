@@ -174,7 +174,7 @@ fn a_path_behind_an_image_leads_into_the_volume_only_to_journals() {
 #[test]
 fn the_list_of_calls_is_that_of_the_library() {
     need!();
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/programs.md");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/using/programs.md");
     let text = std::fs::read_to_string(text).expect("the page");
     let (_, list) = text.split_once("<!-- symbols:").expect("a list");
     let (list, _) = list.split_once("| call |").expect("a table behind it");

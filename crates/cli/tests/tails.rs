@@ -111,7 +111,7 @@ fn client(place: &Place) -> Command {
     client
 }
 
-/// Where in the file the bytes of a tail are (docs/format/wire.md).
+/// Where in the file the bytes of a tail are (docs/reference/protocol.md).
 fn appended(tail: &Path) -> std::ops::Range<u64> {
     let tail = std::fs::File::open(tail).expect("opened");
     let word = |offset| {

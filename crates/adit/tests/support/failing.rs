@@ -20,7 +20,7 @@ pub enum Failing {
 }
 
 /// Where a volume of up to 128 MiB has its journal, and everything behind it
-/// (docs/format/volume.md).
+/// (docs/reference/volume-format.md).
 pub const JOURNAL: Range<u32> = 2 * 4096..(2 + 1024) * 4096;
 pub const GROUPS: Range<u32> = (2 + 1024 + 1) * 4096..u32::MAX;
 

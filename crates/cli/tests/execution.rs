@@ -172,7 +172,7 @@ fn an_interpreter_without_the_volume_reads_a_copy() {
         .current_dir(place.path(""))
         .status();
     if !built.is_ok_and(|built| built.success()) {
-        return adit_skip::skip("no static C library");
+        return adit_skip::skip("there is no static C library (apt install libc6-dev)");
     }
     let run = |script: &str| {
         let script = script.replace("HOST", place.path("").to_str().expect("text"));
@@ -209,7 +209,7 @@ fn an_interpreter_without_the_volume_reads_a_copy() {
 fn other_users_execute_what_the_bits_allow() {
     need!("bash" "cc");
     if !is_root() {
-        return adit_skip::skip("only root can be another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
@@ -267,7 +267,7 @@ fn other_users_execute_what_the_bits_allow() {
 fn a_copy_has_no_set_user_id() {
     need!("bash");
     if !is_root() {
-        return adit_skip::skip("only root can be another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();

@@ -268,7 +268,7 @@ fn what_was_appended_in_memory_survives_all_deaths() {
     assert_eq!(volume_id(&place), id);
     assert_eq!(tails(&id), Vec::<String>::new(), "tails of nobody");
     if !is_root {
-        adit_skip::skip("only root may start clients of another user");
+        adit_skip::skip(adit_skip::OTHER_USER);
     }
 }
 

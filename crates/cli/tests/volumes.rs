@@ -97,7 +97,7 @@ fn a_foreign_file_system_is_named() {
         .arg(place.path("ext4.img"))
         .status();
     if !made.is_ok_and(|status| status.success()) {
-        return adit_skip::skip("no mkfs.ext4 here");
+        return adit_skip::skip("mkfs.ext4 is not installed (apt install e2fsprogs)");
     }
     for command in [&["ls", "ext4.img"][..], &["mkfs", "ext4.img"]] {
         let errors = place.fails(1, command);
@@ -279,7 +279,7 @@ fn a_comparison_destroys_nothing_that_it_was_not_told_to() {
     let file = place.path("data");
     let before = std::fs::read(&file).unwrap();
     let Some(device) = Loop::over(&file) else {
-        return adit_skip::skip("no loop devices here (they take root)");
+        return adit_skip::skip(adit_skip::LOOP_DEVICES);
     };
     let refusal = |more: &[&str]| comparison_refused(&place, &device.0, more);
     let refused = refusal(&["--yes"]);

@@ -356,7 +356,7 @@ mod tests {
             hides.then(|| (name_of(1).is_err(), life_of(1), life_of(i32::MAX as u32)))
         });
         match seen.join().expect("no panic") {
-            None => adit_skip::skip("only root can mount"),
+            None => adit_skip::skip(adit_skip::MOUNT),
             Some(seen) => assert_eq!(seen, (true, Life::Runs, Life::Gone)),
         }
     }
@@ -399,7 +399,7 @@ mod tests {
         };
         // An overlay over two file systems is such a place, too, and every kernel has it.
         if !mount(&["-t", "tmpfs", "none", "upper"]) {
-            return adit_skip::skip("only root can mount");
+            return adit_skip::skip(adit_skip::MOUNT);
         }
         let unmount = |name: &str| {
             // Lazily: a process that another test forks may have the descriptor for a moment.

@@ -40,7 +40,22 @@ pub fn missing(programs: &[&str]) -> Option<String> {
     let folders: Vec<PathBuf> = folders.collect();
     let is_installed = |program: &str| folders.iter().any(|of| of.join(program).is_file());
     let missing = programs.iter().find(|program| !is_installed(program))?;
-    Some(format!("{missing} is not installed"))
+    Some(format!(
+        "{missing} is not installed (apt install {})",
+        package(missing)
+    ))
+}
+
+/// The Debian package that has a program.
+fn package(program: &str) -> &str {
+    match program {
+        "cc" => "gcc",
+        "find" | "xargs" => "findutils",
+        "redis-cli" => "redis-tools",
+        "ssh-add" | "ssh-agent" | "ssh-keygen" => "openssh-client",
+        "xz" => "xz-utils",
+        program => program,
+    }
 }
 
 /// `cargo build --workspace` puts it beside the command.
@@ -274,6 +289,19 @@ pub fn copy_program(from: &Path, to: &Path) {
 
 /// A user other than root.
 pub const USER: u32 = 4711;
+
+/// `adit` in a pid namespace of its own, which takes a user namespace without root.
+pub fn in_pid_namespace(options: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    if !is_root() {
+        command.arg("--map-current-user");
+    }
+    command
+        .args(["--pid", "--fork"])
+        .args(options)
+        .arg(env!("CARGO_BIN_EXE_adit"));
+    command
+}
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

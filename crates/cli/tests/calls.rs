@@ -237,7 +237,7 @@ fn calls_answer_as_on_ext4_whatever_they_are_given() {
 /// A path of the volume in `syscall` was the host's, and its files were no files.
 #[test]
 fn system_calls_by_number_are_the_volumes() {
-    need!("cc");
+    need!("cc" "python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let program = place.compiled("numbered");

@@ -35,7 +35,8 @@ pub const LOOP_DEVICES: &str = "loop devices take root";
 pub const MEMORY_GROUPS: &str =
     "making control groups takes root, in a memory group that it may divide";
 /// A process that sees no others.
-pub const PID_NAMESPACES: &str = "pid namespaces are disabled (sysctl user.max_user_namespaces)";
+pub const PID_NAMESPACES: &str =
+    "pid namespaces take root, or user namespaces (sysctl user.max_user_namespaces)";
 /// System calls that fail on request.
 pub const FILTERS: &str = "the kernel or a container refuses seccomp filters";
 /// The engine `io_uring`.

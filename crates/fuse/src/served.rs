@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_process_that_is_killed_while_it_mounts_ends() {
         if !(rustix::process::geteuid().is_root() && Path::new(crate::place::DEVICE).exists()) {
-            return adit_skip::skip(adit_skip::VOLUME_MOUNT);
+            return adit_skip::skip("mounting takes root and /dev/fuse");
         }
         let directory = tempfile::tempdir().expect("a directory");
         let mut process = Command::new(std::env::current_exe().expect("known"))

@@ -28,7 +28,7 @@ pub const REACHABLE: &str =
 /// Mounting a tmpfs or an overlay.
 pub const MOUNT: &str = "mounting takes root";
 /// Mounting a volume.
-pub const VOLUME_MOUNT: &str = "mounting a volume takes root and /dev/fuse";
+pub const VOLUME_MOUNT: &str = "mounting takes root and /dev/fuse";
 /// An image as a block device.
 pub const LOOP_DEVICES: &str = "loop devices take root";
 /// A group whose memory a test bounds.

@@ -35,6 +35,11 @@ pub fn missing(programs: &[&str]) -> Option<String> {
     if !library().is_file() {
         return Some("libadit_preload.so is not built (cargo build -p adit-preload)".to_owned());
     }
+    not_installed(programs)
+}
+
+/// The first of these programs that this machine lacks.
+pub fn not_installed(programs: &[&str]) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     let folders: Vec<PathBuf> = folders.collect();
@@ -51,6 +56,7 @@ fn package(program: &str) -> &str {
     match program {
         "cc" => "gcc",
         "find" | "xargs" => "findutils",
+        "mkfs.ext4" => "e2fsprogs",
         "redis-cli" => "redis-tools",
         "ssh-add" | "ssh-agent" | "ssh-keygen" => "openssh-client",
         "xz" => "xz-utils",

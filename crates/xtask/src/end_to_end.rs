@@ -117,17 +117,17 @@ pub(crate) fn run() -> Outcome<Tested> {
 impl Stage {
     /// What a check would miss here.
     fn missing(&self, need: Need) -> Option<String> {
-        let not_built = |of: &Path| {
+        let not_built = |of: &Path, package: &str| {
             let name = of.file_name().unwrap_or_default().to_string_lossy();
-            (!of.exists()).then(|| format!("{name} is not built (cargo xtask test, step plugin)"))
+            (!of.exists()).then(|| format!("{name} is not built (apt install {package})"))
         };
         match need {
             Need::Nothing => None,
             Need::RocksDb if !process::is_installed("db_bench") => {
                 Some("db_bench is not installed (apt install rocksdb-tools)".to_owned())
             }
-            Need::RocksDb => not_built(&self.plugin),
-            Need::LevelDb => not_built(&self.leveldb_bench),
+            Need::RocksDb => not_built(&self.plugin, "librocksdb-dev"),
+            Need::LevelDb => not_built(&self.leveldb_bench, "libleveldb-dev"),
         }
     }
 

@@ -2,8 +2,8 @@
  * adit_sqlite.h: SQLite databases in Adit volumes, through a VFS named "adit".
  *
  * As an extension, libadit_sqlite.so registers itself when it is loaded. A program that links
- * libadit_sqlite.a calls sqlite3_adit_register once. README.md and docs/sqlite.md say how databases
- * are named.
+ * libadit_sqlite.a calls sqlite3_adit_register once. README.md and docs/using/sqlite.md say how
+ * databases are named.
  */
 #ifndef ADIT_SQLITE_H
 #define ADIT_SQLITE_H

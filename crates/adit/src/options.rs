@@ -67,7 +67,7 @@ impl MkfsOptions {
 
     /// Gives every page (4 KiB) of data a checksum, which is verified by every read from the
     /// device: a silent change by the device becomes `EIO`, with file and offset. Checksums cost
-    /// time, and overwritten files don't stay contiguous: `docs/checksums.md`.
+    /// time, and overwritten files don't stay contiguous: `docs/operating/checksums.md`.
     pub fn data_checksums(&mut self, yes: bool) -> &mut Self {
         self.data_checksums = yes;
         self

@@ -1,6 +1,6 @@
 //! Images of every released format, kept as text in `formats/`: today's code opens them, reads all
 //! that was written, and finds nothing wrong. What is newer is refused in the words of
-//! `docs/compatibility.md`.
+//! `docs/reference/compatibility.md`.
 //!
 //! A release that changes the format adds its images with
 //! `cargo test -p adit --test formats -- --ignored` and leaves the older ones as they are.
@@ -19,7 +19,7 @@ const VOLUME_BYTES: u64 = 12 << 20;
 /// Zeroes in a row from which on the text leaves them out.
 const GAP_BYTES: usize = 12;
 
-// Fields of the superblock, see docs/format/volume.md.
+// Fields of the superblock, see docs/reference/volume-format.md.
 const CRC: usize = 8;
 const VERSION: usize = 16;
 const VOLUME_ID: std::ops::Range<usize> = 24..40;
@@ -376,9 +376,10 @@ fn forged(image: &[u8], at: usize, value: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The words of `docs/compatibility.md` in which an error is documented, without what came first.
+/// The words of `docs/reference/compatibility.md` in which an error is documented, without what came
+/// first.
 fn documented(error: &Error) -> bool {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/compatibility.md");
     let text = std::fs::read_to_string(path).expect("it is there");
     let said = error.to_string();
     let (_, words) = said.split_once("v.adit: ").expect("it names the image");
@@ -398,10 +399,16 @@ fn a_newer_format_is_refused_in_the_documented_words() {
         for read_only in [true, false] {
             let error = image.open(read_only).expect_err("newer");
             assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
-            assert!(documented(&error), "docs/compatibility.md lacks: {error}");
+            assert!(
+                documented(&error),
+                "docs/reference/compatibility.md lacks: {error}"
+            );
         }
         let error = image.repair().expect_err("newer");
-        assert!(documented(&error), "docs/compatibility.md lacks: {error}");
+        assert!(
+            documented(&error),
+            "docs/reference/compatibility.md lacks: {error}"
+        );
         assert!(
             std::fs::read(&image.path).expect("read") == newer,
             "it was changed"
@@ -420,7 +427,10 @@ fn a_newer_format_is_refused_in_the_documented_words() {
     for refused in [image.open(false).map(drop), image.repair()] {
         let error = refused.expect_err("newer");
         assert_eq!(error.errno(), Errno::ROFS, "{error}");
-        assert!(documented(&error), "docs/compatibility.md lacks: {error}");
+        assert!(
+            documented(&error),
+            "docs/reference/compatibility.md lacks: {error}"
+        );
     }
     assert!(
         std::fs::read(&image.path).expect("read") == newer,

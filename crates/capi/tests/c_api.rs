@@ -187,7 +187,7 @@ fn a_volume_opened_without_inspection_is_busy() {
 #[test]
 fn a_volume_that_becomes_read_only_is_told_to_the_callback_once() {
     if !failing::Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(adit_skip::FILTERS);
     }
     let folder = scratch();
     let program = folder.path().join("log_test");

@@ -1,6 +1,7 @@
 //! `adit.hpp` with g++ and clang++, as C++17 and C++20: the programs of `tests/cpp`, and the
 //! lessons of `examples/cpp`.
 
+#[macro_use]
 mod support;
 
 use std::collections::BTreeSet;
@@ -10,11 +11,9 @@ use support::*;
 
 const STANDARDS: [&str; 2] = ["c++17", "c++20"];
 
-fn is_installed(compiler: &str) -> bool {
-    Command::new(compiler)
-        .arg("--version")
-        .output()
-        .is_ok_and(|output| output.status.success())
+/// What is not installed here of what each test needs.
+fn missing() -> Option<String> {
+    find_missing(&[("g++", "g++")], None, &mut Command::new("g++"))
 }
 
 /// A compiler with every warning an error.
@@ -80,13 +79,15 @@ fn everything_holds_with(compiler: &str) {
 
 #[test]
 fn everything_holds_with_gcc() {
+    need!();
     everything_holds_with("g++");
 }
 
 #[test]
 fn everything_holds_with_clang() {
-    if !is_installed("clang++") {
-        return adit_skip::skip("there is no clang++ (Debian's package clang)");
+    let clang = find_missing(&[("clang++", "clang")], None, &mut Command::new("clang++"));
+    if let Some(missing) = clang {
+        return adit_skip::skip(missing);
     }
     everything_holds_with("clang++");
 }
@@ -94,6 +95,7 @@ fn everything_holds_with_clang() {
 /// An operation whose memory is gone would be seen here.
 #[test]
 fn the_address_sanitizer_finds_nothing() {
+    need!();
     let flags = [
         "-O0", // takes half the time to compile, and keeps every access
         "-fsanitize=address,undefined",
@@ -108,6 +110,7 @@ fn the_address_sanitizer_finds_nothing() {
 /// Several threads take from a pool, and submit to and fetch from one io_context.
 #[test]
 fn the_thread_sanitizer_finds_nothing() {
+    need!();
     futures_hold_with(strict("g++", "c++20"), &["-fsanitize=thread"]);
 }
 
@@ -115,6 +118,7 @@ fn the_thread_sanitizer_finds_nothing() {
 /// without run-time types.
 #[test]
 fn each_header_compiles_alone_and_links_twice() {
+    need!();
     let mut headers = vec!["adit.hpp".to_owned()];
     for entry in std::fs::read_dir(include().join("adit")).expect("there are headers") {
         let name = entry.expect("a folder can be read").file_name();
@@ -170,6 +174,7 @@ fn names_in(header: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_function_of_the_c_interface_is_reachable() {
+    need!();
     let read = |name: &str| std::fs::read_to_string(include().join(name)).expect("a header");
     let symbols = run(Command::new("nm")
         .args(["-D", "--defined-only", "--format=just-symbols"])
@@ -189,6 +194,7 @@ fn every_function_of_the_c_interface_is_reachable() {
 /// As their first comments say, and with every warning.
 #[test]
 fn the_cplusplus_examples_run_as_they_say() {
+    need!();
     for source in sources("examples/cpp", "cpp") {
         let (folder, output) = run_as_it_says(&source);
         assert!(output.contains("copied at depth 128"), "{output}");
@@ -204,7 +210,8 @@ fn the_cplusplus_examples_run_as_they_say() {
 /// The page's example, to the letter.
 #[test]
 fn the_example_of_the_documentation_runs() {
-    let page = std::fs::read_to_string(root().join("docs/cpp.md")).expect("the page");
+    need!();
+    let page = std::fs::read_to_string(root().join("docs/using/cpp.md")).expect("the page");
     for (number, block) in page.split("```cpp\n").skip(1).enumerate() {
         let code = block.split("```").next().expect("it has an end");
         let folder = scratch();

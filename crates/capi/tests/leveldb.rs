@@ -5,9 +5,11 @@
 //! built here from the same sources and with the same flags as by `cargo xtask plugin`, over the
 //! libadit.a that cargo built with this test.
 
+#[macro_use]
+mod support;
+
 #[path = "../../adit/tests/support/failing.rs"]
 mod failing;
-mod support;
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,6 +18,16 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use support::*;
+
+/// What is not installed here of what each test needs.
+fn missing() -> Option<&'static str> {
+    static MISSING: OnceLock<Option<String>> = OnceLock::new();
+    let missing = MISSING.get_or_init(|| {
+        let header = ("leveldb/db.h", "libleveldb-dev");
+        find_missing(&[("g++", "g++")], Some(header), &mut Command::new("g++"))
+    });
+    missing.as_deref()
+}
 
 /// The plugin, its test programs and its benchmark, built once for all tests here.
 fn built() -> &'static Path {
@@ -73,6 +85,7 @@ fn verify(image: &Path, count: u64) {
 
 #[test]
 fn the_plugin_does_what_leveldb_expects_and_leaves_nothing_outside() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("v.adit");
     mkfs(&image, 256 << 20);
@@ -97,6 +110,7 @@ fn the_plugin_does_what_leveldb_expects_and_leaves_nothing_outside() {
 
 #[test]
 fn the_plugin_shows_its_entry_point_and_nothing_else() {
+    need!();
     let shown = shown_by(&built().join("libadit_leveldb.so"));
     let [entry] = &shown[..] else {
         panic!("{shown:?}");
@@ -107,6 +121,7 @@ fn the_plugin_shows_its_entry_point_and_nothing_else() {
 /// LevelDB's headers are C++11, and so is ours.
 #[test]
 fn the_header_is_cpp_11_by_itself() {
+    need!();
     let folder = scratch();
     let source = folder.path().join("header.cc");
     std::fs::write(&source, "#include \"adit_leveldb.h\"\n").expect("written");
@@ -117,10 +132,12 @@ fn the_header_is_cpp_11_by_itself() {
         .arg(source));
 }
 
-/// The example that docs/leveldb.md says to follow to the letter.
+/// The example that docs/using/leveldb.md says to follow to the letter.
 #[test]
 fn the_example_of_the_documentation_works() {
-    let page = std::fs::read_to_string(root().join("docs/leveldb.md")).expect("the page is there");
+    need!();
+    let page =
+        std::fs::read_to_string(root().join("docs/using/leveldb.md")).expect("the page is there");
     let (_, rest) = page.split_once("```cpp\n").expect("it has an example");
     let (example, _) = rest.split_once("```").expect("the example has an end");
     let folder = scratch();
@@ -158,6 +175,7 @@ const JOBS: [&str; 7] = [
 
 #[test]
 fn the_benchmark_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("v.adit");
     mkfs(&image, 256 << 20);
@@ -198,6 +216,7 @@ fn the_benchmark_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
 
 #[test]
 fn the_benchmark_runs_ycsb_and_prints_rows_for_programs() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("v.adit");
     mkfs(&image, 256 << 20);
@@ -222,6 +241,7 @@ fn the_benchmark_runs_ycsb_and_prints_rows_for_programs() {
 
 #[test]
 fn the_benchmark_says_what_it_cannot_do() {
+    need!();
     let refused = |words: &[&str], status: i32, said: &str| {
         let output = outcome(program("adit-leveldb-bench").args(words));
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -307,28 +327,33 @@ fn killed_fills_keep_their_keys(mode: &str, survive: &str, image: &Path) {
 
 #[test]
 fn a_killed_session_keeps_every_acknowledged_key() {
+    need!();
     let served = serve("1G");
     killed_fills_keep_their_keys("nosync", "require", Path::new(&served.address()));
 }
 
 #[test]
 fn a_killed_fillsync_keeps_every_acknowledged_key() {
+    need!();
     killed_fills_keep_every_acknowledged_key("sync", "require");
 }
 
 /// As after a power cut, all that was not synced is gone with the process.
 #[test]
 fn a_killed_fillsync_whose_memory_dies_with_it_keeps_every_acknowledged_key() {
+    need!();
     killed_fills_keep_every_acknowledged_key("sync", "off");
 }
 
 #[test]
 fn a_killed_fill_without_sync_keeps_every_acknowledged_key_on_the_same_boot() {
+    need!();
     killed_fills_keep_every_acknowledged_key("nosync", "require");
 }
 
 #[test]
 fn an_env_that_is_never_deleted_is_made_durable_at_exit() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("v.adit");
     mkfs(&image, 64 << 20);
@@ -343,6 +368,7 @@ fn an_env_that_is_never_deleted_is_made_durable_at_exit() {
 
 #[test]
 fn leveldb_and_another_process_refuse_each_other_by_name() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("v.adit");
     mkfs(&image, 64 << 20);
@@ -364,6 +390,7 @@ fn leveldb_and_another_process_refuse_each_other_by_name() {
 
 #[test]
 fn a_volume_that_becomes_read_only_is_told_once_and_ends_every_put() {
+    need!();
     if !failing::Filter::works() {
         return adit_skip::skip(failing::NO_FILTERS);
     }
@@ -389,6 +416,7 @@ fn a_volume_that_becomes_read_only_is_told_once_and_ends_every_put() {
 
 #[test]
 fn a_device_that_stops_writing_ends_leveldb_with_words_and_loses_no_key() {
+    need!();
     if !failing::Filter::works() {
         return adit_skip::skip(failing::NO_FILTERS);
     }

@@ -5,13 +5,15 @@
 //! them. The plugin is built here from the same sources and with the same flags as by `cargo xtask
 //! plugin`, over the libadit.a that cargo built with this test.
 
+#[macro_use]
+mod support;
+
 #[path = "../../adit/tests/support/failing.rs"]
 mod failing;
 #[path = "rocksdb/instances.rs"]
 mod instances;
 #[path = "rocksdb/kills.rs"]
 mod kills;
-mod support;
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -20,6 +22,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use support::*;
+
+/// What is not installed here of what each test needs.
+fn missing() -> Option<&'static str> {
+    static MISSING: OnceLock<Option<String>> = OnceLock::new();
+    let missing = MISSING.get_or_init(|| {
+        let mut compiler = Command::new("g++");
+        compiler.args(of_another_rocksdb());
+        let programs = [("g++", "g++"), ("db_bench", "rocksdb-tools")];
+        let header = ("rocksdb/version.h", "librocksdb-dev");
+        find_missing(&programs, Some(header), &mut compiler)
+    });
+    missing.as_deref()
+}
 
 /// The plugin and its test programs, built once for all tests here.
 fn built() -> &'static Path {
@@ -88,6 +103,7 @@ fn with_plugin(program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 #[test]
 fn the_plugin_does_what_rocksdb_expects() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 1 << 30);
@@ -102,6 +118,7 @@ fn the_plugin_does_what_rocksdb_expects() {
 /// languages.
 #[test]
 fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 256 << 20);
@@ -132,6 +149,7 @@ fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
 /// headers, to every program that preloads it.
 #[test]
 fn the_plugin_shows_its_entry_points_and_nothing_else() {
+    need!();
     let shown = shown_by(&built().join("libadit_rocksdb.so"));
     let [entry, c_entry] = &shown[..] else {
         panic!("{shown:?}");
@@ -145,6 +163,7 @@ fn the_plugin_shows_its_entry_points_and_nothing_else() {
 
 #[test]
 fn stock_db_bench_runs_every_benchmark_and_leaves_nothing_outside() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 1 << 30);
@@ -213,6 +232,7 @@ fn ycsb_rows(command: &mut Command) -> Vec<(String, u64)> {
 
 #[test]
 fn ycsb_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
+    need!();
     let folder = scratch();
     let database = folder.path().join("db");
     let mut on_kernel = Command::new(built().join("adit-ycsb"));
@@ -244,6 +264,7 @@ fn ycsb_runs_in_a_directory_and_in_a_volume_and_leaves_nothing() {
 
 #[test]
 fn ycsb_says_what_it_cannot_do() {
+    need!();
     let folder = scratch();
     let refused = |words: &[&str], status: i32, said: &str| {
         let output = outcome(Command::new(built().join("adit-ycsb")).args(words));
@@ -283,6 +304,7 @@ fn fails_with_words(command: &mut Command) -> (Vec<u8>, String) {
 
 #[test]
 fn rocksdb_and_another_process_refuse_each_other_by_name() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("r.adit");
     mkfs(&image, 1 << 30);
@@ -329,6 +351,7 @@ fn rocksdb_and_another_process_refuse_each_other_by_name() {
 /// that volume, can't hold.
 #[test]
 fn a_volume_that_becomes_read_only_is_told_on_standard_error() {
+    need!();
     if !failing::Filter::works() {
         return adit_skip::skip(failing::NO_FILTERS);
     }
@@ -368,6 +391,7 @@ fn value(i: u64) -> [u8; VALUE_BEGIN_BYTES] {
 /// Whoever runs RocksDB reads its LOG, in which nothing stood of what Adit had noticed.
 #[test]
 fn what_adit_notices_is_in_rocksdbs_log() {
+    need!();
     let folder = scratch();
     let image = folder.path().join("r.adit");
     adit::Volume::mkfs(
@@ -427,6 +451,7 @@ fn what_adit_notices_is_in_rocksdbs_log() {
 
 #[test]
 fn a_device_that_stops_writing_ends_rocksdb_with_words_and_loses_no_key() {
+    need!();
     if !failing::Filter::works() {
         return adit_skip::skip(failing::NO_FILTERS);
     }

@@ -5,18 +5,36 @@
 //! extension is built here from the same sources as by `cargo xtask plugin`, over the libadit.a
 //! that cargo built with this test.
 
+#[macro_use]
+mod support;
+
 #[path = "../../adit/tests/support/failing.rs"]
 mod failing;
-mod support;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use support::{compiler, exports, library, outcome, root, run, scratch, serve, shown_by, sources};
+use support::{
+    compiler, exports, find_missing, library, outcome, root, run, scratch, serve, shown_by, sources,
+};
 
 const LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
+
+/// What is not installed here of what each test needs.
+fn missing() -> Option<&'static str> {
+    static MISSING: OnceLock<Option<String>> = OnceLock::new();
+    let missing = MISSING.get_or_init(|| {
+        let header = ("sqlite3ext.h", "libsqlite3-dev");
+        find_missing(
+            &[("sqlite3", "sqlite3")],
+            Some(header),
+            &mut compiler(false),
+        )
+    });
+    missing.as_deref()
+}
 
 /// The folder of the extension, built once for all tests here.
 fn built() -> &'static Path {
@@ -80,6 +98,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn the_shell_fills_checks_and_vacuums_a_database_in_each_journal_mode() {
+    need!();
     for mode in ["wal", "delete", "truncate", "persist"] {
         let folder = scratch();
         let image = mkfs(folder.path());
@@ -134,8 +153,9 @@ fn fills_checks_and_vacuums(mode: &str, folder: &Path, address: &str) {
 /// volume takes no more changes.
 #[test]
 fn a_volume_that_becomes_read_only_is_told_to_sqlites_log_and_on_standard_error() {
+    need!();
     if !failing::Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(adit_skip::FILTERS);
     }
     let folder = scratch();
     let image = folder.path().join("v.adit");
@@ -167,12 +187,14 @@ fn a_volume_that_becomes_read_only_is_told_to_sqlites_log_and_on_standard_error(
 /// The extension showed 28 names, like `tell`, `forks` and `batch_overlay`.
 #[test]
 fn the_extension_shows_its_entry_point_and_nothing_else() {
+    need!();
     let shown = shown_by(&built().join("libadit_sqlite.so"));
     assert_eq!(shown, ["sqlite3_aditsqlite_init"]);
 }
 
 #[test]
 fn a_program_whose_functions_have_the_same_names_is_not_called_instead() {
+    need!();
     let folder = scratch();
     let image = mkfs(folder.path());
     let program = folder.path().join("same_names_test");
@@ -185,9 +207,11 @@ fn a_program_whose_functions_have_the_same_names_is_not_called_instead() {
     assert_eq!(printed, "each kept to its own\n");
 }
 
-/// docs/sqlite.md said nothing of Python or of ATTACH. What it says now is run as it is written.
+/// docs/using/sqlite.md said nothing of Python or of ATTACH. What it says now is run as it is
+/// written.
 #[test]
 fn python_and_attach_work_as_the_documentation_says() {
+    need!();
     let python = || Command::new("/usr/bin/python3");
     let probe = "import sqlite3; sqlite3.Connection.enable_load_extension";
     let able = python().args(["-c", probe]).output();
@@ -196,7 +220,7 @@ fn python_and_attach_work_as_the_documentation_says() {
     }
     let folder = scratch();
     let image = mkfs(folder.path());
-    let text_of = std::fs::read_to_string(root().join("docs/sqlite.md")).expect("there");
+    let text_of = std::fs::read_to_string(root().join("docs/using/sqlite.md")).expect("there");
     let (_, program) = text_of.split_once("```python\n").expect("a program");
     let (program, _) = program.split_once("```").expect("its end");
     assert!(
@@ -228,6 +252,7 @@ fn python_and_attach_work_as_the_documentation_says() {
 /// looked for the super-journal with the VFS of each database, and the other one has no such name.
 #[test]
 fn a_transaction_over_a_database_outside_is_refused_before_it_writes() {
+    need!();
     let folder = scratch();
     mkfs(folder.path());
     let inside = "file:/app.db?vfs=adit&volume=v.adit";
@@ -260,6 +285,7 @@ fn a_transaction_over_a_database_outside_is_refused_before_it_writes() {
 /// It was a "disk I/O error" without words.
 #[test]
 fn a_super_journal_that_is_in_no_volume_is_told_in_words() {
+    need!();
     let folder = scratch();
     let image = mkfs(folder.path());
     let open = ".open file:/app.db?vfs=adit&volume=v.adit\n";
@@ -292,6 +318,7 @@ fn a_super_journal_that_is_in_no_volume_is_told_in_words() {
 
 #[test]
 fn a_database_moves_in_with_backup_and_out_again() {
+    need!();
     let folder = scratch();
     mkfs(folder.path());
     let output = shell(
@@ -316,6 +343,7 @@ fn a_database_moves_in_with_backup_and_out_again() {
 
 #[test]
 fn the_environment_names_a_volume_for_names_that_say_none() {
+    need!();
     let folder = scratch();
     let image = mkfs(folder.path());
     let commands = ".open file:app.db?vfs=adit\nCREATE TABLE t (a);\nPRAGMA database_list;";
@@ -337,6 +365,7 @@ fn the_environment_names_a_volume_for_names_that_say_none() {
 
 #[test]
 fn what_cannot_be_opened_is_said_in_words() {
+    need!();
     let folder = scratch();
     let image = mkfs(folder.path());
     let refused = |name: &str, words: &str| {
@@ -364,6 +393,7 @@ fn what_cannot_be_opened_is_said_in_words() {
 
 #[test]
 fn a_c_program_registers_the_vfs_itself_and_forks() {
+    need!();
     let folder = scratch();
     let image = mkfs(folder.path());
     let program = folder.path().join("static_test");

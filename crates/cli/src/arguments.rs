@@ -233,7 +233,7 @@ Examples:
     /// they wrote.
     #[command(
         after_help = "Programs must be linked dynamically against glibc; others are refused. What they can do, and what not:
-docs/programs.md. The volume is opened by the first call that needs it.
+docs/using/programs.md. The volume is opened by the first call that needs it.
 
 Examples:
   adit run db.adit -- sqlite3 /adit/app.db

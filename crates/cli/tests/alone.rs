@@ -164,7 +164,7 @@ fn nothing_is_left_in_memory_when_all_processes_have_ended() {
 fn other_users_have_their_own_rights_and_strangers_find_no_way_in() {
     need!("python3");
     if !is_root() {
-        return adit_skip::skip("only root can become another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
@@ -329,7 +329,7 @@ fn no_synced_line_is_lost_whoever_has_the_volume_and_is_killed() {
 fn roots_processes_are_no_sessions_of_another_users() {
     need!("python3");
     if !is_root() {
-        return adit_skip::skip("only root can become another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
@@ -380,7 +380,7 @@ os.wait()
 #[test]
 fn a_daemon_that_gives_up_root_has_its_files_after_the_first_process_has_ended() {
     if !is_root() {
-        return adit_skip::skip("only root can become another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     need!("python3");
     let _watchdog = Watchdog::new();

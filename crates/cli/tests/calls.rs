@@ -96,12 +96,12 @@ print(os.pread(fd, 6, 0), os.pread(fd, 6, 234000))
 
 // ------------------------------------------------------------------------ what calls answer
 
-/// Where a program runs, beside ext4. docs/posix.md has these letters.
+/// Where a program runs, beside ext4. docs/reference/posix.md has these letters.
 const EMBEDDED: &str = "E";
 const SERVED: &str = "S";
 const MOUNTED: &str = "M";
 
-/// A row of the table in docs/posix.md. `*` stands for anything.
+/// A row of the table in docs/reference/posix.md. `*` stands for anything.
 struct Admitted {
     calls: String,
     places: String,
@@ -110,7 +110,7 @@ struct Admitted {
 }
 
 fn admitted() -> Vec<Admitted> {
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/posix.md");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/posix.md");
     let text = std::fs::read_to_string(text).expect("the page");
     let (_, table) = text.split_once("<!-- admitted:").expect("a table");
     let rows = table.lines().filter(|line| line.starts_with("| `"));
@@ -186,7 +186,7 @@ fn calls_answer_as_on_ext4_whatever_they_are_given() {
     let is_ext4 = rustix::fs::statfs(place.path("")).is_ok_and(|of| of.f_type == 0xef53);
     let foreign = tempfile::tempdir_in("/dev/shm");
     let (true, Ok(foreign), true) = (is_ext4, foreign, support::is_root()) else {
-        return adit_skip::skip("comparing calls takes root, ext4 and /dev/shm");
+        return adit_skip::skip("comparing calls takes root, /dev/shm, and the build on ext4");
     };
     let foreign = foreign.path().to_str().expect("text");
     let _watchdog = Watchdog::new();
@@ -237,7 +237,7 @@ fn calls_answer_as_on_ext4_whatever_they_are_given() {
 /// A path of the volume in `syscall` was the host's, and its files were no files.
 #[test]
 fn system_calls_by_number_are_the_volumes() {
-    need!("cc");
+    need!("cc" "python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let program = place.compiled("numbered");

@@ -314,7 +314,7 @@ fn a_directory_is_private_until_the_copy_ends() {
 #[test]
 fn a_user_of_a_server_puts_files_of_others() {
     if !support::is_root() {
-        return adit_skip::skip("only root can become another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = Place::with_volume();
     let directory = tempfile::tempdir().expect("made");

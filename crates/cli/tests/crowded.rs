@@ -16,7 +16,7 @@ use support::{LIMIT, Place, SmallMemory, json, kill, noise, owner_command, start
 /// The killed process has written these bytes and not synced them.
 const FILES: u64 = 10;
 const FILE_BYTES: usize = 2 << 20;
-const NO_TMPFS: &str = "no file system in memory can be mounted here";
+const NO_TMPFS: &str = adit_skip::MOUNT;
 
 /// The process that tests kill. It fills its cache, says that it is ready, and waits.
 #[test]

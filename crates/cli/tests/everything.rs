@@ -432,7 +432,7 @@ fn who_is_not_root_keeps_what_he_may_have_and_no_rights_of_others() {
 #[test]
 fn without_owners_everything_is_ones_own() {
     if !is_root() {
-        return adit_skip::skip("only root can give files away");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = Place::with_volume();
     place.write("tree/tool", "#!");
@@ -664,7 +664,7 @@ fn a_limit_of_file_sizes_is_an_error_and_ends_no_process() {
 #[test]
 fn attributes_that_do_not_fit_are_named_and_the_rest_arrives() {
     if !is_root() {
-        return adit_skip::skip("only root can give a link attributes");
+        return adit_skip::skip("giving a link attributes takes root");
     }
     let place = Place::with_volume();
     place.write("tree/z", "1");

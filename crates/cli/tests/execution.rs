@@ -31,6 +31,19 @@ fn both(output: &Output) -> String {
     )
 }
 
+/// A word with another directory in the place of `/adit`. (A clone may lie in a folder `adit`.)
+fn with_top(word: &str, top: &str) -> String {
+    let mut pieces = word.split("/adit");
+    let mut changed = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        let is_inner = changed.ends_with(is_name);
+        changed.push_str(if is_inner { "/adit" } else { top });
+        changed.push_str(piece);
+    }
+    changed
+}
+
 /// The same program in a directory of the host, with the paths of a volume.
 fn on_host(place: &Place, program: &[&str]) -> String {
     let top = place.path("host");
@@ -38,7 +51,7 @@ fn on_host(place: &Place, program: &[&str]) -> String {
     let top = top.to_str().expect("text");
     let mut command = Command::new(program[0]);
     let arguments = program[1..].iter();
-    command.args(arguments.map(|word| word.replace("/adit", top)));
+    command.args(arguments.map(|word| with_top(word, top)));
     command.current_dir(place.path("")).env("LC_ALL", "C");
     output_of(command).replace(top, "/adit")
 }
@@ -172,7 +185,7 @@ fn an_interpreter_without_the_volume_reads_a_copy() {
         .current_dir(place.path(""))
         .status();
     if !built.is_ok_and(|built| built.success()) {
-        return adit_skip::skip("no static C library");
+        return adit_skip::skip("there is no static C library (apt install libc6-dev)");
     }
     let run = |script: &str| {
         let script = script.replace("HOST", place.path("").to_str().expect("text"));
@@ -209,7 +222,7 @@ fn an_interpreter_without_the_volume_reads_a_copy() {
 fn other_users_execute_what_the_bits_allow() {
     need!("bash" "cc");
     if !is_root() {
-        return adit_skip::skip("only root can be another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
@@ -267,7 +280,7 @@ fn other_users_execute_what_the_bits_allow() {
 fn a_copy_has_no_set_user_id() {
     need!("bash");
     if !is_root() {
-        return adit_skip::skip("only root can be another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();

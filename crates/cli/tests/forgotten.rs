@@ -135,7 +135,7 @@ fn an_owner_with_another_directory_is_found_through_a_loop_device() {
     let place = Place::with_volume();
     let image = place.path("v.adit");
     let Some(device) = LoopDevice::new(&image) else {
-        return adit_skip::skip("no loop devices here");
+        return adit_skip::skip(adit_skip::LOOP_DEVICES);
     };
     let memory = directory();
     for survive in [Survive::Require, Survive::Off] {
@@ -228,7 +228,7 @@ fn a_copy_of_an_open_volume_is_no_loss() {
 fn an_opening_without_room_loses_nothing_and_nothing_is_told_of_it() {
     let place = Place::with_volume();
     let Some(small) = SmallMemory::new(&place, "4m") else {
-        return adit_skip::skip("no file system in memory can be mounted here");
+        return adit_skip::skip(adit_skip::MOUNT);
     };
     let errors = place.fails(1, &["mkdir", "v.adit", "/d", "--survive-in", small.text()]);
     assert!(errors.contains("ENOSPC"), "{errors}");

@@ -64,7 +64,7 @@ fn the_program_that_forks_demands_what_linux_does() {
 /// A server ends between a fork and the child's first call: the next one gives the child its files.
 #[test]
 fn a_forked_process_goes_on_with_the_next_server() {
-    need!();
+    need!("python3");
     let _watchdog = Watchdog::new();
     for kill in [true, false] {
         let place = Place::with_volume();

@@ -41,7 +41,7 @@ fn on_host(place: &Place, program: &str) -> String {
 macro_rules! place_of_root {
     () => {{
         if !is_root() {
-            return adit_skip::skip("only root can become another user");
+            return adit_skip::skip(adit_skip::OTHER_USER);
         }
         need!("cc");
         let place = Place::with_volume();

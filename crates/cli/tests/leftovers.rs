@@ -416,7 +416,7 @@ fn mappings_are_listed_and_only_those_of_the_dead_removed() {
 #[test]
 fn root_sees_what_another_user_left() {
     if !is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = killed_service();
     for words in LOOKS {
@@ -424,7 +424,7 @@ fn root_sees_what_another_user_left() {
     }
     // The service has everything, too.
     if !reaches(&place) {
-        return adit_skip::skip("another user can't run adit here");
+        return adit_skip::skip(adit_skip::REACHABLE);
     }
     let as_service = |words: &[&str]| {
         let mut command = place.command(words);
@@ -444,7 +444,7 @@ fn root_sees_what_another_user_left() {
 #[test]
 fn root_looks_at_its_copy_of_what_another_user_left() {
     if !is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = killed_service();
     let left = mappings(&place, &place.path("v.adit"))[0].clone();
@@ -528,7 +528,7 @@ fn who_looks_discards_nothing_and_says_so() {
 #[test]
 fn an_older_image_beside_what_a_stranger_left_is_told() {
     if !is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = Place::with_volume();
     std::fs::copy(place.path("v.adit"), place.path("older")).expect("copied");
@@ -563,7 +563,7 @@ fn reaches(place: &Place) -> bool {
 fn who_may_not_read_what_was_left_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     if !is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = killed();
     let mode = |path, mode| {
@@ -572,7 +572,7 @@ fn who_may_not_read_what_was_left_is_refused() {
     mode(place.path("."), 0o777);
     mode(place.path("v.adit"), 0o666);
     if !reaches(&place) {
-        return adit_skip::skip("another user can't run adit here");
+        return adit_skip::skip(adit_skip::REACHABLE);
     }
     for words in [&["ls", "v.adit"][..], &["mkdir", "v.adit", "/d"]] {
         let mut command = place.command(words);
@@ -591,7 +591,7 @@ fn who_may_not_read_what_was_left_is_refused() {
 #[test]
 fn names_that_somebody_else_took_are_in_nobodys_way() {
     if !is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = killed();
     let path = mappings(&place, &place.path("v.adit"))[0].clone();
@@ -708,7 +708,7 @@ fn without_descriptors(memory: Option<&Path>) {
 fn with_little_shared_memory_the_cache_is_smaller_and_with_less_the_opening_is_refused() {
     let place = Place::with_volume();
     let Some(docker) = SmallMemory::new(&place, "64m") else {
-        return adit_skip::skip("no file system in memory can be mounted here");
+        return adit_skip::skip(adit_skip::MOUNT);
     };
     let mut command = owner_command(&place.path("v.adit"));
     command.env("ADIT_TEST_SURVIVE_IN", &docker.0);
@@ -752,7 +752,7 @@ fn writers_go_on_when_shared_memory_runs_out() {
     const BYTES: usize = 2 << 20;
     let place = Place::with_volume();
     let Some(memory) = SmallMemory::new(&place, "64m") else {
-        return adit_skip::skip("no file system in memory can be mounted here");
+        return adit_skip::skip(adit_skip::MOUNT);
     };
     let mut options = VolumeOptions::new();
     options.survive_in(&memory.0);
@@ -784,7 +784,7 @@ fn an_image_and_its_loop_device_have_one_owner() {
     let place = Place::with_volume();
     let image = place.path("v.adit");
     let Some(device) = LoopDevice::new(&image) else {
-        return adit_skip::skip("no loop devices here");
+        return adit_skip::skip(adit_skip::LOOP_DEVICES);
     };
     for (owner, other) in [
         (image.as_path(), Path::new(&device.0)),
@@ -834,21 +834,13 @@ fn another_pid_namespace_takes_no_living_owners_mapping() {
     let left = mappings(&place, &place.path("v.adit"));
     assert_eq!(left.len(), 1);
     let elsewhere = |words: &[&str]| {
-        let mut command = Command::new("unshare");
-        command
-            .args([
-                "--pid",
-                "--fork",
-                "--mount-proc",
-                env!("CARGO_BIN_EXE_adit"),
-            ])
-            .args(words)
-            .current_dir(place.path("."));
+        let mut command = support::in_pid_namespace(&["--mount-proc"]);
+        command.args(words).current_dir(place.path("."));
         place.end(command)
     };
     if !elsewhere(&["--version"]).status.success() {
         kill(owner);
-        return adit_skip::skip("no pid namespaces here");
+        return adit_skip::skip(adit_skip::PID_NAMESPACES);
     }
     let made = elsewhere(&["mkdir", "older", "/d"]);
     assert!(made.status.success(), "{}", told(&made));

@@ -290,7 +290,7 @@ fn an_owner_without_descriptors_refuses_with_words_and_goes_on() {
 #[test]
 fn root_sees_the_volume_of_another_user() {
     if !is_root() {
-        return adit_skip::skip("only root can be another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let place = Place::with_volume();
     for path in [place.path("."), place.path("v.adit")] {
@@ -302,7 +302,7 @@ fn root_sees_the_volume_of_another_user() {
         .arg(&program)
         .status();
     if !reachable.is_ok_and(|status| status.success()) {
-        return adit_skip::skip(format!("no other user may run {}", program.display()));
+        return adit_skip::skip(adit_skip::REACHABLE);
     }
     let mut command = owner_command(&place.path("v.adit"));
     command.uid(USER);
@@ -315,7 +315,7 @@ fn root_sees_the_volume_of_another_user() {
 fn a_block_device_is_found_by_every_name_that_it_has() {
     let place = Place::with_volume();
     let Some(device) = LoopDevice::new(&place.path("v.adit")) else {
-        return adit_skip::skip("no loop devices here (they take root)");
+        return adit_skip::skip(adit_skip::LOOP_DEVICES);
     };
     let volume = Volume::open(&device.0).expect("opened");
     volume.write("/f", "x").expect("written");

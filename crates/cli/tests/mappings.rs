@@ -29,7 +29,7 @@ fn open(place: &Place, options: &VolumeOptions) -> Volume {
 fn a_cache_that_shrinks_says_so_and_shows_its_size() {
     let place = Place::with_volume();
     let Some(memory) = SmallMemory::new(&place, "64m") else {
-        return adit_skip::skip("no file system in memory can be mounted here");
+        return adit_skip::skip(adit_skip::MOUNT);
     };
     let asked_bytes = 256 << 20;
     let volume = open(&place, VolumeOptions::new().survive_in(&memory.0));
@@ -91,7 +91,7 @@ fn the_id_of_a_volume_is_in_the_name_of_its_mapping() {
 fn names_of_other_users_are_shown_without_control_characters_and_with_all_bytes() {
     let place = Place::with_volume();
     let Some(memory) = SmallMemory::new(&place, "4m") else {
-        return adit_skip::skip("no file system in memory can be mounted here");
+        return adit_skip::skip(adit_skip::MOUNT);
     };
     let odd = memory.0.join(OsStr::from_bytes(b"adit-\xff\x1b]0;x\x07\n"));
     std::fs::write(&odd, "no mapping").expect("written");

@@ -501,7 +501,7 @@ macro_rules! kills {
         fn $name() {
             need!("mariadbd" "mariadb-install-db" "mariadb" "sysbench");
             if $device && !is_root() {
-                return skip("loop devices need root");
+                return skip(adit_skip::LOOP_DEVICES);
             }
             killed(&Way { device: $device, run: $run, options: $options, kills: $kills });
         }

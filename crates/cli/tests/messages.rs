@@ -44,7 +44,7 @@ fn crash(place: &Place) -> Output {
 #[test]
 fn a_volume_that_becomes_read_only_is_told_once_on_stderr() {
     if !Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(adit_skip::FILTERS);
     }
     let place = Place::with_volume();
     let output = crash(&place);
@@ -59,7 +59,7 @@ fn a_volume_that_becomes_read_only_is_told_once_on_stderr() {
 #[test]
 fn recovery_is_told_at_level_info_and_stdout_stays_data() {
     if !Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(adit_skip::FILTERS);
     }
     let place = Place::with_volume();
     let ways: [(&[&str], Option<&str>, bool); 6] = [
@@ -118,7 +118,7 @@ trap 'umount -l mnt 2>umount || true' EXIT
 impl Machine {
     fn new() -> Option<Machine> {
         if !is_root() || !Path::new("/dev/fuse").exists() || !Filter::works() {
-            adit_skip::skip("that takes root, /dev/fuse and seccomp");
+            adit_skip::skip(adit_skip::VOLUME_MOUNT);
             return None;
         }
         let place = Place::with_volume();
@@ -279,7 +279,7 @@ print(subprocess.run([sys.argv[1], 'df', '--json', 'v.adit'], capture_output=Tru
 fn a_volume_that_failed_has_nothing_available_to_a_program_nor_to_df() {
     need!("python3");
     if !Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(adit_skip::FILTERS);
     }
     let place = Place::with_volume();
     let adit = env!("CARGO_BIN_EXE_adit");
@@ -299,7 +299,7 @@ fn a_volume_that_failed_has_nothing_available_to_a_program_nor_to_df() {
 fn a_program_reaches_its_volume_by_the_engine_that_was_asked_for() {
     need!();
     if !Filter::works() {
-        return adit_skip::skip("seccomp filters can't be installed here");
+        return adit_skip::skip(adit_skip::FILTERS);
     }
     let place = Place::with_volume();
     let run = |more: &[&str]| {

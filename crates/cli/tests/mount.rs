@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const NO_MOUNT: &str = "mounting takes root and /dev/fuse";
+const NO_MOUNT: &str = adit_skip::VOLUME_MOUNT;
 
 fn is_possible() -> bool {
     // SAFETY: no preconditions.
@@ -714,7 +714,7 @@ fn another_user_mounts_by_the_helper() {
         return;
     };
     if Command::new("fusermount3").arg("-V").output().is_err() {
-        return adit_skip::skip("no fusermount3 here (Debian package fuse3)");
+        return adit_skip::skip("fusermount3 is not installed (apt install fuse3)");
     }
     give_nobody_the_device(&mount.directory.path().join("dev"));
     let root = mount.root();

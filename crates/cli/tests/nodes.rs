@@ -218,7 +218,7 @@ fn an_agent_of_ssh_answers_at_a_socket_in_the_volume() {
 macro_rules! place_of_root {
     () => {{
         if !is_root() {
-            return adit_skip::skip("only root can become another user");
+            return adit_skip::skip(adit_skip::OTHER_USER);
         }
         need!("cc");
         let place = Place::with_volume();

@@ -371,7 +371,7 @@ impl Ledger {
 fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
     need!();
     let Some(programs) = programs() else {
-        return skip("PostgreSQL is not installed");
+        return skip("PostgreSQL is not installed (apt install postgresql-15)");
     };
     let _watchdog = Watchdog::new();
     let mut cluster = Cluster::new(programs, true);
@@ -471,7 +471,7 @@ fn a_cluster_is_installed_killed_and_recovered_on_a_volume_in_a_server() {
 fn a_cluster_is_installed_killed_and_recovered_on_an_image_alone() {
     need!();
     let Some(programs) = programs() else {
-        return skip("PostgreSQL is not installed");
+        return skip("PostgreSQL is not installed (apt install postgresql-15)");
     };
     let _watchdog = Watchdog::new();
     let mut cluster = Cluster::new(programs, false);

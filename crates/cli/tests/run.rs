@@ -146,7 +146,7 @@ for number, address in enumerate([os.path.realpath('v.adit'), 'unix:/run/adit.so
 /// and left the half as it was.
 #[test]
 fn a_transaction_of_the_plugin_over_several_databases_is_undone() {
-    need!();
+    need!("python3");
     let place = Place::with_volume();
     let done = run(&place, &["python3", "-c", HALF]);
     assert_eq!(done, "(0, 0) False\n(0, 0) False\n");
@@ -156,7 +156,7 @@ fn a_transaction_of_the_plugin_over_several_databases_is_undone() {
 /// A mistaken path of the host removed what has that name in the volume.
 #[test]
 fn a_path_behind_an_image_leads_into_the_volume_only_to_journals() {
-    need!();
+    need!("python3");
     let place = Place::with_volume();
     let script = "import os\n\
         os.close(os.open('/adit/data', os.O_CREAT))\n\
@@ -174,7 +174,7 @@ fn a_path_behind_an_image_leads_into_the_volume_only_to_journals() {
 #[test]
 fn the_list_of_calls_is_that_of_the_library() {
     need!();
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/programs.md");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/using/programs.md");
     let text = std::fs::read_to_string(text).expect("the page");
     let (_, list) = text.split_once("<!-- symbols:").expect("a list");
     let (list, _) = list.split_once("| call |").expect("a table behind it");
@@ -328,7 +328,7 @@ fn a_volume_that_cannot_be_had_is_told_in_words() {
 /// own, and did not start.
 #[test]
 fn files_of_each_volume_have_a_device_number_of_its_own() {
-    need!();
+    need!("python3");
     let place = Place::with_volume();
     place.ok(&["mkfs", "w.adit", "--size", "64M"]);
     // By stat, and by statx.
@@ -364,7 +364,7 @@ fn a_program_with_a_limit_of_file_sizes_is_told_and_lives() {
 /// With --share the programs that a program starts use the volume beside it, and others do.
 #[test]
 fn programs_share_the_volume_that_one_of_them_has() {
-    need!();
+    need!("python3");
     support::servers::go_before_others();
     let place = Place::with_volume();
     let run = |program: &[&str]| {

@@ -233,7 +233,7 @@ finally:
         .output()
         .is_err()
     {
-        return adit_skip::skip("it takes python3");
+        return adit_skip::skip("python3 is not installed (apt install python3)");
     }
     let place = Place::with_volume();
     let serving = Serving::start(&place);
@@ -374,7 +374,7 @@ fn priorities(pid: u32) -> Vec<i32> {
 fn a_server_has_the_highest_priority_that_it_may_have() {
     const NOBODY: u32 = 65_534;
     if !rustix::process::geteuid().is_root() {
-        return adit_skip::skip("only root may raise a priority");
+        return adit_skip::skip("raising a priority takes root");
     }
     let place = Place::with_volume();
     let serve = ["serve", "v.adit", "--socket", "s", "--nice=7"];

@@ -625,16 +625,13 @@ fn a_forked_child_of_a_client_has_no_volume_and_its_parent_goes_on() {
 fn a_client_in_another_pid_namespace_is_one_like_others() {
     let place = Place::with_volume();
     let unshared = |words: &[&str]| {
-        let mut command = Command::new("unshare");
-        command
-            .args(["--pid", "--fork", env!("CARGO_BIN_EXE_adit")])
-            .args(words)
-            .current_dir(place.path("."));
+        let mut command = support::in_pid_namespace(&[]);
+        command.args(words).current_dir(place.path("."));
         command
     };
     let known = unshared(&["--version"]).output();
     if !known.is_ok_and(|output| output.status.success()) {
-        return adit_skip::skip("no pid namespace can be made here");
+        return adit_skip::skip(adit_skip::PID_NAMESPACES);
     }
     let served = Served::start(&place, &[]);
     for words in [&["mkdir", "unix:s", "/d"][..], &["ls", "unix:s"]] {
@@ -753,7 +750,7 @@ impl Drop for Limited {
 #[test]
 fn a_cache_has_room_in_the_control_group_of_its_process() {
     let Some(group) = Limited::new(150 << 20) else {
-        return adit_skip::skip("control groups can't be made here");
+        return adit_skip::skip(adit_skip::MEMORY_GROUPS);
     };
     let _watchdog = Watchdog::new();
     let place = Place::new();

@@ -18,7 +18,7 @@ use support::{Place, is_root};
 macro_rules! take_a_mount {
     () => {
         if !(is_root() && Path::new("/dev/fuse").exists()) {
-            return adit_skip::skip("mounting takes root and /dev/fuse");
+            return adit_skip::skip(adit_skip::VOLUME_MOUNT);
         }
         let _watchdog = Watchdog::new();
     };
@@ -398,7 +398,7 @@ fn locks_of_both_kinds_hold_between_the_mount_and_sessions() {
 fn a_wait_for_a_lock_ends_with_the_lock_or_a_signal_and_holds_up_nobody() {
     take_a_mount!();
     if !has_python() {
-        return adit_skip::skip("it takes python3");
+        return adit_skip::skip("python3 is not installed (apt install python3)");
     }
     let mut mounted = Mounted::new();
     let session = mounted.session();
@@ -455,7 +455,7 @@ fn a_wait_for_a_lock_ends_with_the_lock_or_a_signal_and_holds_up_nobody() {
 fn one_sqlite_database_on_the_mount_and_in_a_session() {
     take_a_mount!();
     if !has_python() {
-        return adit_skip::skip("it takes python3");
+        return adit_skip::skip("python3 is not installed (apt install python3)");
     }
     let program = |path: &Path| {
         format!(
@@ -509,7 +509,7 @@ sys.stdin.read()
 fn shared_mappings_of_sessions_stay_right_and_the_mount_has_none() {
     take_a_mount!();
     if !has_python() {
-        return adit_skip::skip("it takes python3");
+        return adit_skip::skip("python3 is not installed (apt install python3)");
     }
     const MAPS: &str = "
 import mmap, os, sys

@@ -3,6 +3,7 @@
 //!
 //! `ADIT_DEATHS` is the number of servers that end under load, `ADIT_SEED` changes their moments.
 
+#[macro_use]
 mod support;
 
 use adit::{
@@ -590,6 +591,7 @@ fn a_file_is_mapped_while_the_server_is_replaced() {
 /// is waited for, for the time of grace, and loses its locks.
 #[test]
 fn a_process_that_does_not_come_back_holds_nobody_up() {
+    need!("python3");
     let _watchdog = Watchdog::new();
     for stopped in [false, true] {
         let place = Place::with_volume();
@@ -661,6 +663,7 @@ for line in sys.stdin:
         print('=locked',flush=True)
     except Interrupted: print('=interrupted',flush=True)
 ";
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let mut served = Served::start(&place, &[]);
@@ -772,6 +775,7 @@ fn a_lock_that_was_not_replaced_is_exclusive_in_the_next_server() {
 /// meets.
 #[test]
 fn a_process_that_misses_twenty_servers_goes_on() {
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let mut served = Served::start(&place, &[]);
@@ -840,6 +844,7 @@ for old in one,two,whole,gone,free:
     os.close(old)
 print(os.pread(new[0],4,0),os.open('l',os.O_RDONLY,dir_fd=root)>0)
 ";
+    need!("python3");
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let served = Served::start(&place, &[]);
@@ -910,6 +915,7 @@ for i in range(400):
 print(db.execute('pragma integrity_check').fetchone(),
       db.execute('select count(*),sum(length(v)) from t').fetchone())
 ";
+    need!("python3");
     let _watchdog = Watchdog::new();
     let bytes: u64 = (0..400).map(|i| i * 7 % 3000).sum::<u64>() + 400;
     let expected = format!("('ok',) (400, {bytes})\n");

@@ -557,7 +557,7 @@ fn a_write_without_room_in_the_memory_changes_nothing() {
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let Some(small) = SmallMemory::new(&place, "48m") else {
-        return skip("no file system in memory can be mounted here");
+        return skip(adit_skip::MOUNT);
     };
     let options = ["--cache-size", "16M", "--survive-in", small.text()];
     let served = Served::start(&place, &options);
@@ -686,7 +686,7 @@ fn a_server_on_a_copy_keeps_its_hands_off_the_memory() {
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let Some(small) = SmallMemory::new(&place, "96m") else {
-        return skip("no file system in memory can be mounted here");
+        return skip(adit_skip::MOUNT);
     };
     let options = ["--cache-size", "16M", "--survive-in", small.text()];
     let served = Served::start(&place, &options);

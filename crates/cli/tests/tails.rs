@@ -111,7 +111,7 @@ fn client(place: &Place) -> Command {
     client
 }
 
-/// Where in the file the bytes of a tail are (docs/format/wire.md).
+/// Where in the file the bytes of a tail are (docs/reference/protocol.md).
 fn appended(tail: &Path) -> std::ops::Range<u64> {
     let tail = std::fs::File::open(tail).expect("opened");
     let word = |offset| {
@@ -268,7 +268,7 @@ fn what_was_appended_in_memory_survives_all_deaths() {
     assert_eq!(volume_id(&place), id);
     assert_eq!(tails(&id), Vec::<String>::new(), "tails of nobody");
     if !is_root {
-        adit_skip::skip("only root may start clients of another user");
+        adit_skip::skip(adit_skip::OTHER_USER);
     }
 }
 
@@ -337,6 +337,19 @@ fn a_program_and_its_children_append_in_turn() {
 /// Other files beside a mapping have the names of tails, and a client has spoiled its own tail.
 #[test]
 fn nobody_keeps_the_next_opening_from_what_was_appended() {
+    appended_bytes_are_there_beside_names_of_tails(None);
+}
+
+/// One of those files is another user's.
+#[test]
+fn nor_does_another_user() {
+    if !support::is_root() {
+        return adit_skip::skip(adit_skip::OTHER_USER);
+    }
+    appended_bytes_are_there_beside_names_of_tails(Some(65_534));
+}
+
+fn appended_bytes_are_there_beside_names_of_tails(other_user: Option<u32>) {
     let _watchdog = Watchdog::new();
     let place = Place::with_volume();
     let id = volume_id(&place);
@@ -396,8 +409,10 @@ fn nobody_keeps_the_next_opening_from_what_was_appended() {
         let beside = |suffix: &str| shm.join(format!("{first}{suffix}"));
         std::fs::create_dir(beside("1")).expect("made");
         std::os::unix::fs::symlink("/etc/passwd", beside("2")).expect("made");
-        std::fs::write(beside("3"), "another user's").expect("written");
-        std::os::unix::fs::chown(beside("3"), Some(65534), Some(65534)).expect("given");
+        if let Some(user) = other_user {
+            std::fs::write(beside("3"), "another user's").expect("written");
+            std::os::unix::fs::chown(beside("3"), Some(user), Some(user)).expect("given");
+        }
         let spoiled = std::fs::OpenOptions::new()
             .write(true)
             .open(shm.join(first));
@@ -422,6 +437,8 @@ fn nobody_keeps_the_next_opening_from_what_was_appended() {
         volume.close().expect("closed");
         std::fs::remove_dir(beside("1")).expect("removed");
         std::fs::remove_file(beside("2")).expect("removed");
-        std::fs::remove_file(beside("3")).expect("removed");
+        if other_user.is_some() {
+            std::fs::remove_file(beside("3")).expect("removed");
+        }
     }
 }

@@ -2,8 +2,8 @@
 //! the library, and compares what they answer, errno by errno; and what is there in the end. `cargo
 //! xtask posix` prepares and runs it.
 //!
-//! Runs as root. The directories must be empty file systems. Intended differences: docs/posix.md,
-//! and [`excused`].
+//! Runs as root. The directories must be empty file systems. Intended differences:
+//! docs/reference/posix.md, and [`excused`].
 
 mod generator;
 mod touched;
@@ -226,7 +226,7 @@ fn same_tree(name: &str, seed: u64, right: &Everything, found: &Everything) -> b
     same
 }
 
-/// The intended differences, each with its reason; docs/posix.md has them in words.
+/// The intended differences, each with its reason; docs/reference/posix.md has them in words.
 fn excused(operation: &Call<'_>, right: &Observed, found: &Observed) -> bool {
     match (operation, &right.0, &found.0) {
         // A device on a file system without devices: the library has none anywhere.

@@ -26,7 +26,7 @@
 //!
 //! Adit's own system calls mostly don't pass through here; those that do (Rust's standard library
 //! calls `open` and `read`, too) name no path and no descriptor of the volume, and pass on.
-//! docs/programs.md lists what programs can do.
+//! docs/using/programs.md lists what programs can do.
 
 mod aio;
 mod answer;

@@ -6,7 +6,7 @@
 //! so far, whatever its text says: behind a symbolic link, to the parent of the link's target. From
 //! the volume's root it leads out, to the host's directory above the prefix. Every other path goes
 //! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume
-//! doesn't lead out (see docs/programs.md).
+//! doesn't lead out (see docs/using/programs.md).
 
 use crate::answer::{Answer, errno, keeping_errno};
 use crate::descriptors::{self, Held, Open};

@@ -26,7 +26,7 @@
 //! | `stepped` | a server whose steps the simulator takes |
 //! | `volume` | a volume, and what is under way on it |
 //!
-//! docs/decisions/0026 has the reasons, docs/format/wire.md the protocol.
+//! docs/decisions/0026 has the reasons, docs/reference/protocol.md the protocol.
 
 mod balance;
 mod collected;

@@ -19,7 +19,7 @@
 //! | [`small`] | all short sequences, instead of random ones |
 //! | [`shrink`] | making a failure short |
 //!
-//! Docs: docs/testing.md.
+//! Docs: docs/inside/testing.md.
 
 pub mod environment;
 pub mod ground;

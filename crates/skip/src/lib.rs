@@ -19,6 +19,29 @@ use std::panic::Location;
 use std::sync::Mutex;
 use std::thread;
 
+/// Acting as another user, or giving files to one. Reasons name what is missing and, in parentheses,
+/// how to get it, if it isn't root's rights; `cargo xtask test` groups skipped tests by reason.
+pub const OTHER_USER: &str = "becoming another user takes root";
+/// The same, of a user who needs the programs of this build.
+pub const REACHABLE: &str =
+    "becoming another user takes root, and a build in folders that other users may enter";
+/// Mounting a tmpfs or an overlay.
+pub const MOUNT: &str = "mounting takes root";
+/// Mounting a volume.
+pub const VOLUME_MOUNT: &str = "mounting takes root and /dev/fuse";
+/// An image as a block device.
+pub const LOOP_DEVICES: &str = "loop devices take root";
+/// A group whose memory a test bounds.
+pub const MEMORY_GROUPS: &str =
+    "making control groups takes root, in a memory group that it may divide";
+/// A process that sees no others.
+pub const PID_NAMESPACES: &str =
+    "pid namespaces take root, or user namespaces (sysctl user.max_user_namespaces)";
+/// System calls that fail on request.
+pub const FILTERS: &str = "the kernel or a container refuses seccomp filters";
+/// The engine `io_uring`.
+pub const IO_URING: &str = "there is no io_uring (sysctl kernel.io_uring_disabled=0)";
+
 /// The environment variable with the path of the list of skipped tests.
 pub const LIST: &str = "ADIT_SKIPPED";
 

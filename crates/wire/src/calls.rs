@@ -187,7 +187,7 @@ pub trait FileCall<'a>: Value<'a> {
     type Reply: OwnedValue + Send + 'static;
 }
 
-/// A call, for the test that compares docs/format/wire.md with the code.
+/// A call, for the test that compares docs/reference/protocol.md with the code.
 #[cfg(all(test, not(loom)))]
 pub(crate) struct Form {
     pub(crate) number: u16,

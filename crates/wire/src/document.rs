@@ -1,4 +1,4 @@
-//! `docs/format/wire.md` says what the code does: every number, name, offset and size in its
+//! `docs/reference/protocol.md` says what the code does: every number, name, offset and size in its
 //! tables.
 //!
 //! Not compared: the meanings beside them, and the types inside of an enum's variants.
@@ -300,7 +300,7 @@ fn from_code() -> BTreeMap<&'static str, Rows> {
 fn from_document(code: &BTreeMap<&'static str, Rows>) -> BTreeMap<&'static str, Rows> {
     let mut all: BTreeMap<&'static str, Rows> = BTreeMap::new();
     let mut heading = "";
-    for line in include_str!("../../../docs/format/wire.md").lines() {
+    for line in include_str!("../../../docs/reference/protocol.md").lines() {
         if let Some(title) = line.strip_prefix('#') {
             heading = title.trim_start_matches('#').trim();
             continue;

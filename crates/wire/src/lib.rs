@@ -13,7 +13,7 @@
 //! | [`socket`] | sockets: names, peers, whole messages with descriptors |
 //!
 //! Nothing here interprets an operation, and nothing of a peer's is trusted: a message is copied
-//! out of shared memory, then decoded. docs/format/wire.md has each field.
+//! out of shared memory, then decoded. docs/reference/protocol.md has each field.
 
 pub mod calls;
 #[cfg(all(test, not(loom)))]

@@ -28,7 +28,7 @@ pub trait Value<'a>: Sized {
     fn take(input: &mut &'a [u8]) -> Option<Self>;
 
     /// Names and types of a struct's fields, numbers and names of an enum's variants: for the test
-    /// that compares docs/format/wire.md with the code.
+    /// that compares docs/reference/protocol.md with the code.
     #[doc(hidden)]
     fn shape() -> Vec<(&'static str, &'static str)> {
         Vec::new()

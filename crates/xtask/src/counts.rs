@@ -5,8 +5,9 @@
 //! line; it counts as one failure, and its end is told. So does one that hangs, or leaves a process
 //! with its output; the lines that it had printed until then count all the same.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::ops::AddAssign;
 use std::process::Command;
 
@@ -92,6 +93,18 @@ impl Tested {
         }
     }
 
+    /// A check that cannot run here.
+    pub(crate) fn skipped(check: &str, reason: String) -> Tested {
+        Tested {
+            counts: Counts {
+                skipped: 1,
+                ..Counts::default()
+            },
+            skipped: [(check.to_owned(), reason)].into(),
+            ..Tested::default()
+        }
+    }
+
     /// A program that failed without a result.
     pub(crate) fn failed(complaint: String) -> Tested {
         Tested {
@@ -101,12 +114,9 @@ impl Tested {
         }
     }
 
-    /// Prints each skipped test with its reason, each complaint, and the sum; an error if a test
-    /// failed.
+    /// Prints the skipped tests by reason, each complaint, and the sum; an error if a test failed.
     pub(crate) fn conclude(&self) -> Outcome {
-        for (test, reason) in &self.skipped {
-            println!("skipped: {test}: {reason}");
-        }
+        print!("{}", self.skipped_by_reason());
         for complaint in &self.complaints {
             println!("{complaint}");
         }
@@ -117,13 +127,34 @@ impl Tested {
         }
     }
 
-    /// As [`Self::conclude`], where every test has to run.
-    pub(crate) fn conclude_complete(&self) -> Outcome {
+    /// As [`Self::conclude`]; of root every test has to run.
+    pub(crate) fn conclude_complete(&self, is_root: bool) -> Outcome {
         self.conclude()?;
         match self.counts.skipped {
-            0 => Ok(()),
-            _ => Err("some tests were skipped, and here all of them have to run".to_owned()),
+            1.. if is_root => {
+                Err("some tests were skipped, and as root all have to run".to_owned())
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// A paragraph for each reason, the most frequent one first. The reason says what is missing and,
+    /// in parentheses, how to get it.
+    fn skipped_by_reason(&self) -> String {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (test, reason) in &self.skipped {
+            by_reason.entry(reason).or_default().push(test);
+        }
+        let mut by_reason: Vec<_> = by_reason.into_iter().collect();
+        by_reason.sort_by_key(|(_, tests)| Reverse(tests.len()));
+        let mut text = String::new();
+        for (reason, tests) in by_reason {
+            let _ = writeln!(text, "skipped {}: {reason}", tests.len());
+            for test in tests {
+                let _ = writeln!(text, "    {test}");
+            }
+        }
+        text
     }
 }
 
@@ -237,16 +268,21 @@ mod tests {
         let result = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured";
         let skips = format!(
             "echo 'a b::c: no root: none' >>${LIST}; echo 'a d: no disk' >>${LIST}
-             echo 'a d: no disk' >>${LIST}; echo '{result}'"
+             echo 'a d: no disk' >>${LIST}; echo 'b a: no disk' >>${LIST}; echo '{result}'"
         );
         let found = tested(&skips);
-        assert_eq!(found.counts.to_string(), "1 passed, 0 failed, 2 skipped");
+        assert_eq!(found.counts.to_string(), "0 passed, 0 failed, 3 skipped");
         assert_eq!(found.skipped["a b::c"], "no root: none");
+        assert_eq!(
+            found.skipped_by_reason(),
+            "skipped 2: no disk\n    a d\n    b a\nskipped 1: no root: none\n    a b::c\n"
+        );
         assert_eq!(found.conclude(), Ok(()));
-        assert!(found.conclude_complete().is_err());
+        assert_eq!(found.conclude_complete(false), Ok(()));
+        assert!(found.conclude_complete(true).is_err());
         let found = tested(&format!("echo '{result}'"));
         assert_eq!(found.counts.to_string(), "3 passed, 0 failed, 0 skipped");
-        assert_eq!(found.conclude_complete(), Ok(()));
+        assert_eq!(found.conclude_complete(true), Ok(()));
     }
 
     #[test]

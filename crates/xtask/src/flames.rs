@@ -1,5 +1,5 @@
 //! `cargo xtask flames`: flame graphs of Adit in rows of the comparison, as
-//! `docs/benchmarks/flame-*.svg`.
+//! `docs/reference/benchmarks/flame-*.svg`.
 //!
 //! `adit`, built with frame pointers, measures one row's job at a time on `/dev/zram0` below `perf
 //! record`. Of each sample's stack only the part below the measured loop is drawn, so the
@@ -16,7 +16,7 @@ use std::process::Command;
 
 /// The help text.
 pub(crate) const HELP: &str = "\
-  flames [NAME]...      Flame graphs of Adit's operations on /dev/zram0 in docs/benchmarks (root; needs perf), or only those
+  flames [NAME]...      Flame graphs of Adit's operations on /dev/zram0 in docs/reference/benchmarks (root; needs perf), or only those
 ";
 
 struct Picture {
@@ -130,7 +130,7 @@ pub(crate) fn run(wanted: &[&str]) -> Outcome {
             .args(["build", "--release", "--package", "adit-cli"]),
     )?;
     let adit = target.join("release/adit");
-    let pictures = process::workspace_root().join("docs/benchmarks");
+    let pictures = process::workspace_root().join("docs/reference/benchmarks");
     for picture in PICTURES {
         if !wanted.is_empty() && !wanted.contains(&picture.name) {
             continue;

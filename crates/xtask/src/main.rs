@@ -9,6 +9,8 @@ mod compare;
 mod counts;
 #[cfg(test)]
 mod dependencies;
+#[cfg(test)]
+mod documents;
 mod end_to_end;
 mod flames;
 mod fuzz;

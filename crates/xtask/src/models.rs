@@ -1,5 +1,5 @@
 //! `cargo xtask models`: lock-free code, run once for each order of its threads' steps
-//! (`docs/concurrency.md`).
+//! (`docs/inside/concurrency.md`).
 //!
 //! `--cfg loom` changes every crate, so these builds have a target directory of their own.
 
@@ -68,8 +68,8 @@ mod tests {
     use super::orders_in;
     use crate::process;
 
-    /// Files below `crates/` that use `std`'s atomics, which no model sees. `docs/concurrency.md`
-    /// says why.
+    /// Files below `crates/` that use `std`'s atomics, which no model sees.
+    /// `docs/inside/concurrency.md` says why.
     const UNMODELLED: &[&str] = &[
         "base/src/breakdown.rs",
         "base/src/fork.rs",

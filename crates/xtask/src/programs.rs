@@ -76,7 +76,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         }
         sum += run_tests(&mut command, |_| ())?;
     }
-    sum.conclude_complete()
+    sum.conclude_complete(true)
 }
 
 /// What lies in a folder, by name.

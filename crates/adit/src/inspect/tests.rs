@@ -406,7 +406,7 @@ fn a_client_that_fetches_no_answers_is_dropped() {
 fn another_user_is_refused_and_root_is_not() {
     // SAFETY: no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        return adit_skip::skip("only root can be another user");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let image = Image::new();
     let volume = image.open();

@@ -20,11 +20,11 @@ pub enum Failing {
 }
 
 /// Where a volume of up to 128 MiB has its journal, and everything behind it
-/// (docs/format/volume.md).
+/// (docs/reference/volume-format.md).
 pub const JOURNAL: Range<u32> = 2 * 4096..(2 + 1024) * 4096;
 pub const GROUPS: Range<u32> = (2 + 1024 + 1) * 4096..u32::MAX;
 
-pub const NO_FILTERS: &str = "no seccomp here";
+pub const NO_FILTERS: &str = adit_skip::FILTERS;
 
 pub struct Filter(Vec<libc::sock_filter>);
 

@@ -2,8 +2,8 @@
 //!
 //! Normally these *are* `std`'s types, and [`RaceCheck`] is nothing at all. With `--cfg loom`
 //! (`cargo xtask models`) they are loom's, which runs a model once for each order in which its
-//! threads can interleave, and for each value that a load may legally see. `docs/concurrency.md`
-//! lists the models.
+//! threads can interleave, and for each value that a load may legally see.
+//! `docs/inside/concurrency.md` lists the models.
 //!
 //! Lock-free code takes its atomics, its mutexes and its thread-locals from here. Code that no
 //! model runs does not: code in a signal handler or a forked child, counters without influence on

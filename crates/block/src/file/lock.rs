@@ -292,10 +292,12 @@ mod tests {
     /// was told that it was in use.
     #[test]
     fn a_process_of_which_only_threads_are_left_is_dying() {
-        let mut child = std::process::Command::new("python3")
+        let child = std::process::Command::new("python3")
             .args(["-c", "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\nctypes.CDLL(None).pthread_exit(None)"])
-            .spawn()
-            .expect("it runs");
+            .spawn();
+        let Ok(mut child) = child else {
+            return adit_skip::skip("python3 is not installed (apt install python3)");
+        };
         let begin = Instant::now();
         while life_of(child.id()) == Life::Runs && begin.elapsed() < Duration::from_secs(240) {
             std::thread::sleep(Duration::from_millis(1));
@@ -356,7 +358,7 @@ mod tests {
             hides.then(|| (name_of(1).is_err(), life_of(1), life_of(i32::MAX as u32)))
         });
         match seen.join().expect("no panic") {
-            None => adit_skip::skip("only root can mount"),
+            None => adit_skip::skip(adit_skip::MOUNT),
             Some(seen) => assert_eq!(seen, (true, Life::Runs, Life::Gone)),
         }
     }
@@ -399,7 +401,7 @@ mod tests {
         };
         // An overlay over two file systems is such a place, too, and every kernel has it.
         if !mount(&["-t", "tmpfs", "none", "upper"]) {
-            return adit_skip::skip("only root can mount");
+            return adit_skip::skip(adit_skip::MOUNT);
         }
         let unmount = |name: &str| {
             // Lazily: a process that another test forks may have the descriptor for a moment.

@@ -416,7 +416,7 @@ mod tests {
             };
             let device = device.expect("the image");
             let Ok(mut queue) = UringQueue::open(device.opened.clone(), 2) else {
-                return adit_skip::skip("this kernel has no io_uring");
+                return adit_skip::skip(adit_skip::IO_URING);
             };
             if hangs {
                 queue.drain_max = Duration::ZERO;
@@ -446,7 +446,7 @@ mod tests {
         };
         let device = FileDevice::create(&path, 1 << 20, &options).expect("the image");
         let Ok(mut queue) = UringQueue::open(device.opened.clone(), 4) else {
-            return adit_skip::skip("this kernel has no io_uring");
+            return adit_skip::skip(adit_skip::IO_URING);
         };
         let doorbell = queue.doorbell();
         let page = |byte| Buffer::copy_of(&[byte; 4096]);
@@ -477,7 +477,7 @@ mod tests {
             sandboxed.join().expect("no panic")
         });
         let Some(mut done) = outcome else {
-            return adit_skip::skip("this kernel has no system call filters");
+            return adit_skip::skip(adit_skip::FILTERS);
         };
         done.sort_by_key(|completion| completion.request.token);
         let ended = |completion: &Completion| (completion.request.token, completion.result);

@@ -47,8 +47,8 @@ impl Drop for LoopDevice {
     }
 }
 
-pub(crate) const NO_LOOP: &str = "no loop devices here (they take root)";
-pub(crate) const NO_RING: &str = "no io_uring here";
+pub(crate) const NO_LOOP: &str = adit_skip::LOOP_DEVICES;
+pub(crate) const NO_RING: &str = adit_skip::IO_URING;
 
 /// Whether an error says that this machine has no io_uring.
 pub(crate) fn no_uring(errno: Errno) -> bool {

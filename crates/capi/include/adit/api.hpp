@@ -8,8 +8,8 @@
  *
  * `polling` chooses how a thread waits. false: Adit's blocking call, which takes shortcuts for
  * cached data and direct reads, and sleeps after a short spin. true: the operation is submitted and
- * polled, and the thread never sleeps; this costs a processor and the shortcuts (docs/cpp.md has
- * numbers).
+ * polled, and the thread never sleeps; this costs a processor and the shortcuts
+ * (docs/using/cpp.md has numbers).
  *
  * Flags, modes and struct stat are those of the system's headers (O_RDWR, FALLOC_FL_KEEP_SIZE,
  * SEEK_DATA ...). A flag without a meaning in Adit is EINVAL; O_CLOEXEC, O_NOCTTY and O_NONBLOCK

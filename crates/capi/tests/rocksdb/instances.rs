@@ -210,17 +210,20 @@ fn instances_of_one_database(direct: bool) {
 
 #[test]
 fn secondary_and_read_only_instances_follow_a_primary_in_another_process() {
+    need!();
     instances_of_one_database(false);
 }
 
 #[test]
 fn so_do_instances_with_direct_io() {
+    need!();
     instances_of_one_database(true);
 }
 
 /// The process of the primary has the volume itself, and shares it.
 #[test]
 fn instances_follow_a_primary_that_shares_its_volume() {
+    need!();
     let (_folder, image, _sockets, socket) = place();
     let mut command = Instance::command("primary", text(&image), false);
     let process = Process::start(command.env("ADIT_SHARE", &socket));

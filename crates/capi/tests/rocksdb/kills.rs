@@ -130,23 +130,27 @@ fn killed_fills_of_an_image_keep_their_keys(mode: &str) {
 
 #[test]
 fn a_killed_fillsync_keeps_every_acknowledged_key() {
+    need!();
     killed_fills_of_an_image_keep_their_keys("sync");
 }
 
 #[test]
 fn a_killed_session_keeps_every_acknowledged_key() {
+    need!();
     let served = support::serve("1G");
     killed_fills_keep_their_keys("nosync", &served.address());
 }
 
 #[test]
 fn a_killed_fill_without_sync_keeps_every_acknowledged_key_on_the_same_boot() {
+    need!();
     killed_fills_of_an_image_keep_their_keys("nosync");
 }
 
 /// The program goes on with the next server, and has lost nothing; nor has it when it dies, too.
 #[test]
 fn a_killed_server_loses_no_acknowledged_key() {
+    need!();
     let (_folder, image, _sockets, socket) = place();
     let address = format!("unix:{}", socket.display());
     let seed = seed();

@@ -1,6 +1,6 @@
 //! How the tests of the C interface compile and run C and C++ against what cargo just built.
 
-#![allow(dead_code)] // each test program uses its part
+#![allow(dead_code, unused_macros)] // each test program uses its part
 
 #[path = "../../../adit/tests/support/seed.rs"]
 pub(crate) mod seed;
@@ -49,6 +49,49 @@ pub(crate) fn library(name: &str) -> PathBuf {
 /// A fresh volume in a server of this process.
 pub(crate) fn serve(size: &str) -> Served {
     Served::new(adit::Volume::open(&format!("mem:{size}")).expect("memory"))
+}
+
+/// Skips a test of a program whose `missing` names what is not installed here.
+macro_rules! need {
+    () => {
+        if let Some(missing) = crate::missing() {
+            return adit_skip::skip(missing);
+        }
+    };
+}
+
+/// The first of these programs that this machine lacks, or a header for which `compiler` looks in
+/// vain, with the Debian packages that have it.
+pub(crate) fn find_missing(
+    programs: &[(&str, &str)],
+    header: Option<(&str, &str)>,
+    compiler: &mut Command,
+) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let is_installed = |program: &str| folders.iter().any(|of| of.join(program).is_file());
+    for (program, package) in programs {
+        if !is_installed(program) {
+            return Some(format!(
+                "{program} is not installed (apt install {package})"
+            ));
+        }
+    }
+    let (header, package) = header?;
+    let language = match compiler.get_program().to_str() {
+        Some("g++") => "c++",
+        _ => "c",
+    };
+    compiler.args([
+        "-include",
+        header,
+        "-fsyntax-only",
+        "-x",
+        language,
+        "/dev/null",
+    ]);
+    let is_there = outcome(compiler).status.success();
+    (!is_there).then(|| format!("<{header}> is not installed (apt install {package})"))
 }
 
 /// An empty folder for a test.

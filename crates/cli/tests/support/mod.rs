@@ -35,12 +35,33 @@ pub fn missing(programs: &[&str]) -> Option<String> {
     if !library().is_file() {
         return Some("libadit_preload.so is not built (cargo build -p adit-preload)".to_owned());
     }
+    not_installed(programs)
+}
+
+/// The first of these programs that this machine lacks.
+pub fn not_installed(programs: &[&str]) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     let folders: Vec<PathBuf> = folders.collect();
     let is_installed = |program: &str| folders.iter().any(|of| of.join(program).is_file());
     let missing = programs.iter().find(|program| !is_installed(program))?;
-    Some(format!("{missing} is not installed"))
+    Some(format!(
+        "{missing} is not installed (apt install {})",
+        package(missing)
+    ))
+}
+
+/// The Debian package that has a program.
+fn package(program: &str) -> &str {
+    match program {
+        "cc" => "gcc",
+        "find" | "xargs" => "findutils",
+        "mkfs.ext4" => "e2fsprogs",
+        "redis-cli" => "redis-tools",
+        "ssh-add" | "ssh-agent" | "ssh-keygen" => "openssh-client",
+        "xz" => "xz-utils",
+        program => program,
+    }
 }
 
 /// `cargo build --workspace` puts it beside the command.
@@ -274,6 +295,19 @@ pub fn copy_program(from: &Path, to: &Path) {
 
 /// A user other than root.
 pub const USER: u32 = 4711;
+
+/// `adit` in a pid namespace of its own, which takes a user namespace without root.
+pub fn in_pid_namespace(options: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    if !is_root() {
+        command.arg("--map-current-user");
+    }
+    command
+        .args(["--pid", "--fork"])
+        .args(options)
+        .arg(env!("CARGO_BIN_EXE_adit"));
+    command
+}
 
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()

@@ -56,7 +56,7 @@ fn namespaces_are_read_and_written_by_whom_linux_lets() {
                 for who in &people {
                     for name in names.into_iter().chain([&*long, &*longer]) {
                         // Those of access control lists are not looked into here: see
-                        // docs/posix.md.
+                        // docs/reference/posix.md.
                         let is_list = name.starts_with("system.posix_acl");
                         pair.ask(who, Op::Getxattr(path, Follow::No, name));
                         pair.ask(who, Op::Removexattr(path, Follow::No, name));

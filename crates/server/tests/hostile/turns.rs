@@ -1,6 +1,6 @@
 //! Work whose size a session chooses. None of it may hold up others for longer than a bound: each
-//! turn of the worker or a poller takes so many steps at most (`adit_base::steps`). docs/server.md
-//! has the bounds by kind.
+//! turn of the worker or a poller takes so many steps at most (`adit_base::steps`).
+//! docs/operating/server.md has the bounds by kind.
 
 use crate::rig::{Peer, Rig};
 use adit_base::steps;

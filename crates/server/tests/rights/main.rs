@@ -783,7 +783,7 @@ fn all_is_allowed(peer: &mut Peer, id: BlobId) {
 fn other_users_can_do_what_modes_allow_and_no_more() {
     let _alone = alone();
     if !rustix::process::geteuid().is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let rig = Rig::for_all(SERVER);
     let mut root = Peer::begin(&rig.socket());
@@ -858,7 +858,7 @@ fn other_users_can_do_what_modes_allow_and_no_more() {
 fn the_mode_of_the_socket_says_who_may_connect() {
     let _alone = alone();
     if !rustix::process::geteuid().is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let rig = Rig::there();
     let nothing = BlobId {
@@ -878,7 +878,7 @@ fn the_mode_of_the_socket_says_who_may_connect() {
 fn users_leave_sessions_to_others_and_to_root() {
     let _alone = alone();
     if !rustix::process::geteuid().is_root() {
-        return adit_skip::skip("only root can be somebody else");
+        return adit_skip::skip(adit_skip::OTHER_USER);
     }
     let rig = Rig::for_all(SERVER);
     let mut children = Vec::new();

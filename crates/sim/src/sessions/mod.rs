@@ -15,7 +15,7 @@
 //! Programs that clients execute begin sessions with what was left to them, as forked processes do.
 //!
 //! Not here: threads at the same time, sleeping servers, other users,
-//! several pollers or volumes (docs/testing.md).
+//! several pollers or volumes (docs/inside/testing.md).
 
 mod fiber;
 mod judge;

@@ -4,7 +4,7 @@
 //! The next opening may look for that memory somewhere else, or on another boot of the machine; the
 //! memo lets it look at the right place, or say truthfully what is lost. It belongs to one epoch:
 //! an older program that opens the volume copies the bytes, and they count no more. All of it is
-//! outside input; what doesn't fit the table in `docs/format/volume.md` is no memo.
+//! outside input; what doesn't fit the table in `docs/reference/volume-format.md` is no memo.
 
 use super::{MEMORY_DIRECTORIES_BYTES, MEMORY_NOTHING, MEMORY_UNNAMED, MEMORY_UNUSED, Superblock};
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! Every structure on the device, and nothing else: no IO, no policy.
 //!
-//! `docs/format/volume.md` states the same layout in words; a test compares the two by
+//! `docs/reference/volume-format.md` states the same layout in words; a test compares the two by
 //! `offset_of!`. All integers are little-endian, so big-endian hosts are refused at compile time.
 //! What was read from a device is bytes until a `verify` function turns it into one of these types.
 

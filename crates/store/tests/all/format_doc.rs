@@ -1,5 +1,5 @@
-//! `docs/format/volume.md` says what the code does: every field of every structure, by offset and
-//! size.
+//! `docs/reference/volume-format.md` says what the code does: every field of every structure, by
+//! offset and size.
 
 use adit_store::format::*;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
 fn from_document() -> BTreeMap<String, Vec<(usize, usize, String)>> {
     let mut all: BTreeMap<String, Vec<(usize, usize, String)>> = BTreeMap::new();
     let mut current = String::new();
-    for line in include_str!("../../../../docs/format/volume.md").lines() {
+    for line in include_str!("../../../../docs/reference/volume-format.md").lines() {
         if let Some(title) = line.strip_prefix("## ") {
             current = title.to_string();
         }

@@ -222,7 +222,7 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     let directory = tempfile::tempdir_in(place).expect("a directory");
     if !is_possible(directory.path()) {
         return adit_skip::skip(
-            "the kernel is asked as root, with the target directory (or ADIT_POSIX_DIRECTORY) on ext4 with relatime",
+            "asking the kernel takes root, and the build on ext4 with relatime (or ADIT_POSIX_DIRECTORY)",
         );
     }
     let _urgent = Urgent::new();

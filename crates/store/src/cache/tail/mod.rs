@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_document_says_where_the_words_are() {
-        let document = include_str!("../../../../../docs/format/wire.md");
+        let document = include_str!("../../../../../docs/reference/protocol.md");
         let twice = |word, name: &str| format!("- {word} and {} `{name}`", word + 8);
         let once = |word, name: &str| format!("- {word} `{name}`");
         let said = [
@@ -452,7 +452,7 @@ mod tests {
         for said in said {
             assert!(
                 document.contains(&said),
-                "docs/format/wire.md lacks: {said}"
+                "docs/reference/protocol.md lacks: {said}"
             );
         }
     }

@@ -26,7 +26,7 @@ mod volume;
 pub use adit_store::{
     BlobId, Finding, FindingKind, Findings, MappedMemory, Store, TailMemory, XattrMode,
 };
-pub use attributes::SharedNames;
+pub use attributes::{Change, SharedNames};
 pub use check::CheckReport;
 pub use inode::slot::stat_of;
 pub use inspect::{ListedEntry, OpenDescriptor};
@@ -34,4 +34,4 @@ pub use open::file::OpenFile;
 pub use open::locks::LOCKS_MAX;
 pub use repair::{RepairReport, repair};
 pub use types::*;
-pub use volume::Fs;
+pub use volume::{Fs, Stage};

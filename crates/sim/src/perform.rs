@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::model::Answer;
 use crate::op::{Numbered, Op, SLOTS, stamped};
 use adit_base::{Errno, Result};
-use adit_fs::{At, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
+use adit_fs::{At, Change, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::sync::Arc;
@@ -181,7 +181,10 @@ async fn carry_out(
             let target = target(&name.path(task));
             fs.symlink(target.as_bytes(), at!(name)).await?;
         }
-        Op::SetMode { name, mode } => fs.set_mode(at!(name), Follow::No, *mode).await?,
+        Op::SetMode { name, mode } => {
+            fs.change(at!(name), Follow::No, Change::Mode(*mode))
+                .await?
+        }
         Op::SetXattr { name, key, len } => {
             let (key, value) = (format!("user.{key}"), stamped(number, 0, *len));
             let (key, any) = (key.as_bytes(), XattrMode::Any);

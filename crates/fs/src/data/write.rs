@@ -130,9 +130,8 @@ impl Fs {
             return Err(Error::with(Errno::INVAL, what));
         }
         let inode = self.writing(file, ranges.is_empty()).await?;
-        let write = self.store.begin_atomic(inode.content()?, ranges).await?;
-        let answer = self.transact_writing(write.into_iter().collect(), operations);
-        let answer = answer.await?;
+        let write = (inode.content()?, ranges);
+        let answer = self.transact_writing(Some(write), operations).await?;
         if durable {
             self.sync_inode(file, &inode, SyncKind::Data).await?;
         }

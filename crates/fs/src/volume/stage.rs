@@ -1,9 +1,10 @@
 //! Operations in two halves, so that several can be one transaction.
 //!
 //! ```text
-//!   begin writes ──► admit ──► stage, stage … ──► apply ──► finish
-//!                      ▲            │
-//!                      └── abort ◄──┘ for a page, for room, for what has to be done before
+//!   begin the write ──► admit ──► stage, stage … ──► apply ──► finish
+//!      ▲                  ▲            │
+//!      │                  └── abort ◄──┤ for a page, for room
+//!      └── prepare ◄─────── abort ◄────┘ for what has to be done before
 //! ```
 //!
 //! The first half of an operation is a method of [`Stage`]. It checks the operation against what
@@ -16,7 +17,8 @@
 //!    next operation finds memory as the volume says.
 //! 2. `finish` loses nothing where it fails, or where the process dies before it: what it has to
 //!    delete is among the orphans.
-//! 3. It gives writes' blobs free before it deletes anything, which locks blobs.
+//! 3. No blob is locked while another one is waited for: a write's is given free before `prepare`,
+//!    and before `finish` deletes anything.
 
 use super::{Fs, LocalBoxFuture};
 use crate::types::*;
@@ -24,9 +26,10 @@ use adit_base::clock::Timestamp;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Result};
 use adit_store::pages::Stop;
-use adit_store::{AtomicWrite, Blob, BlobId, SyncKind, Transaction};
+use adit_store::{AtomicRange, AtomicWrite, Blob, BlobId, SyncKind, Transaction};
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::rc::Rc;
 
 /// The transaction of one or several operations, and what is left to do after it.
 pub struct Stage<'a, 's> {
@@ -34,7 +37,8 @@ pub struct Stage<'a, 's> {
     pub(crate) transaction: &'a mut Transaction<'s>,
     /// One time for all that changes.
     pub(crate) now: Timestamp,
-    writes: &'a [AtomicWrite<'a>],
+    /// The file that is written, too, and locked.
+    written: Option<BlobId>,
     /// Was done before this transaction.
     done: &'a [Before],
     /// Is to be done before the next one.
@@ -80,8 +84,7 @@ impl Stage<'_, '_> {
     /// transaction is locked, and has neither a tail nor dirty data.
     pub(crate) fn after(&self, before: Before) -> Result<(), Stop> {
         let (Before::Absorbed(id) | Before::Home(id)) = before;
-        let is_written = self.writes.iter().any(|write| write.blob_id() == id);
-        if is_written || self.done.contains(&before) {
+        if self.written == Some(id) || self.done.contains(&before) {
             return Ok(());
         }
         self.missing.set(Some(before));
@@ -96,27 +99,32 @@ impl Fs {
         &self,
         operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
     ) -> impl Future<Output = Result<T>> {
-        self.transact_writing(Vec::new(), operations)
+        self.transact_writing(None, operations)
     }
 
-    /// As [`Fs::transact`], with atomic writes.
+    /// As [`Fs::transact`], behind an atomic write.
     pub(crate) async fn transact_writing<T>(
         &self,
-        writes: Vec<AtomicWrite<'_>>,
+        write: Option<(&Rc<Blob>, &[AtomicRange<'_>])>,
         mut operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
     ) -> Result<T> {
         let now = Timestamp::now();
         let mut done: SmallVec<[Before; 1]> = SmallVec::new();
         loop {
             let missing = Cell::new(None);
+            let begin = write.map(|(blob, ranges)| Box::pin(self.store.begin_atomic(blob, ranges)));
+            let write = match begin {
+                Some(begin) => begin.await?,
+                None => None,
+            };
             let staged = self
                 .store
-                .transact_writing(&writes, |transaction| {
+                .transact_writing(write.as_ref(), |transaction| {
                     let mut stage = Stage {
                         fs: self,
                         transaction,
                         now,
-                        writes: &writes,
+                        written: write.as_ref().map(AtomicWrite::blob_id),
                         done: &done,
                         missing: &missing,
                         effects: Effects::new(),
@@ -127,9 +135,10 @@ impl Fs {
                 .await;
             let Some(before) = missing.get() else {
                 let (answer, effects) = staged?;
-                self.finish(writes, effects).await?;
+                self.finish(write, effects).await?;
                 return Ok(answer);
             };
+            drop(write);
             let prepare: LocalBoxFuture<'_, _> = Box::pin(self.prepare(before));
             prepare.await?;
             done.push(before);
@@ -142,20 +151,19 @@ impl Fs {
         }
         match before {
             Before::Absorbed(id) => self.tails.absorb_id(id).await,
-            Before::Home(id) => match self.store.blob_resident(id) {
-                Some(blob) => {
-                    self.tails.absorb(&blob).await?;
-                    self.store.sync(&blob, SyncKind::Data).await
+            Before::Home(id) => {
+                self.tails.absorb_id(id).await?;
+                match self.store.blob_resident(id) {
+                    Some(blob) => self.store.sync(&blob, SyncKind::Data).await,
+                    None => Ok(()),
                 }
-                None => Ok(()),
-            },
+            }
         }
     }
 
     /// The second half of operations whose transaction was applied.
-    async fn finish(&self, writes: Vec<AtomicWrite<'_>>, mut effects: Effects) -> Result<()> {
-        let written = writes.into_iter().map(AtomicWrite::finish);
-        let written = written.fold(Ok(()), Result::and);
+    async fn finish(&self, write: Option<AtomicWrite<'_>>, mut effects: Effects) -> Result<()> {
+        let written = write.map_or(Ok(()), AtomicWrite::finish);
         effects.retain(|effect| self.finish_now(*effect));
         for effect in effects {
             if let Effect::Orphaned(id, kind) = effect {

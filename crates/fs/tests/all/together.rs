@@ -6,7 +6,9 @@ use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_block::{FaultConfig, FaultDevice, IoCounts, MemoryDevice};
 use adit_fs::*;
+use adit_reactor::sync::join_all;
 use adit_store::{MkfsOptions, StoreOptions};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -227,6 +229,36 @@ fn an_open_file_that_is_unlinked_with_others_lives_until_its_close() {
     volume.close(&file).unwrap();
     volume.sync().unwrap();
     assert!(volume.free_bytes() >= free + 4 * PAGE as u64);
+    assert_eq!(volume.check(), [""; 0]);
+}
+
+/// A rename over a file waits for its source's data, and so for whoever has that locked: once each
+/// waited for the other one.
+#[test]
+fn writers_that_rename_each_others_files_do_not_wait_for_each_other() {
+    let (_, volume) = volume();
+    for path in ["/a", "/b", "/c", "/d"] {
+        volume.put(path, path.as_bytes()).unwrap();
+    }
+    let (a, b) = (
+        volume.open("/a", RW).unwrap(),
+        volume.open("/b", RW).unwrap(),
+    );
+    let run = volume.run(|fs| async {
+        let rename =
+            |from, to| move |stage: &mut Stage<'_, '_>| stage.rename(at(from), at(to), NONE);
+        let both: [Pin<Box<dyn Future<Output = adit_base::Result<()>>>>; 2] = [
+            Box::pin(fs.write_with(&a, &[(0, b"A")], false, rename("/b", "/c"))),
+            Box::pin(fs.write_with(&b, &[(0, b"B")], false, rename("/a", "/d"))),
+        ];
+        join_all(both).await.into_iter().collect::<Result<(), _>>()
+    });
+    run.unwrap();
+    assert_eq!(volume.list("/"), ["c", "d"]);
+    assert_eq!(volume.get("/c").unwrap(), b"Bb");
+    assert_eq!(volume.get("/d").unwrap(), b"Aa");
+    volume.close(&a).unwrap();
+    volume.close(&b).unwrap();
     assert_eq!(volume.check(), [""; 0]);
 }
 

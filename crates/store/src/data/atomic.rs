@@ -58,14 +58,12 @@ impl Store {
         let Some(write) = self.begin_atomic(blob, ranges).await? else {
             return Ok(());
         };
-        let writes = std::slice::from_ref(&write);
-        self.transact_writing(writes, |_| Ok(())).await?;
+        self.transact_writing(Some(&write), |_| Ok(())).await?;
         write.finish()
     }
 
     /// Locks the blob and makes it ready for a write that a transaction is to carry. None: there is
-    /// nothing to write. Whoever begins several begins them in the order of their slots, and those
-    /// of one blob as one.
+    /// nothing to write.
     pub async fn begin_atomic<'a>(
         &'a self,
         blob: &'a Rc<Blob>,
@@ -124,23 +122,21 @@ impl Store {
     }
 
     /// As [`Store::transact`], for operations that ask for what they stage ([`Transaction::ask`]),
-    /// after atomic writes in the same transaction. The caller finishes those when it was applied.
+    /// behind an atomic write. The caller finishes that when the transaction was applied.
     pub async fn transact_writing<T>(
         &self,
-        writes: &[AtomicWrite<'_>],
+        write: Option<&AtomicWrite<'_>>,
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        let pages = writes.iter().map(|write| write.pages.len()).sum();
-        let need = match writes {
-            [] => Need::NONE,
-            _ => Need::STEP + Need::data(pages),
-        };
+        let need = write.map_or(Need::NONE, |write| {
+            Need::STEP + Need::data(write.pages.len())
+        });
         self.run_transaction(Intent::Change, need, |transaction| {
-            transaction.use_reserve(true);
-            writes
-                .iter()
-                .try_for_each(|write| write.stage(transaction))?;
-            transaction.use_reserve(false);
+            if let Some(write) = write {
+                transaction.use_reserve(true);
+                write.stage(transaction)?;
+                transaction.use_reserve(false);
+            }
             f(transaction)
         })
         .await

@@ -53,7 +53,7 @@ impl Store {
         self.view(|view| view.state()).await
     }
 
-    /// As [`Store::transact`], with what its step needs; none: its operations ask for what they need.
+    /// As [`Store::transact`]; `need`: of its step, or none if its operations ask.
     pub(crate) async fn run_transaction<T>(
         &self,
         intent: Intent,

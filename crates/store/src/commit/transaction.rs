@@ -131,7 +131,7 @@ impl<'s> Transaction<'s> {
     pub fn ask(&mut self, need: Need) -> Result<(), Stop> {
         let store = self.store;
         let group = match need.allocates {
-            true => Need::pages(0, 1, self.geometry().head_pages() - 1),
+            true => Need::pages(0, self.geometry().head_pages()),
             false => Need::NONE,
         };
         self.asked = self.used + need + group;
@@ -153,7 +153,7 @@ impl<'s> Transaction<'s> {
     /// It is about to stage a page.
     fn use_room(&mut self, page: Need) -> Result<(), Stop> {
         self.used = self.used + page;
-        if self.used.frames > self.asked.frames {
+        if !self.asked.covers(&self.used) {
             assert!(self.steps, "operations ask for all that they stage");
             self.ask(Need::STEP)?;
         }
@@ -354,8 +354,8 @@ impl<'s> Transaction<'s> {
     ) -> Result<usize, Stop> {
         let cache = &self.store.cache;
         let room = self.use_room(match (key.space, new) {
-            (META_SPACE, true) => Need::pages(0, 1, 0),
-            (META_SPACE, false) => Need::pages(1, 0, 0),
+            (META_SPACE, true) => Need::pages(0, 1),
+            (META_SPACE, false) => Need::pages(1, 0),
             _ => Need {
                 frames: 1 + usize::from(new),
                 ..Need::data(1)

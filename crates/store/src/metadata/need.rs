@@ -9,8 +9,6 @@ use std::ops::Add;
 
 /// Payload bytes of the journal for a page that changed as a whole, with its records' headers.
 const PAGE_RECORDS_BYTES: usize = PAGE_BYTES + 256;
-/// The same for a page that is made, and holds nothing but a header.
-const BLANK_RECORDS_BYTES: usize = 256;
 
 /// What a transaction may stage at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,25 +25,25 @@ pub struct Need {
 
 impl Need {
     /// Nothing.
-    pub const NONE: Need = Need::pages(0, 0, 0);
+    pub const NONE: Need = Need::pages(0, 0);
     /// A blob's slot.
-    pub const SLOT: Need = Need::pages(1, 0, 0);
+    pub const SLOT: Need = Need::pages(1, 0);
     /// A new blob: its slot, the map of its group, the state page; a chunk of slot pages.
-    pub const CREATE: Need = Need::pages(3, 0, CHUNK_PAGES as usize);
+    pub const CREATE: Need = Need::pages(3, CHUNK_PAGES as usize);
     /// The end of a blob without pages: its slot, the map of its group, the state page.
-    pub const DESTROY: Need = Need::pages(3, 0, 0);
+    pub const DESTROY: Need = Need::pages(3, 0);
     /// The extended attributes of a blob: their page, its group's map, the state page, the slot.
-    pub const XATTR: Need = Need::pages(4, 1, 0);
+    pub const XATTR: Need = Need::pages(4, 1);
     /// Mostly enough for a step of a long operation, which asks for this again when it has used it.
-    pub(crate) const STEP: Need = Need::pages(64, 0, 0);
+    pub(crate) const STEP: Need = Need::pages(64, 0);
 
-    /// Pages that are changed, pages that are made, and those of them that stay blank.
-    pub(crate) const fn pages(changed: usize, made: usize, blank: usize) -> Need {
+    /// Pages that are changed, and pages that are made.
+    pub(crate) const fn pages(changed: usize, made: usize) -> Need {
         Need {
-            frames: changed + 2 * (made + blank),
-            journal_bytes: (changed + made) * PAGE_RECORDS_BYTES + blank * BLANK_RECORDS_BYTES,
+            frames: changed + 2 * made,
+            journal_bytes: (changed + made) * PAGE_RECORDS_BYTES,
             data_pages: 0,
-            allocates: made + blank > 0,
+            allocates: made > 0,
         }
     }
 
@@ -58,7 +56,7 @@ impl Need {
         // tree that is one level deeper.
         let made = (depth + 2) + (depth + 3);
         // The leaf, the nodes above it, the map of each new page's group, the state page.
-        Need::pages(1 + depth + made + 1, made, 0)
+        Need::pages(1 + depth + made + 1, made)
     }
 
     /// Pages of data: each takes a shadow and a frame, which may be a clean one that its operation

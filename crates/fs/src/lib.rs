@@ -27,7 +27,7 @@ pub use adit_store::{
     BlobId, Finding, FindingKind, Findings, MappedMemory, Store, TailMemory, XattrMode,
     memories_lent,
 };
-pub use attributes::SharedNames;
+pub use attributes::{Change, SharedNames};
 pub use check::CheckReport;
 pub use inode::slot::stat_of;
 pub use inspect::{ListedEntry, OpenDescriptor};
@@ -35,4 +35,4 @@ pub use open::file::OpenFile;
 pub use open::locks::LOCKS_MAX;
 pub use repair::{RepairReport, repair};
 pub use types::*;
-pub use volume::Fs;
+pub use volume::{Fs, Stage};

@@ -3,7 +3,7 @@
 use crate::kernel::{AttributesToSet, Body};
 use crate::mounted::Mounted;
 use adit::{Errno, Result};
-use adit_fs::{At, BlobId, Credentials, FileKind, Follow, OpenFile, SetTime, Stat};
+use adit_fs::{At, BlobId, Change, Credentials, FileKind, Follow, OpenFile, SetTime, Stat};
 
 impl Mounted {
     /// Changes attributes, the size through `file` if the kernel names one; returns the new
@@ -28,13 +28,13 @@ impl Mounted {
         }
         let (uid, gid) = (change.uid, change.gid);
         if uid.is_some() || gid.is_some() {
-            self.run(|fs| fs.set_owner(at, Follow::No, uid, gid))?;
+            self.run(|fs| fs.change(at, Follow::No, Change::Owner(uid, gid)))?;
         }
         if let Some(mode) = change.mode {
-            self.run(|fs| fs.set_mode(at, Follow::No, mode))?;
+            self.run(|fs| fs.change(at, Follow::No, Change::Mode(mode)))?;
         }
         let (accessed, modified) = (change.accessed, change.modified);
-        self.run(|fs| fs.set_times(at, Follow::No, accessed, modified))?;
+        self.run(|fs| fs.change(at, Follow::No, Change::Times(accessed, modified)))?;
         self.run(|fs| fs.stat(at, Follow::No))
     }
 
@@ -55,7 +55,7 @@ impl Mounted {
         };
         match mode & dropped {
             0 => Ok(()),
-            _ => self.run(|fs| fs.set_mode(at, Follow::No, mode & !dropped)),
+            _ => self.run(|fs| fs.change(at, Follow::No, Change::Mode(mode & !dropped))),
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::{Answer, Call, Node, Outcome, Target};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_fs::{
-    At, Credentials, DirEntry, FlockOperation, Fs, OpenFile, OpenFlags, Stat, XattrMode,
+    At, Change, Credentials, DirEntry, FlockOperation, Fs, OpenFile, OpenFlags, Stat, XattrMode,
 };
 use adit_reactor::Engine;
 use std::collections::BTreeMap;
@@ -135,19 +135,26 @@ impl Files {
             Call::Access(path, follow, wanted) => {
                 fs.access(at(path), follow, wanted).await?;
             }
-            Call::Chmod(path, follow, mode) => fs.set_mode(at(path), follow, mode).await?,
-            Call::Fchmod(slot, mode) => fs.fset_mode(self.file(slot)?, mode).await?,
+            Call::Chmod(path, follow, mode) => {
+                fs.change(at(path), follow, Change::Mode(mode)).await?
+            }
+            Call::Fchmod(slot, mode) => {
+                fs.change_file(self.file(slot)?, Change::Mode(mode)).await?
+            }
             Call::Chown(path, follow, uid, gid) => {
-                fs.set_owner(at(path), follow, uid, gid).await?;
+                fs.change(at(path), follow, Change::Owner(uid, gid)).await?;
             }
             Call::Fchown(slot, uid, gid) => {
-                fs.fset_owner(self.file(slot)?, uid, gid).await?;
+                fs.change_file(self.file(slot)?, Change::Owner(uid, gid))
+                    .await?;
             }
             Call::Utimens(path, follow, accessed, modified) => {
-                fs.set_times(at(path), follow, accessed, modified).await?;
+                fs.change(at(path), follow, Change::Times(accessed, modified))
+                    .await?;
             }
             Call::Futimens(slot, accessed, modified) => {
-                fs.fset_times(self.file(slot)?, accessed, modified).await?;
+                fs.change_file(self.file(slot)?, Change::Times(accessed, modified))
+                    .await?;
             }
             Call::Getxattr(path, follow, name) => {
                 let value = fs.xattr_get(at(path), follow, name.as_bytes()).await?;

@@ -284,6 +284,35 @@ impl Model {
                 self.last_edit(handle.id).failed = failed;
                 if failed { Either } else { Success }
             }
+            Op::Together {
+                slot,
+                ranges,
+                name,
+                to,
+                gone,
+            } => {
+                let (from, to, gone) = (path(name), path(to), path(gone));
+                let renamed = after.rename(&from, &to, RenameFlags::empty());
+                let found = after.find(&gone);
+                if !renamed || found.is_none_or(|id| after.kind(id) == Kind::Directory) {
+                    *after = self.latest().clone();
+                    return None;
+                }
+                remove(after, &gone);
+                let write = Numbered {
+                    number: *number,
+                    op: Op::Atomic {
+                        slot: *slot,
+                        ranges: ranges.clone(),
+                        durable: false,
+                    },
+                };
+                let expected = self.change(&write, answer, failed, version, after)?;
+                if !failed && from != to {
+                    self.note_renamed(&from, &to, RenameFlags::empty(), version);
+                }
+                expected
+            }
             Op::Truncate { slot, size } => {
                 let handle = self.handle(*slot)?;
                 if failed && !self.may_be_there(handle.id, answer, false) {

@@ -79,6 +79,14 @@ pub enum Op {
         ranges: Vec<(u64, u64)>,
         durable: bool,
     },
+    /// An atomic write, a rename and an unlink, in one transaction.
+    Together {
+        slot: usize,
+        ranges: Vec<(u64, u64)>,
+        name: Name,
+        to: Name,
+        gone: Name,
+    },
     Truncate {
         slot: usize,
         size: u64,

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::model::Answer;
 use crate::op::{Numbered, Op, SLOTS, stamped};
 use adit_base::{Errno, Result};
-use adit_fs::{At, Credentials, Follow, Fs, OpenFile, OpenFlags, Stat};
+use adit_fs::{At, Change, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags, Stage, Stat};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::sync::Arc;
@@ -67,6 +67,18 @@ async fn compare_views(fs: &Fs, file: &OpenFile) {
     assert_eq!(plain(shared), plain(own), "read without the worker");
 }
 
+/// What an atomic write writes where.
+fn data_of(number: u32, ranges: &[(u64, u64)]) -> Vec<(u64, Vec<u8>)> {
+    let data = |(offset, len): &(u64, u64)| (*offset, stamped(number, *offset, *len));
+    ranges.iter().map(data).collect()
+}
+
+fn borrowed(data: &[(u64, Vec<u8>)]) -> Vec<AtomicRange<'_>> {
+    data.iter()
+        .map(|(offset, data)| (*offset, &data[..]))
+        .collect()
+}
+
 async fn carry_out(
     fs: &Fs,
     task: usize,
@@ -125,16 +137,24 @@ async fn carry_out(
             ranges,
             durable,
         } => {
-            let data: Vec<Vec<u8>> = ranges
-                .iter()
-                .map(|(offset, len)| stamped(number, *offset, *len))
-                .collect();
-            let ranges: Vec<AtomicRange<'_>> = ranges
-                .iter()
-                .zip(&data)
-                .map(|((offset, _), data)| (*offset, &data[..]))
-                .collect();
-            fs.write_atomic(file(slot)?, &ranges, *durable).await?;
+            let data = data_of(number, ranges);
+            fs.write_atomic(file(slot)?, &borrowed(&data), *durable)
+                .await?;
+        }
+        Op::Together {
+            slot,
+            ranges,
+            name,
+            to,
+            gone,
+        } => {
+            let data = data_of(number, ranges);
+            let names = |stage: &mut Stage<'_, '_>| {
+                stage.rename(at!(name), at!(to), RenameFlags::empty())?;
+                stage.unlink(at!(gone))
+            };
+            fs.write_with(file(slot)?, &borrowed(&data), false, names)
+                .await?;
         }
         Op::Truncate { slot, size } => fs.ftruncate(file(slot)?, *size).await?,
         Op::Allocate {
@@ -181,7 +201,10 @@ async fn carry_out(
             let target = target(&name.path(task));
             fs.symlink(target.as_bytes(), at!(name)).await?;
         }
-        Op::SetMode { name, mode } => fs.set_mode(at!(name), Follow::No, *mode).await?,
+        Op::SetMode { name, mode } => {
+            fs.change(at!(name), Follow::No, Change::Mode(*mode))
+                .await?
+        }
         Op::SetXattr { name, key, len } => {
             let (key, value) = (format!("user.{key}"), stamped(number, 0, *len));
             let (key, any) = (key.as_bytes(), XattrMode::Any);

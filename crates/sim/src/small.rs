@@ -26,6 +26,17 @@ const fn rename(name: Name, to: Name, flags: RenameFlags) -> Op {
     Op::Rename { name, to, flags }
 }
 
+/// Writes the file at `A`, which is open, and renames it; `gone` goes.
+fn together(to: Name, gone: Name) -> Op {
+    Op::Together {
+        slot: 0,
+        ranges: vec![(0, 100), (4096, 100)],
+        name: A,
+        to,
+        gone,
+    }
+}
+
 /// The operations that sequences are made of.
 pub fn operations() -> Vec<Op> {
     let (keep, punch) = (AllocateFlags::KEEP_SIZE, AllocateFlags::PUNCH_HOLE);
@@ -60,6 +71,8 @@ pub fn operations() -> Vec<Op> {
             ranges: vec![(0, 100), (4096, 100)],
             durable: false,
         },
+        together(IN_D, B),
+        together(B, IN_D),
         Op::Copy {
             from: 0,
             from_offset: 0,

@@ -7,20 +7,24 @@ use crate::inode::resolve;
 use crate::inode::slot::{PERMISSIONS, stat_of};
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Before, Effect, Fs, Stage};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
-use adit_store::{Blob, BlobId};
+use adit_store::pages::Stop;
+use adit_store::{Blob, BlobId, Need};
 use std::cell::Cell;
 
 pub use shared::SharedNames;
 
 /// A change of attributes.
 #[derive(Clone, Copy, Debug)]
-enum Change {
+pub enum Change {
+    /// The permission bits.
     Mode(u32),
+    /// Owner and group; None leaves it.
     Owner(Option<u32>, Option<u32>),
+    /// The times of access and of modification.
     Times(SetTime, SetTime),
 }
 
@@ -88,6 +92,36 @@ fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
         || now.seconds.saturating_sub(slot.atime) >= DAY_SECONDS
 }
 
+impl Stage<'_, '_> {
+    /// As [`Fs::change`].
+    pub fn change(&mut self, at: At<'_>, follow: Follow, change: Change) -> Result<(), Stop> {
+        let fs = self.fs;
+        let (id, kind) = resolve::existing(self.transaction, &fs.base, at, follow)?;
+        if fs.tails.has(id) {
+            // Bytes that were appended before this call get the earlier time.
+            self.after(Before::Absorbed(id))?;
+        }
+        change.check()?;
+        if kind == FileKind::Symlink && matches!(change, Change::Mode(_)) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        self.transaction.ask(Need::SLOT)?;
+        let mut slot = self.transaction.slot(id)?;
+        change.apply(at.caller, &mut slot, self.now)?;
+        self.transaction.put(id, slot)?;
+        self.then(Effect::Changed(id));
+        if let Change::Times(accessed, modified) = change {
+            if accessed != SetTime::Omit {
+                self.then(Effect::AccessedSet(id));
+            }
+            if modified != SetTime::Omit {
+                self.then(Effect::ModifiedSet(id));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Fs {
     /// Attributes of an inode.
     pub async fn stat(&self, at: At<'_>, follow: Follow) -> Result<Stat> {
@@ -153,51 +187,19 @@ impl Fs {
             .await
     }
 
-    async fn change(&self, at: At<'_>, follow: Follow, change: Change) -> Result<()> {
+    /// Changes attributes. The set-ID bits go with a change of owner or group, except of a
+    /// directory. Setting both times to now takes the right to write, any other change ownership.
+    /// EOPNOTSUPP for the permission bits of a symbolic link.
+    pub async fn change(&self, at: At<'_>, follow: Follow, change: Change) -> Result<()> {
         if change.is_nothing() {
             return Ok(());
         }
-        if self.tails.has_any() {
-            // Bytes that were appended before this call get the earlier time.
-            let found = self.store.view(|view| {
-                let (id, _) = resolve::existing(view, &self.base, at, follow)?;
-                Ok(id)
-            });
-            if let Ok(id) = found.await {
-                self.tails.absorb_id(id).await?;
-            }
-        }
-        let now = Timestamp::now();
-        let id = self
-            .store
-            .transact(|transaction| {
-                let (id, kind) = resolve::existing(transaction, &self.base, at, follow)?;
-                change.check()?;
-                if kind == FileKind::Symlink && matches!(change, Change::Mode(_)) {
-                    return Err(Errno::OPNOTSUPP.into());
-                }
-                let mut slot = transaction.slot(id)?;
-                change.apply(at.caller, &mut slot, now)?;
-                transaction.put(id, slot)?;
-                Ok(id)
-            })
-            .await?;
-        self.note_changed(id);
-        if let Change::Times(accessed, modified) = change
-            && let Some(blob) = self.store.blob_resident(id)
-        {
-            // Explicit times win over those of cached reads and writes before.
-            if accessed != SetTime::Omit {
-                blob.forget_accessed();
-            }
-            if modified != SetTime::Omit {
-                blob.forget_modified();
-            }
-        }
-        Ok(())
+        self.transact(|stage| stage.change(at, follow, change))
+            .await
     }
 
-    async fn change_file(&self, file: &OpenFile, change: Change) -> Result<()> {
+    /// Changes attributes of an open file.
+    pub async fn change_file(&self, file: &OpenFile, change: Change) -> Result<()> {
         let at = self.at_open(file, file.credentials())?;
         self.change(at, Follow::No, change).await
     }
@@ -207,78 +209,11 @@ impl Fs {
         Ok(At::inode(who, self.usable(file)?.id))
     }
 
-    /// Sets the permission bits; EOPNOTSUPP for a symbolic link.
-    pub async fn set_mode(&self, at: At<'_>, follow: Follow, mode: u32) -> Result<()> {
-        self.change(at, follow, Change::Mode(mode)).await
-    }
-
-    /// Sets owner and group; None leaves it. Clears the set-ID bits, except of a directory.
-    pub async fn set_owner(
-        &self,
-        at: At<'_>,
-        follow: Follow,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<()> {
-        self.change(at, follow, Change::Owner(uid, gid)).await
-    }
-
-    /// Sets access and modification time. Setting both to now takes the right to write; anything
-    /// else takes ownership.
-    pub async fn set_times(
-        &self,
-        at: At<'_>,
-        follow: Follow,
-        accessed: SetTime,
-        modified: SetTime,
-    ) -> Result<()> {
-        self.change(at, follow, Change::Times(accessed, modified))
-            .await
-    }
-
-    /// Sets the permission bits of an open file.
-    pub async fn fset_mode(&self, file: &OpenFile, mode: u32) -> Result<()> {
-        self.change_file(file, Change::Mode(mode)).await
-    }
-
-    /// Sets owner and group of an open file.
-    pub async fn fset_owner(
-        &self,
-        file: &OpenFile,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<()> {
-        self.change_file(file, Change::Owner(uid, gid)).await
-    }
-
-    /// Sets the times of an open file.
-    pub async fn fset_times(
-        &self,
-        file: &OpenFile,
-        accessed: SetTime,
-        modified: SetTime,
-    ) -> Result<()> {
-        self.change_file(file, Change::Times(accessed, modified))
-            .await
-    }
-
     /// Is there, for this inode, something for [`Fs::note_read`] to do?
     pub(crate) fn wants_access_time(&self, slot: &Slot) -> bool {
         self.access_times.get() == AccessTimes::Relative
             && !self.store.is_read_only()
             && is_access_due(slot, Timestamp::now())
-    }
-
-    /// Content or attributes have a new time: the next read changes the time of access again.
-    pub(crate) fn note_change(&self, blob: &Blob) {
-        self.access_times.get().note_change(blob);
-    }
-
-    /// As [`Fs::note_change`], by inode number.
-    pub(crate) fn note_changed(&self, id: BlobId) {
-        if let Some(blob) = self.store.blob_resident(id) {
-            self.note_change(&blob);
-        }
     }
 
     /// A file was read: its time of access changes with the next write-back.
@@ -318,14 +253,5 @@ impl Fs {
             tracing::debug!(%volume, %error, inode = id.slot, "the time of access was not changed");
         }
         Ok(())
-    }
-}
-
-impl AccessTimes {
-    /// See [`Fs::note_change`].
-    pub(crate) fn note_change(self, blob: &Blob) {
-        if self == AccessTimes::Relative {
-            blob.shared.set_access_due(true);
-        }
     }
 }

@@ -9,11 +9,11 @@ use crate::inode::resolve;
 use crate::inode::slot::Slots;
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Effect, Fs};
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
 use adit_store::pages::Stop;
-use adit_store::{BlobId, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
+use adit_store::{BlobId, Need, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
 
 /// Longest value that any file system of Linux takes. (All attributes of an inode share less than
 /// that here.)
@@ -171,39 +171,38 @@ impl Fs {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Errno::TOOBIG.into());
         }
-        let id = self
-            .store
-            .transact(|transaction| {
-                let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
-                check_set(at.caller, transaction.slot_ref(id)?, name, Purpose::Set)?;
-                let set = transaction.xattr_set(id, name, value, mode)?;
-                Ok(set.map(|()| id))
-            })
-            .await??;
-        self.note_changed(id);
-        Ok(())
+        self.transact(|stage| {
+            let transaction = &mut *stage.transaction;
+            let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
+            check_set(at.caller, transaction.slot_ref(id)?, name, Purpose::Set)?;
+            transaction.ask(Need::XATTR)?;
+            let set = transaction.xattr_set(id, name, value, mode)?;
+            if set.is_ok() {
+                stage.then(Effect::Changed(id));
+            }
+            Ok(set)
+        })
+        .await?
     }
 
     /// Removes an extended attribute; ENODATA when there is none.
     pub async fn xattr_remove(&self, at: At<'_>, follow: Follow, name: &[u8]) -> Result<()> {
         check_length(name)?;
-        let id = self
-            .store
-            .transact_freeing(|transaction| {
-                let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
-                let slot = transaction.slot(id)?;
-                check_set(at.caller, &slot, name, Purpose::Remove)?;
-                let is_list = matches!(namespace(&slot, name), Namespace::Acl { .. });
-                match transaction.xattr_remove(id, name)? {
-                    true => Ok(id),
-                    // As on Linux: then there is no list, which is what was asked for.
-                    false if is_list => Ok(id),
-                    false => Err(Errno::NODATA.into()),
-                }
-            })
-            .await?;
-        self.note_changed(id);
-        Ok(())
+        self.transact(|stage| {
+            let transaction = &mut *stage.transaction;
+            let (id, _) = resolve::existing(transaction, &self.base, at, follow)?;
+            let slot = transaction.slot(id)?;
+            check_set(at.caller, &slot, name, Purpose::Remove)?;
+            transaction.ask(Need::XATTR)?;
+            let is_list = matches!(namespace(&slot, name), Namespace::Acl { .. });
+            // A missing list is none, as on Linux, which is what was asked for.
+            if !transaction.xattr_remove(id, name)? && !is_list {
+                return Err(Errno::NODATA.into());
+            }
+            stage.then(Effect::Changed(id));
+            Ok(())
+        })
+        .await
     }
 
     /// Names of the extended attributes that they may see.

@@ -125,11 +125,6 @@ impl Tails {
         tails
     }
 
-    /// Has any file a tail?
-    pub(crate) fn has_any(&self) -> bool {
-        !self.all.borrow().is_empty()
-    }
-
     /// Has the file a tail?
     #[inline]
     pub(crate) fn has(&self, id: BlobId) -> bool {

@@ -4,8 +4,9 @@ use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
 use crate::types::OpenFlags;
-use crate::volume::{Fs, LocalBoxFuture};
+use crate::volume::{Fs, LocalBoxFuture, Stage};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_store::pages::Stop;
 use adit_store::{AtomicRange, Blob, SyncKind};
 use std::io::IoSlice;
 use std::rc::Rc;
@@ -112,16 +113,30 @@ impl Fs {
         ranges: &[AtomicRange<'_>],
         durable: bool,
     ) -> Result<()> {
+        self.write_with(file, ranges, durable, |_| Ok(())).await
+    }
+
+    /// As [`Fs::write_atomic`], in one transaction with other operations, which it stages behind
+    /// the write.
+    pub async fn write_with<T>(
+        &self,
+        file: &OpenFile,
+        ranges: &[AtomicRange<'_>],
+        durable: bool,
+        operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
+    ) -> Result<T> {
         if file.flags().contains(OpenFlags::APPEND) {
             let what = "write at offsets of a file that was opened to append";
             return Err(Error::with(Errno::INVAL, what));
         }
         let inode = self.writing(file, ranges.is_empty()).await?;
-        self.store.write_atomic(inode.content()?, ranges).await?;
+        let write = (inode.content()?, ranges);
+        let answer = self.transact_writing(Some(write), operations).await?;
         if durable {
             self.sync_inode(file, &inode, SyncKind::Data).await?;
         }
-        self.written(file, &inode).await
+        self.written(file, &inode).await?;
+        Ok(answer)
     }
 
     /// Bytes that one [`Fs::write_atomic`] may change at most, counting each page of 4096 that it

@@ -42,6 +42,7 @@ impl Orphans {
         let name = name_of(id.slot);
         let name = Name::new(&self.hash_key, &name);
         let mut slot = *resolve::directory(transaction, self.directory)?;
+        transaction.ask(names::need(&slot))?;
         let target = names::Target::new(id, kind);
         let owner = self.directory.slot;
         match names::insert(transaction, &mut slot, owner, &name, target) {

@@ -22,6 +22,7 @@ mod tests;
 
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, PAGE_BYTES};
+use adit_store::Need;
 use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
 use adit_store::node::{LeafSpan, Path, Tree};
 use adit_store::pages::{Pages, PagesRead, Stop};
@@ -71,6 +72,11 @@ fn leaf_at(pages: &impl PagesRead, number: u64, owner: u64) -> Result<Leaf<'_>, 
 /// Keys that a leaf may have.
 fn keys(lower: u64, upper: Option<u64>) -> Range<u64> {
     lower..upper.unwrap_or(KEY_MAX.max(lower))
+}
+
+/// What a change of one name may stage: of a directory's tree, and its slot.
+pub(crate) fn need(slot: &Slot) -> Need {
+    Need::SLOT + Need::tree(slot.map_depth)
 }
 
 /// Finds a name.

@@ -1,44 +1,49 @@
-//! Changes that all operations on names make within a transaction.
+//! Changes that all operations on names stage.
 
 use crate::inode::resolve::{self, Place};
 use crate::inode::slot::touch_modified;
+use crate::names;
+use crate::volume::Stage;
 use adit_base::Errno;
-use adit_base::clock::Timestamp;
 use adit_store::format::Slot;
 use adit_store::pages::Stop;
-use adit_store::{BlobId, Transaction};
+use adit_store::{BlobId, Need, Transaction};
 
-/// Changes a slot as the transaction sees it.
-pub(crate) fn edit<T>(
-    transaction: &mut Transaction<'_>,
-    id: BlobId,
-    f: impl FnOnce(&mut Transaction<'_>, &mut Slot) -> Result<T, Stop>,
-) -> Result<T, Stop> {
-    let mut slot = transaction.slot(id)?;
-    let result = f(transaction, &mut slot)?;
-    transaction.put(id, slot)?;
-    Ok(result)
-}
-
-/// Changes the names in a directory that still has a name itself.
-pub(crate) fn edit_directory<T>(
-    transaction: &mut Transaction<'_>,
-    id: BlobId,
-    now: Timestamp,
-    f: impl FnOnce(&mut Transaction<'_>, &mut Slot) -> Result<T, Stop>,
-) -> Result<T, Stop> {
-    let mut slot = *resolve::directory(transaction, id)?;
-    if slot.links == 0 {
-        return Err(Errno::NOENT.into());
+impl<'s> Stage<'_, 's> {
+    /// Changes a slot as the transaction sees it.
+    pub(super) fn edit<T>(
+        &mut self,
+        id: BlobId,
+        f: impl FnOnce(&mut Slot) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        self.transaction.ask(Need::SLOT)?;
+        let mut slot = self.transaction.slot(id)?;
+        let result = f(&mut slot)?;
+        self.transaction.put(id, slot)?;
+        Ok(result)
     }
-    let result = f(transaction, &mut slot)?;
-    touch_modified(&mut slot, now);
-    transaction.put(id, slot)?;
-    Ok(result)
+
+    /// Changes one name in a directory that still has a name itself, and what takes `more`.
+    pub(super) fn edit_directory<T>(
+        &mut self,
+        id: BlobId,
+        more: Need,
+        f: impl FnOnce(&mut Transaction<'s>, &mut Slot) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let mut slot = *resolve::directory(self.transaction, id)?;
+        if slot.links == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        self.transaction.ask(names::need(&slot) + more)?;
+        let result = f(self.transaction, &mut slot)?;
+        touch_modified(&mut slot, self.now);
+        self.transaction.put(id, slot)?;
+        Ok(result)
+    }
 }
 
 /// May the caller remove the name of `victim`?
-pub(crate) fn check_remove(
+pub(super) fn check_remove(
     transaction: &Transaction<'_>,
     place: &Place<'_>,
     victim: BlobId,

@@ -1,61 +1,70 @@
 //! Hard and symbolic links.
 
 use super::New;
-use super::edit::{edit, edit_directory};
 use crate::inode::resolve::{self, Intent, existing, name_or};
 use crate::inode::slot::expect_kind;
 use crate::inode::symlink::target;
 use crate::names::{self, Target};
 use crate::types::*;
-use crate::volume::Fs;
-use adit_base::clock::Timestamp;
+use crate::volume::{Effect, Fs, Stage};
 use adit_base::{Errno, Result};
+use adit_store::format::Slot;
+use adit_store::pages::Stop;
+use adit_store::{BlobId, Need};
 use bumpalo::Bump;
+
+impl Stage<'_, '_> {
+    /// As [`Fs::link`]: the inode and its slot.
+    pub fn link(
+        &mut self,
+        existing: At<'_>,
+        follow: Follow,
+        at: At<'_>,
+    ) -> Result<(BlobId, Slot), Stop> {
+        let (texts, base) = (Bump::new(), &self.fs.base);
+        let (id, kind) = resolve::existing(self.transaction, base, existing, follow)?;
+        let place = resolve::resolve(self.transaction, base, &texts, at, Intent::Entry)?;
+        if place.found.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        let name = name_or(&place, Errno::EXIST)?;
+        if place.slash {
+            return Err(Errno::NOENT.into());
+        }
+        let directory = resolve::directory(self.transaction, place.parent)?;
+        if directory.links == 0 {
+            return Err(Errno::NOENT.into());
+        }
+        at.caller.check_add(directory)?;
+        if kind == FileKind::Directory {
+            return Err(Errno::PERM.into());
+        }
+        let now = self.now;
+        self.edit(id, |slot| {
+            expect_kind(slot, kind)?;
+            match slot.links {
+                // It lost its last name, and is deleted with its last descriptor.
+                0 => return Err(Errno::NOENT.into()),
+                LINKS_MAX.. => return Err(Errno::MLINK.into()),
+                _ => slot.links += 1,
+            }
+            slot.touch_changed(now);
+            Ok(())
+        })?;
+        self.edit_directory(place.parent, Need::NONE, |transaction, directory| {
+            let entry = Target::new(id, kind);
+            names::insert(transaction, directory, place.parent.slot, &name, entry)
+        })?;
+        self.then(Effect::Changed(id));
+        Ok((id, self.transaction.slot(id)?))
+    }
+}
 
 impl Fs {
     /// Gives an inode another name.
     pub async fn link(&self, existing: At<'_>, follow: Follow, at: At<'_>) -> Result<Stat> {
-        let now = Timestamp::now();
-        let (id, slot) = self
-            .store
-            .transact(|transaction| {
-                let texts = Bump::new();
-                let (id, kind) = resolve::existing(transaction, &self.base, existing, follow)?;
-                let place = resolve::resolve(transaction, &self.base, &texts, at, Intent::Entry)?;
-                if place.found.is_some() {
-                    return Err(Errno::EXIST.into());
-                }
-                let name = name_or(&place, Errno::EXIST)?;
-                if place.slash {
-                    return Err(Errno::NOENT.into());
-                }
-                let directory = resolve::directory(transaction, place.parent)?;
-                if directory.links == 0 {
-                    return Err(Errno::NOENT.into());
-                }
-                at.caller.check_add(directory)?;
-                if kind == FileKind::Directory {
-                    return Err(Errno::PERM.into());
-                }
-                edit(transaction, id, |_, slot| {
-                    expect_kind(slot, kind)?;
-                    match slot.links {
-                        // It lost its last name, and is deleted with its last descriptor.
-                        0 => return Err(Errno::NOENT.into()),
-                        LINKS_MAX.. => return Err(Errno::MLINK.into()),
-                        _ => slot.links += 1,
-                    }
-                    slot.touch_changed(now);
-                    Ok(())
-                })?;
-                edit_directory(transaction, place.parent, now, |transaction, directory| {
-                    let entry = Target::new(id, kind);
-                    names::insert(transaction, directory, place.parent.slot, &name, entry)
-                })?;
-                Ok((id, transaction.slot(id)?))
-            })
-            .await?;
-        self.note_changed(id);
+        let linked = self.transact(|stage| stage.link(existing, follow, at));
+        let (id, slot) = linked.await?;
         // The link is made. If the tail can't be absorbed now, the answer has the size before it.
         let _ = self.tails.absorb_id(id).await;
         self.stat_now(id, &slot)

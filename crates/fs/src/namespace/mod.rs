@@ -1,8 +1,8 @@
-//! Operations on names. Each is one transaction: a closure resolves the paths, checks everything
-//! and stages all changes against one state of the namespace, so no lock spans them, and a crash
-//! leaves all of an operation or nothing.
+//! Operations on names. Each is staged in one transaction ([`Stage`]): it resolves the paths, checks
+//! everything and stages all changes against one state of the namespace, so no lock spans them, and
+//! a crash leaves all of an operation or nothing.
 //!
-//! Permissions are checked in the same closures, in Linux's order, so that each case has Linux's
+//! Permissions are checked there, too, in Linux's order, so that each case has Linux's
 //! errno. Work that needs several transactions follows: deleting the data of an inode that lost its
 //! last name, see `inode/orphans.rs`.
 
@@ -13,18 +13,17 @@ mod rename;
 mod unlink;
 
 use crate::inode::permission::{SET_GID, SET_UID};
-use crate::inode::resolve::{self, Intent, name_or};
-use crate::inode::slot::{add_subdirectory, fresh_slot, stat_of};
+use crate::inode::resolve::{self, Base, Intent, name_or};
+use crate::inode::slot::{Slots, add_subdirectory, fresh_slot, stat_of};
 use crate::inode::symlink;
 use crate::names::{self, Name, Target};
 use crate::types::*;
-use crate::volume::Fs;
-use adit_base::clock::Timestamp;
+use crate::volume::{Fs, Stage};
 use adit_base::{Errno, Error, Result};
-use adit_store::BlobId;
 use adit_store::format::Slot;
+use adit_store::pages::Stop;
+use adit_store::{BlobId, Need};
 use bumpalo::Bump;
-use edit::edit_directory;
 
 /// The kind of a new inode, with its content.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +44,24 @@ impl New<'_> {
             New::Symlink(_) => FileKind::Symlink,
             New::Node(kind, _) => kind,
         }
+    }
+
+    /// Its parent and name.
+    fn place<'p>(
+        self,
+        pages: &impl Slots,
+        base: &Base,
+        texts: &'p Bump,
+        at: At<'p>,
+    ) -> Result<(BlobId, Name<'p>), Stop> {
+        let place = resolve::resolve(pages, base, texts, at, Intent::Entry)?;
+        if place.found.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        if place.slash && !matches!(self, New::Directory) {
+            return Err(Errno::NOENT.into());
+        }
+        Ok((place.parent, name_or(&place, Errno::EXIST)?))
     }
 
     /// Devices are, except character device 0, the whiteout of an overlay.
@@ -74,6 +91,47 @@ impl New<'_> {
     }
 }
 
+impl Stage<'_, '_> {
+    fn create(
+        &mut self,
+        caller: &Credentials,
+        parent: BlobId,
+        name: &Name<'_>,
+        new: New<'_>,
+        mode: u32,
+    ) -> Result<(BlobId, Slot), Stop> {
+        let kind = new.kind();
+        let need = Need::CREATE + Need::XATTR;
+        self.edit_directory(parent, need, |transaction, directory| {
+            caller.check_add(directory)?;
+            if new.is_for_the_privileged() && !caller.privileged {
+                return Err(Errno::PERM.into());
+            }
+            let mut slot = new.slot(parent, mode);
+            caller.own(&mut slot, directory);
+            let id = transaction.create(slot)?;
+            if let New::Symlink(target) = new {
+                symlink::store_rest(transaction, id, target)?;
+            }
+            let entry = Target::new(id, kind);
+            names::insert(transaction, directory, parent.slot, name, entry)?;
+            if kind == FileKind::Directory {
+                add_subdirectory(directory)?;
+            }
+            Ok((id, transaction.slot(id)?))
+        })
+    }
+
+    /// Makes an empty file where there is nothing.
+    pub fn create_file(&mut self, at: At<'_>, mode: u32) -> Result<Stat, Stop> {
+        let texts = Bump::new();
+        let place = New::File.place(self.transaction, &self.fs.base, &texts, at);
+        let (parent, name) = place?;
+        let (id, slot) = self.create(at.caller, parent, &name, New::File, mode)?;
+        Ok(stat_of(id, &slot)?)
+    }
+}
+
 impl Fs {
     /// Makes an inode with a name in `parent`.
     pub(crate) async fn create(
@@ -84,34 +142,8 @@ impl Fs {
         new: New<'_>,
         mode: u32,
     ) -> Result<(BlobId, Slot)> {
-        let kind = new.kind();
-        let fresh = new.slot(parent, mode);
-        let now = Timestamp::now();
-        let created = self
-            .store
-            .transact(|transaction| {
-                edit_directory(transaction, parent, now, |transaction, directory| {
-                    caller.check_add(directory)?;
-                    if new.is_for_the_privileged() && !caller.privileged {
-                        return Err(Errno::PERM.into());
-                    }
-                    let mut slot = fresh;
-                    caller.own(&mut slot, directory);
-                    // The slot is taken first: if anything fails here, the transaction is dropped
-                    // as a whole.
-                    let id = transaction.create(slot)?;
-                    if let New::Symlink(target) = new {
-                        symlink::store_rest(transaction, id, target)?;
-                    }
-                    let entry = Target::new(id, kind);
-                    names::insert(transaction, directory, parent.slot, name, entry)?;
-                    if kind == FileKind::Directory {
-                        add_subdirectory(directory)?;
-                    }
-                    Ok((id, transaction.slot(id)?))
-                })
-            })
-            .await;
+        let created = self.transact(|stage| stage.create(caller, parent, name, new, mode));
+        let created = created.await;
         // The parent was removed since it was resolved.
         created.map_err(|error| match error.errno() {
             Errno::STALE => Error::new(Errno::NOENT),
@@ -124,16 +156,7 @@ impl Fs {
         let texts = Bump::new();
         let (parent, name) = self
             .store
-            .view(|view| {
-                let place = resolve::resolve(view, &self.base, &texts, at, Intent::Entry)?;
-                if place.found.is_some() {
-                    return Err(Errno::EXIST.into());
-                }
-                if place.slash && !matches!(new, New::Directory) {
-                    return Err(Errno::NOENT.into());
-                }
-                Ok((place.parent, name_or(&place, Errno::EXIST)?))
-            })
+            .view(|view| new.place(view, &self.base, &texts, at))
             .await?;
         let (id, slot) = self.create(at.caller, parent, &name, new, mode).await?;
         stat_of(id, &slot)

@@ -1,22 +1,118 @@
 //! Renaming: one transaction, after write-back of the source's data if it replaces a file.
 
-use super::edit::{check_remove, edit, edit_directory};
-use super::unlink::Dropped;
+use super::edit::check_remove;
 use crate::inode::resolve::{self, Intent, Place, name_or};
 use crate::inode::slot::{add_subdirectory, expect_kind, remove_subdirectory};
 use crate::names::{self, Name, Target};
 use crate::types::*;
-use crate::volume::{Fs, LocalBoxFuture};
-use adit_base::clock::Timestamp;
+use crate::volume::{Before, Effect, Fs, Stage};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
 use adit_store::pages::Stop;
-use adit_store::{BlobId, SyncKind, Transaction};
+use adit_store::{BlobId, Need, Transaction};
 use bumpalo::Bump;
 
 /// The deepest directory into which a rename moves another directory: deeper ones have no path of
 /// [`PATH_BYTES_MAX`], and others wait while the rename walks up to the root.
 const DEPTH_MAX: usize = PATH_BYTES_MAX.div_ceil(2);
+
+impl Stage<'_, '_> {
+    /// As [`Fs::rename`], with flags that go together.
+    pub fn rename(&mut self, from: At<'_>, to: At<'_>, flags: RenameFlags) -> Result<(), Stop> {
+        let texts = Bump::new();
+        let plan = Plan::make(self.transaction, self.fs, &texts, (from, to), flags)?;
+        match plan.step {
+            Step::Nothing => return Ok(()),
+            Step::Move => self.move_name(&plan, None)?,
+            Step::Exchange(other) => {
+                self.exchange(&plan, other)?;
+                self.then(Effect::Changed(other.0));
+            }
+            Step::Replace(old) => {
+                self.write_home(plan.source)?;
+                self.move_name(&plan, Some(old.1))?;
+                self.drop_name(old.0, old.1)?;
+            }
+        }
+        if plan.moves_directory() {
+            self.then(Effect::DirectoryMoved);
+        }
+        self.then(Effect::Changed(plan.source.0));
+        Ok(())
+    }
+
+    /// The data of what replaces a file is home before: once, for others may go on writing.
+    fn write_home(&self, (id, kind): (BlobId, FileKind)) -> Result<(), Stop> {
+        if !planted(Bug::LostRename)
+            && kind == FileKind::File
+            && let Some(blob) = self.fs.store.blob_resident(id)
+            && (blob.is_dirty() || blob.is_writing_back() || self.fs.tails.has(id))
+        {
+            return self.after(Before::Home(id));
+        }
+        Ok(())
+    }
+
+    /// Changes the entry in the new parent (the name of an inode of kind `replaced`, or a free
+    /// name), then the old parent, then the attributes of the source.
+    fn move_name(&mut self, plan: &Plan<'_>, replaced: Option<FileKind>) -> Result<(), Stop> {
+        let (source, old, new) = (plan.source, plan.old_parent, plan.new_parent);
+        self.edit_directory(new, Need::NONE, |transaction, directory| {
+            let entry = Target::new(source.0, source.1);
+            let Some(kind) = replaced else {
+                return names::insert(transaction, directory, new.slot, &plan.new_name, entry);
+            };
+            // The replaced directory's `..` is gone.
+            if kind == FileKind::Directory {
+                remove_subdirectory(directory)?;
+            }
+            names::replace(transaction, directory, new.slot, &plan.new_name, entry).map(drop)
+        })?;
+        self.edit_directory(old, Need::NONE, |transaction, directory| {
+            names::remove(transaction, directory, old.slot, &plan.old_name)
+        })?;
+        self.arrive(source, old, new)
+    }
+
+    fn exchange(&mut self, plan: &Plan<'_>, other: (BlobId, FileKind)) -> Result<(), Stop> {
+        let (old, new) = (plan.old_parent, plan.new_parent);
+        for (parent, name, inode) in [
+            (new, &plan.new_name, plan.source),
+            (old, &plan.old_name, other),
+        ] {
+            let entry = Target::new(inode.0, inode.1);
+            self.edit_directory(parent, Need::NONE, |transaction, directory| {
+                names::replace(transaction, directory, parent.slot, name, entry)
+            })?;
+        }
+        self.arrive(plan.source, old, new)?;
+        self.arrive(other, new, old)
+    }
+
+    /// Adjusts a renamed inode and the link counts of its parents.
+    fn arrive(
+        &mut self,
+        inode: (BlobId, FileKind),
+        old_parent: BlobId,
+        new_parent: BlobId,
+    ) -> Result<(), Stop> {
+        let moved = inode.1 == FileKind::Directory && old_parent != new_parent;
+        let now = self.now;
+        self.edit(inode.0, |slot| {
+            expect_kind(slot, inode.1)?;
+            slot.touch_changed(now);
+            if moved {
+                slot.parent = new_parent.slot;
+            }
+            Ok(())
+        })?;
+        if moved {
+            self.edit(old_parent, remove_subdirectory)?;
+            self.edit(new_parent, add_subdirectory)?;
+        }
+        Ok(())
+    }
+}
 
 impl Fs {
     /// Renames. A target is replaced atomically, after write-back of the source's data.
@@ -24,68 +120,7 @@ impl Fs {
         if RenameFlags::from_bits(flags.bits()).is_none() || flags == RenameFlags::all() {
             return Err(Errno::INVAL.into());
         }
-        let now = Timestamp::now();
-        // The file whose data was written back.
-        let mut written = None;
-        loop {
-            let outcome = self
-                .store
-                .transact(|transaction| {
-                    let texts = Bump::new();
-                    let plan = Plan::make(transaction, self, &texts, (from, to), flags)?;
-                    match plan.step {
-                        Step::Nothing => Ok(Outcome::Nothing),
-                        Step::Move => {
-                            plan.move_name(transaction, None, now)?;
-                            Ok(plan.outcome(Dropped::Kept(plan.source.0)))
-                        }
-                        Step::Exchange(other) => {
-                            plan.exchange(transaction, other, now)?;
-                            Ok(plan.outcome(Dropped::Kept(other.0)))
-                        }
-                        Step::Replace(old) => {
-                            if !planted(Bug::LostRename)
-                                && written != Some(plan.source.0)
-                                && plan.source.1 == FileKind::File
-                                && let Some(blob) = self.store.blob_resident(plan.source.0)
-                                && (blob.is_dirty()
-                                    || blob.is_writing_back()
-                                    || self.tails.has(plan.source.0))
-                            {
-                                return Ok(Outcome::WriteHome(plan.source.0, blob));
-                            }
-                            // The replaced inode is deleted: only this kind of rename frees space.
-                            transaction.use_reserve();
-                            plan.move_name(transaction, Some(old.1), now)?;
-                            let dropped = self.drop_name(transaction, old.0, old.1, now)?;
-                            Ok(plan.outcome(dropped))
-                        }
-                    }
-                })
-                .await?;
-            match outcome {
-                Outcome::Nothing => return Ok(()),
-                Outcome::WriteHome(id, blob) => {
-                    self.tails.absorb(&blob).await?;
-                    let sync: LocalBoxFuture<'_, _> =
-                        Box::pin(self.store.sync(&blob, SyncKind::Data));
-                    sync.await?;
-                    written = Some(id);
-                }
-                Outcome::Renamed {
-                    source,
-                    other,
-                    directory,
-                } => {
-                    if directory {
-                        self.moved.set(self.store.commit_point());
-                    }
-                    self.note_changed(source);
-                    self.after_drop(other).await;
-                    return Ok(());
-                }
-            }
-        }
+        self.transact(|stage| stage.rename(from, to, flags)).await
     }
 }
 
@@ -106,19 +141,6 @@ struct Plan<'p> {
     new_parent: BlobId,
     new_name: Name<'p>,
     step: Step,
-}
-
-enum Outcome {
-    Nothing,
-    /// Write this blob back, then try again.
-    WriteHome(BlobId, std::rc::Rc<adit_store::Blob>),
-    Renamed {
-        source: BlobId,
-        /// The fate of the inode that had the new name.
-        other: Dropped,
-        /// Did a directory move?
-        directory: bool,
-    },
 }
 
 impl<'p> Plan<'p> {
@@ -243,95 +265,12 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    fn outcome(&self, other: Dropped) -> Outcome {
-        Outcome::Renamed {
-            source: self.source.0,
-            other,
-            directory: self.moves_directory(),
-        }
-    }
-
     /// Does it change the paths below a directory?
     fn moves_directory(&self) -> bool {
         let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
         is_directory(self.source)
             || matches!(self.step, Step::Exchange(other) if is_directory(other))
     }
-
-    /// Changes the entry in the new parent (the name of an inode of kind `replaced`, or a free
-    /// name), then the old parent, then the attributes of the source.
-    fn move_name(
-        &self,
-        transaction: &mut Transaction<'_>,
-        replaced: Option<FileKind>,
-        now: Timestamp,
-    ) -> Result<(), Stop> {
-        let (source, old, new) = (self.source, self.old_parent, self.new_parent);
-        edit_directory(transaction, new, now, |transaction, directory| {
-            let entry = Target::new(source.0, source.1);
-            let Some(kind) = replaced else {
-                return names::insert(transaction, directory, new.slot, &self.new_name, entry);
-            };
-            // The replaced directory's `..` is gone.
-            if kind == FileKind::Directory {
-                remove_subdirectory(directory)?;
-            }
-            names::replace(transaction, directory, new.slot, &self.new_name, entry).map(drop)
-        })?;
-        edit_directory(transaction, old, now, |transaction, directory| {
-            names::remove(transaction, directory, old.slot, &self.old_name)
-        })?;
-        arrive(transaction, source, old, new, now)
-    }
-
-    fn exchange(
-        &self,
-        transaction: &mut Transaction<'_>,
-        other: (BlobId, FileKind),
-        now: Timestamp,
-    ) -> Result<(), Stop> {
-        for (parent, name, inode) in [
-            (self.new_parent, &self.new_name, self.source),
-            (self.old_parent, &self.old_name, other),
-        ] {
-            let entry = Target::new(inode.0, inode.1);
-            edit_directory(transaction, parent, now, |transaction, directory| {
-                names::replace(transaction, directory, parent.slot, name, entry)
-            })?;
-        }
-        arrive(
-            transaction,
-            self.source,
-            self.old_parent,
-            self.new_parent,
-            now,
-        )?;
-        arrive(transaction, other, self.new_parent, self.old_parent, now)
-    }
-}
-
-/// Adjusts a renamed inode and the link counts of its parents.
-fn arrive(
-    transaction: &mut Transaction<'_>,
-    inode: (BlobId, FileKind),
-    old_parent: BlobId,
-    new_parent: BlobId,
-    now: Timestamp,
-) -> Result<(), Stop> {
-    let moved = inode.1 == FileKind::Directory && old_parent != new_parent;
-    edit(transaction, inode.0, |_, slot| {
-        expect_kind(slot, inode.1)?;
-        slot.touch_changed(now);
-        if moved {
-            slot.parent = new_parent.slot;
-        }
-        Ok(())
-    })?;
-    if moved {
-        edit(transaction, old_parent, |_, slot| remove_subdirectory(slot))?;
-        edit(transaction, new_parent, |_, slot| add_subdirectory(slot))?;
-    }
-    Ok(())
 }
 
 /// Is `directory` the directory `ancestor` or below it?

@@ -1,147 +1,109 @@
 //! Removing names; an inode that lost its last one becomes an orphan or is destroyed.
 
-use super::edit::{check_remove, edit_directory};
+use super::edit::check_remove;
 use crate::inode::resolve::{self, Intent, Last, name_or};
 use crate::inode::slot::{expect_kind, remove_subdirectory};
 use crate::names;
 use crate::types::*;
-use crate::volume::Fs;
-use adit_base::clock::Timestamp;
+use crate::volume::{Effect, Fs, Stage};
 use adit_base::{Errno, Result};
 use adit_store::pages::Stop;
-use adit_store::{BlobId, Transaction};
+use adit_store::{BlobId, Need};
 use bumpalo::Bump;
 
-/// The fate of an inode that lost a name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Dropped {
-    /// It has other names.
-    Kept(BlobId),
-    /// It is gone.
-    Destroyed(BlobId, FileKind),
-    /// It is in the orphan directory.
-    Orphaned(BlobId, FileKind),
-}
-
-impl Fs {
+impl Stage<'_, '_> {
     /// Takes a name from an inode; with its last one it becomes an orphan or is destroyed.
-    pub(crate) fn drop_name(
-        &self,
-        transaction: &mut Transaction<'_>,
-        id: BlobId,
-        kind: FileKind,
-        now: Timestamp,
-    ) -> Result<Dropped, Stop> {
-        let mut slot = transaction.slot(id)?;
+    pub(super) fn drop_name(&mut self, id: BlobId, kind: FileKind) -> Result<(), Stop> {
+        self.transaction.ask(Need::DESTROY)?;
+        let fs = self.fs;
+        let mut slot = self.transaction.slot(id)?;
         expect_kind(&slot, kind)?;
-        slot.touch_changed(now);
+        slot.touch_changed(self.now);
         if kind != FileKind::Directory && slot.links > 1 {
             slot.links -= 1;
-            transaction.put(id, slot)?;
-            return Ok(Dropped::Kept(id));
+            self.transaction.put(id, slot)?;
+            self.then(Effect::Changed(id));
+            return Ok(());
         }
-        let open = self.inodes.borrow().contains_key(&id.slot);
-        let resident = self.store.blob_resident(id);
+        let open = fs.inodes.borrow().contains_key(&id.slot);
+        let resident = fs.store.blob_resident(id);
         let has_content = matches!(kind, FileKind::File | FileKind::Blob) && slot.size != 0;
         let empty = slot.allocated_pages == 0
             && slot.xattr_page == 0
             && !has_content
             && resident.is_none_or(|blob| blob.size() == 0 && !blob.is_dirty() && blob.is_idle());
         if empty && !open {
-            transaction.destroy(id)?;
-            return Ok(Dropped::Destroyed(id, kind));
+            self.transaction.destroy(id)?;
+            self.then(Effect::Destroyed(id, kind));
+            return Ok(());
         }
         slot.links = 0;
-        transaction.put(id, slot)?;
-        self.orphans().add(transaction, id, kind)?;
-        Ok(Dropped::Orphaned(id, kind))
+        self.transaction.put(id, slot)?;
+        // A full volume, too, takes what frees space.
+        let before = self.transaction.use_reserve(true);
+        fs.orphans().add(self.transaction, id, kind)?;
+        self.transaction.use_reserve(before);
+        self.then(Effect::Orphaned(id, kind));
+        Ok(())
     }
 
-    /// The work after the transaction of [`Fs::drop_name`] was applied.
-    pub(crate) async fn after_drop(&self, dropped: Dropped) {
-        let (id, kind) = match dropped {
-            Dropped::Destroyed(id, kind) => return self.end_node(id, kind),
-            Dropped::Kept(id) => return self.note_changed(id),
-            Dropped::Orphaned(id, kind) => (id, kind),
+    /// As [`Fs::unlink`].
+    pub fn unlink(&mut self, at: At<'_>) -> Result<(), Stop> {
+        let (texts, base) = (Bump::new(), &self.fs.base);
+        let place = resolve::resolve(self.transaction, base, &texts, at, Intent::Entry)?;
+        let name = name_or(&place, Errno::ISDIR)?;
+        let (id, kind) = place.found.ok_or(Errno::NOENT)?;
+        if place.slash {
+            return Err(match kind {
+                FileKind::Directory => Errno::ISDIR.into(),
+                _ => Errno::NOTDIR.into(),
+            });
+        }
+        check_remove(self.transaction, &place, id)?;
+        if kind == FileKind::Directory {
+            return Err(Errno::ISDIR.into());
+        }
+        self.edit_directory(place.parent, Need::NONE, |transaction, directory| {
+            names::remove(transaction, directory, place.parent.slot, &name)
+        })?;
+        self.drop_name(id, kind)
+    }
+
+    /// As [`Fs::rmdir`].
+    pub fn rmdir(&mut self, at: At<'_>) -> Result<(), Stop> {
+        let (texts, base) = (Bump::new(), &self.fs.base);
+        let place = resolve::resolve(self.transaction, base, &texts, at, Intent::Entry)?;
+        let name = match place.last {
+            Last::Name(name) => name,
+            Last::Root => return Err(Errno::BUSY.into()),
+            Last::Dot => return Err(Errno::INVAL.into()),
+            Last::DotDot => return Err(Errno::NOTEMPTY.into()),
         };
-        self.end_node(id, kind);
-        if let Some(inode) = self.inodes.borrow().get(&id.slot) {
-            inode.unlinked.set(true);
-            return;
+        let (id, kind) = place.found.ok_or(Errno::NOENT)?;
+        check_remove(self.transaction, &place, id)?;
+        if kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
         }
-        self.orphans().reclaim(id, kind).await;
-    }
-
-    /// A pipe or socket has no name any more: nobody comes to what it stands for.
-    fn end_node(&self, id: BlobId, kind: FileKind) {
-        if let FileKind::Fifo | FileKind::Socket = kind
-            && let Some(ended) = &*self.node_ended.borrow()
-        {
-            ended(id);
+        let slot = resolve::directory(self.transaction, id)?;
+        if !names::is_empty(self.transaction, slot, id.slot)? {
+            return Err(Errno::NOTEMPTY.into());
         }
+        self.edit_directory(place.parent, Need::NONE, |transaction, directory| {
+            remove_subdirectory(directory)?;
+            names::remove(transaction, directory, place.parent.slot, &name)
+        })?;
+        self.drop_name(id, kind)
     }
+}
 
+impl Fs {
     /// Removes a name of something that is not a directory.
     pub async fn unlink(&self, at: At<'_>) -> Result<()> {
-        let now = Timestamp::now();
-        let dropped = self
-            .store
-            .transact_freeing(|transaction| {
-                let texts = Bump::new();
-                let place = resolve::resolve(transaction, &self.base, &texts, at, Intent::Entry)?;
-                let name = name_or(&place, Errno::ISDIR)?;
-                let (id, kind) = place.found.ok_or(Errno::NOENT)?;
-                if place.slash {
-                    return Err(match kind {
-                        FileKind::Directory => Errno::ISDIR.into(),
-                        _ => Errno::NOTDIR.into(),
-                    });
-                }
-                check_remove(transaction, &place, id)?;
-                if kind == FileKind::Directory {
-                    return Err(Errno::ISDIR.into());
-                }
-                edit_directory(transaction, place.parent, now, |transaction, directory| {
-                    names::remove(transaction, directory, place.parent.slot, &name)
-                })?;
-                self.drop_name(transaction, id, kind, now)
-            })
-            .await?;
-        self.after_drop(dropped).await;
-        Ok(())
+        self.transact(|stage| stage.unlink(at)).await
     }
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, at: At<'_>) -> Result<()> {
-        let now = Timestamp::now();
-        let dropped = self
-            .store
-            .transact_freeing(|transaction| {
-                let texts = Bump::new();
-                let place = resolve::resolve(transaction, &self.base, &texts, at, Intent::Entry)?;
-                let name = match place.last {
-                    Last::Name(name) => name,
-                    Last::Root => return Err(Errno::BUSY.into()),
-                    Last::Dot => return Err(Errno::INVAL.into()),
-                    Last::DotDot => return Err(Errno::NOTEMPTY.into()),
-                };
-                let (id, kind) = place.found.ok_or(Errno::NOENT)?;
-                check_remove(transaction, &place, id)?;
-                if kind != FileKind::Directory {
-                    return Err(Errno::NOTDIR.into());
-                }
-                let slot = resolve::directory(transaction, id)?;
-                if !names::is_empty(transaction, slot, id.slot)? {
-                    return Err(Errno::NOTEMPTY.into());
-                }
-                edit_directory(transaction, place.parent, now, |transaction, directory| {
-                    remove_subdirectory(directory)?;
-                    names::remove(transaction, directory, place.parent.slot, &name)
-                })?;
-                self.drop_name(transaction, id, kind, now)
-            })
-            .await?;
-        self.after_drop(dropped).await;
-        Ok(())
+        self.transact(|stage| stage.rmdir(at)).await
     }
 }

@@ -3,10 +3,15 @@
 //! [`Fs`] is the worker state of `Engine<Fs>`: single-owner, so its tables are in cells; no borrow
 //! is held across an await. It keeps only open files in memory.
 //!
-//! `start`: format and open; `open_inodes`: from a descriptor to its inode.
+//! `start`: format and open; `open_inodes`: from a descriptor to its inode; `stage`: the two halves
+//! of operations.
 
 mod open_inodes;
+mod stage;
 mod start;
+
+pub use stage::Stage;
+pub(crate) use stage::{Before, Effect};
 
 use crate::inode::orphans::Orphans;
 use crate::inode::resolve::Base;

@@ -290,7 +290,7 @@ fn an_atomic_write_keeps_the_rules_of_descriptors() {
         seconds: 1,
         nanoseconds: 2,
     });
-    (volume.run(|fs| fs.fset_times(&file, old, old))).unwrap();
+    (volume.run(|fs| fs.change_file(&file, Change::Times(old, old)))).unwrap();
     let before = volume.stat("/f").unwrap();
     let ranges: [(u64, &[u8]); 2] = [(4000, &[2; 200]), (30_000, &[3; 10])];
     let write = |file, durable| volume.run(|fs| fs.write_atomic(file, &ranges, durable));

@@ -458,7 +458,7 @@ fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
             nanoseconds: 0,
         });
         volume
-            .run(|fs| fs.fset_times(&file, SetTime::Omit, long_ago))
+            .run(|fs| fs.change_file(&file, Change::Times(SetTime::Omit, long_ago)))
             .unwrap();
         assert_eq!(seconds(&volume), 1);
         assert!(

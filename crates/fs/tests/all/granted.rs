@@ -165,7 +165,7 @@ fn an_overwrite_past_the_worker_sets_the_time_of_the_file() {
         seconds: 1,
         nanoseconds: 0,
     });
-    (volume.run(|fs| fs.fset_times(&file, SetTime::Omit, long_ago))).unwrap();
+    (volume.run(|fs| fs.change_file(&file, Change::Times(SetTime::Omit, long_ago)))).unwrap();
     let seconds = |volume: &Volume| volume.stat("/f").unwrap().modified.seconds;
     assert_eq!(seconds(&volume), 1);
     assert!(volume.write_past_worker(&file, 9, b"x").unwrap());

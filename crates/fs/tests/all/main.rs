@@ -29,3 +29,4 @@ mod posix_symlinks;
 mod posix_xattrs;
 mod power_cut;
 mod repair;
+mod together;

@@ -546,7 +546,9 @@ fn times_change_as_posix_says() {
     assert!(written.modified > f.modified && written.changed > f.changed);
     assert_eq!(volume.stat("/d").unwrap().modified, d.modified);
     tick();
-    volume.run(|fs| fs.fset_mode(&file, 0o600)).unwrap();
+    volume
+        .run(|fs| fs.change_file(&file, Change::Mode(0o600)))
+        .unwrap();
     let stat = volume.stat("/d/f").unwrap();
     assert_eq!(
         (stat.mode & 0o7777, stat.modified),
@@ -565,11 +567,10 @@ fn times_change_as_posix_says() {
     volume.write(&file, 0, b"y").unwrap();
     volume
         .run(|fs| {
-            fs.set_times(
+            fs.change(
                 at("/d/g"),
                 Follow::Yes,
-                SetTime::To(time),
-                SetTime::To(time),
+                Change::Times(SetTime::To(time), SetTime::To(time)),
             )
         })
         .unwrap();
@@ -580,11 +581,15 @@ fn times_change_as_posix_says() {
         nanoseconds: 1_000_000_000,
     };
     assert_eq!(
-        volume.run(|fs| fs.set_times(at("/d/g"), Follow::Yes, SetTime::To(bad), SetTime::Omit)),
+        volume.run(|fs| fs.change(
+            at("/d/g"),
+            Follow::Yes,
+            Change::Times(SetTime::To(bad), SetTime::Omit)
+        )),
         Err(Errno::INVAL)
     );
     volume
-        .run(|fs| fs.set_owner(at("/d/g"), Follow::Yes, Some(7), None))
+        .run(|fs| fs.change(at("/d/g"), Follow::Yes, Change::Owner(Some(7), None)))
         .unwrap();
     assert_eq!(volume.stat("/d/g").unwrap().uid, 7);
     volume.fsync(&file).unwrap();

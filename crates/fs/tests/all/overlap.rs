@@ -112,7 +112,10 @@ fn a_time_set_during_an_fsync_stays() {
             for at in 0..40 {
                 fs.read(&big, (at % 20) << 20, &mut buffer).await?;
             }
-            let set = async { fs.fset_times(&file, SetTime::Omit, SetTime::To(time)).await };
+            let set = async {
+                fs.change_file(&file, Change::Times(SetTime::Omit, SetTime::To(time)))
+                    .await
+            };
             let both: [Pin<Box<dyn Future<Output = adit_base::Result<()>>>>; 2] =
                 [Box::pin(fs.fsync(&file)), Box::pin(set)];
             Ok(join_all(both)
@@ -144,7 +147,8 @@ fn a_rename_over_a_file_waits_for_the_data_that_is_being_written() {
             let started = Instant::now();
             fs.start_write_back(&file).await?;
             fs.store().reactor().yield_now().await;
-            fs.fset_times(&file, SetTime::Now, SetTime::Now).await?;
+            fs.change_file(&file, Change::Times(SetTime::Now, SetTime::Now))
+                .await?;
             fs.rename(at("/new"), at("/old"), RenameFlags::empty())
                 .await?;
             Ok(started.elapsed())

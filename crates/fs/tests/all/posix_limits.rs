@@ -128,7 +128,7 @@ fn an_inode_without_a_name_gets_none_again() {
     assert_eq!(volume.list("/"), [""; 0]);
     // While somebody has it open it can be reached by its id, and afterwards not.
     volume
-        .run(|fs| fs.set_mode(orphan, Follow::No, 0o600))
+        .run(|fs| fs.change(orphan, Follow::No, Change::Mode(0o600)))
         .unwrap();
     volume.close(&file).unwrap();
     let gone = volume.run(|fs| fs.stat(orphan, Follow::No));

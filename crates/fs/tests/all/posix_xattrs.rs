@@ -193,7 +193,7 @@ fn access_control_lists_are_kept_and_returned_and_decide_nothing() {
     volume.mkdir("/d").unwrap();
     for path in ["/f", "/d"] {
         volume
-            .run(|fs| fs.set_owner(at(path), Follow::Yes, Some(10), None))
+            .run(|fs| fs.change(at(path), Follow::Yes, Change::Owner(Some(10), None)))
             .unwrap();
     }
     let set = |who: &Credentials, path: &str, name: &str| {

@@ -194,6 +194,7 @@ impl Workload<'_> {
             90..93 => self.link(),
             93..96 => self.mkdir(),
             96..97 => self.rmdir(),
+            97..98 => self.together(),
             _ => {
                 if let Some((file, _)) = self.open.pop() {
                     self.volume.close(&file)?;
@@ -385,6 +386,38 @@ impl Workload<'_> {
         let named = self.model.changed(tree);
         self.model.content(inode).named = named;
         self.volume.link(&from, &to)
+    }
+
+    /// In one transaction a file gets another name, another one loses a name, and one is made.
+    fn together(&mut self) -> Answer<()> {
+        let (from, victim) = (self.file(), self.file());
+        let (Some((from, inode)), Some((victim, _))) = (from, victim) else {
+            return Ok(());
+        };
+        if from == victim {
+            return Ok(());
+        }
+        let (to, new) = (self.new_path(), self.new_path());
+        let mut tree = self.model.tree().clone();
+        tree.remove(&from);
+        tree.remove(&victim);
+        tree.insert(to.clone(), (FileKind::File, inode));
+        tree.insert(new.clone(), (FileKind::File, (0, 0)));
+        let index = self.model.changed(tree);
+        self.model.content(inode).named = index;
+        let stat = self.volume.run(|fs| {
+            fs.transact(|stage| {
+                stage.rename(at(&from), at(&to), RenameFlags::empty())?;
+                stage.unlink(at(&victim))?;
+                stage.create_file(at(&new), 0o644)
+            })
+        })?;
+        let made = inode_of(&stat);
+        self.model.trees[index].insert(new, (FileKind::File, made));
+        self.model
+            .files
+            .insert(made, Content::new(Vec::new(), index));
+        Ok(())
     }
 
     fn mkdir(&mut self) -> Answer<()> {

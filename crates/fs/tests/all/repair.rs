@@ -728,11 +728,11 @@ fn lost_inodes_go_to_a_directory_that_only_root_may_enter() {
         volume.mkdir("/lost+found").expect("mkdir");
         let place = at("/lost+found");
         volume
-            .run(|fs| fs.set_mode(place, Follow::No, mode))
+            .run(|fs| fs.change(place, Follow::No, Change::Mode(mode)))
             .expect("chmod");
         let owner = (Some(uid), Some(uid));
         volume
-            .run(|fs| fs.set_owner(place, Follow::No, owner.0, owner.1))
+            .run(|fs| fs.change(place, Follow::No, Change::Owner(owner.0, owner.1)))
             .expect("chown");
     };
     type Take<'a> = &'a dyn Fn(&Volume);

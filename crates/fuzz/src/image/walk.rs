@@ -5,8 +5,8 @@ use crate::volume::{self, SELF, at};
 use adit_base::Result;
 use adit_block::Device;
 use adit_fs::{
-    AllocateFlags, At, BlobId, DirEntry, FileKind, Follow, Fs, OpenFlags, RenameFlags, SetTime,
-    XattrMode,
+    AllocateFlags, At, BlobId, Change, DirEntry, FileKind, Follow, Fs, OpenFlags, RenameFlags,
+    SetTime, XattrMode,
 };
 use adit_store::{StoreOptions, Survive};
 use std::collections::HashSet;
@@ -232,8 +232,10 @@ async fn scribble(fs: &Fs, path: &[u8]) -> Result<()> {
     let _ = fs.copy_range(&file, 0, &file, 100_000, 10_000).await;
     let _ = fs.ftruncate(&file, size / 3).await;
     let _ = fs.ftruncate(&file, 1 << 33).await;
-    let _ = fs.fset_times(&file, SetTime::Now, SetTime::Omit).await;
-    let _ = fs.fset_mode(&file, 0o4755).await;
+    let _ = fs
+        .change_file(&file, Change::Times(SetTime::Now, SetTime::Omit))
+        .await;
+    let _ = fs.change_file(&file, Change::Mode(0o4755)).await;
     let _ = fs
         .fxattr_set(&file, b"user.one", &[7; 200], XattrMode::Any)
         .await;

@@ -1,7 +1,7 @@
 //! Calls about an open file.
 
 use adit_base::Result;
-use adit_fs::{Credentials, Follow, Fs, OpenFile};
+use adit_fs::{Change, Credentials, Follow, Fs, OpenFile};
 use adit_wire::calls::*;
 use std::future::Future;
 
@@ -49,14 +49,14 @@ perform! {
     TestLock => |call, fs, open| fs.test_lock(open, &call.lock).await;
     ReleaseLocks => |call, fs, open| fs.release_locks(open, call.owner_id).await;
     SetFileMode => |call, fs, open, who| {
-        fs.set_mode(fs.at_open(open, who)?, Follow::No, call.mode).await
+        fs.change(fs.at_open(open, who)?, Follow::No, Change::Mode(call.mode)).await
     };
     SetFileOwner => |call, fs, open, who| {
-        fs.set_owner(fs.at_open(open, who)?, Follow::No, call.uid, call.gid).await
+        fs.change(fs.at_open(open, who)?, Follow::No, Change::Owner(call.uid, call.gid)).await
     };
     SetFileTimes => |call, fs, open, who| {
         let at = fs.at_open(open, who)?;
-        fs.set_times(at, Follow::No, call.accessed, call.modified).await
+        fs.change(at, Follow::No, Change::Times(call.accessed, call.modified)).await
     };
     GetFileXattr<'a> => |call, fs, open| fs.fxattr_get(open, call.name).await;
     SetFileXattr<'a> => |call, fs, open, who| {

@@ -1,7 +1,7 @@
 //! Calls about the volume, or about what paths name.
 
 use adit_base::{Errno, Error, Result};
-use adit_fs::{CheckReport, Credentials, FileKind, Fs};
+use adit_fs::{Change, CheckReport, Credentials, FileKind, Fs};
 use adit_store::ScrubPlace;
 use adit_store::format::Slot;
 use adit_wire::calls::*;
@@ -54,12 +54,12 @@ perform! {
     };
     MakeSymlink<'a> => |call, fs, who| fs.symlink(call.target, call.place.at(who)).await;
     ReadLink<'a> => |call, fs, who| fs.read_link(call.place.at(who)).await;
-    SetMode<'a> => |call, fs, who| fs.set_mode(call.place.at(who), call.follow, call.mode).await;
+    SetMode<'a> => |call, fs, who| fs.change(call.place.at(who), call.follow, Change::Mode(call.mode)).await;
     SetOwner<'a> => |call, fs, who| {
-        fs.set_owner(call.place.at(who), call.follow, call.uid, call.gid).await
+        fs.change(call.place.at(who), call.follow, Change::Owner(call.uid, call.gid)).await
     };
     SetTimes<'a> => |call, fs, who| {
-        fs.set_times(call.place.at(who), call.follow, call.accessed, call.modified).await
+        fs.change(call.place.at(who), call.follow, Change::Times(call.accessed, call.modified)).await
     };
     GetXattr<'a> => |call, fs, who| {
         fs.xattr_get(call.place.at(who), call.follow, call.name).await

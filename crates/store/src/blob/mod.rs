@@ -20,7 +20,7 @@ mod streams;
 mod table;
 mod write_grant;
 
-pub(crate) use ahead::Ahead;
+pub(crate) use ahead::{Ahead, Held};
 pub use mapped::MappedMemory;
 pub(crate) use mapped::MappedPages;
 pub(crate) use published::*;

@@ -48,6 +48,7 @@ impl Store {
                 self.load_ended(page).await;
                 Ok(())
             }
+            Stop::Room => unreachable!("only transactions ask for room"),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Running a closure against metadata: for a look, or to change it.
 
+use crate::cache::FRAMES_LEFT_BY_DATA;
 use crate::commit::{Intent, Transaction, View};
 use crate::format::StatePage;
+use crate::metadata::Need;
 use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Result};
 
-use crate::state::{ColdFuture, FRAMES_PER_TRANSACTION, Store};
+use crate::state::{ColdFuture, Store};
 
 impl Store {
     /// Reads metadata: the closure runs against resident pages and runs again when one had to be
@@ -27,7 +29,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.run_transaction(Intent::Change, 0, f).await
+        self.run_transaction(Intent::Change, Need::STEP, f).await
     }
 
     /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
@@ -35,7 +37,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.run_transaction(Intent::Free, 0, f).await
+        self.run_transaction(Intent::Free, Need::STEP, f).await
     }
 
     /// As [`Store::transact_freeing`], for what no caller asked for: [`Intent::Upkeep`].
@@ -43,7 +45,7 @@ impl Store {
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.run_transaction(Intent::Upkeep, 0, f).await
+        self.run_transaction(Intent::Upkeep, Need::STEP, f).await
     }
 
     /// The volume-state page.
@@ -51,20 +53,20 @@ impl Store {
         self.view(|view| view.state()).await
     }
 
-    /// As [`Store::transact`]; `data_pages`: pages of data that it stages.
+    /// As [`Store::transact`]; `need`: of its step, or none if its operations ask.
     pub(crate) async fn run_transaction<T>(
         &self,
         intent: Intent,
-        data_pages: usize,
+        need: Need,
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        let mut reclaimed = false;
+        let (mut admitted, mut reclaimed) = (need, false);
         loop {
-            self.admit(data_pages).await?;
+            self.admit(intent, &admitted).await?;
             // In a block of its own: it must not live across what is awaited.
             let stop = {
                 let _in = breakdown::enter(Layer::Transaction);
-                let mut transaction = Transaction::new(self, intent);
+                let mut transaction = Transaction::new(self, intent, need, admitted);
                 let taken = self.space.borrow_mut().mark();
                 match f(&mut transaction) {
                     Ok(value) => {
@@ -73,6 +75,7 @@ impl Store {
                     }
                     Err(stop) => {
                         transaction.abort(taken);
+                        admitted = transaction.admitted;
                         stop
                     }
                 }
@@ -80,6 +83,7 @@ impl Store {
             match stop {
                 Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await?,
                 Stop::Busy(page) => self.load_ended(page).await,
+                Stop::Room => {}
                 Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
                     reclaimed = true;
                     if !self.reclaim_pending().await? {
@@ -91,21 +95,20 @@ impl Store {
         }
     }
 
-    /// Waits until the open transaction and the cache have room for one more operation, which
-    /// journals `data_pages` pages of data. Those are an atomic write's, which may wait for
-    /// write-back; write-back's own transactions may not, and find what data leaves to them.
-    async fn admit(&self, data_pages: usize) -> Result<()> {
-        // A page of data takes a shadow and a frame, which may be a clean one that its operation
-        // pins; its checksum, too.
-        let frames = FRAMES_PER_TRANSACTION + 3 * data_pages;
+    /// Waits until the open transaction and the cache have room for a transaction. One that needs
+    /// more than data leaves may wait for write-back; write-back's own transactions may not.
+    async fn admit(&self, intent: Intent, need: &Need) -> Result<()> {
+        let frames = need.frames;
+        let may_wait = need.data_pages > 0
+            || (intent != Intent::Upkeep && frames > FRAMES_LEFT_BY_DATA as usize);
         loop {
             self.writable()?;
-            if !self.journal.open.has_room(data_pages) {
+            if !self.journal.open.has_room(need) {
                 let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
             } else if self.cache.available() >= frames {
                 return Ok(());
-            } else if data_pages > 0 {
+            } else if may_wait {
                 (self.upcalls.reclaim_frames)(self, frames).await?;
             } else {
                 self.make_room(frames).await?;

@@ -11,13 +11,14 @@
 //!
 //! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and
 //! `apply`; `apply` can't fail; what the closure did to the allocator is rolled back by
-//! [`Transaction::abort`].
+//! [`Transaction::abort`]; a transaction stages no more than it asked for.
 
 use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
+use crate::metadata::Need;
 use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
@@ -34,6 +35,14 @@ pub struct Transaction<'s> {
     store: &'s Store,
     intent: Intent,
     freeing: bool,
+    /// There was room for so much, or it waits for that.
+    pub(super) admitted: Need,
+    /// What it uses, and may use until it asks again.
+    asked: Need,
+    used: Need,
+    /// It asks for another step whenever it has used what it asked for. Otherwise its operations
+    /// ask for all that they need.
+    steps: bool,
     /// Changed pages: target frame and its shadow.
     shadows: SmallVec<[Shadow; 12]>,
     /// Blobs whose slots were changed.
@@ -72,11 +81,21 @@ impl Shadow {
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn new(store: &'s Store, intent: Intent) -> Transaction<'s> {
+    /// One that begins with a step's need, or with none: then its operations ask.
+    pub(super) fn new(
+        store: &'s Store,
+        intent: Intent,
+        need: Need,
+        admitted: Need,
+    ) -> Transaction<'s> {
         Transaction {
             store,
             intent,
             freeing: intent != Intent::Change,
+            admitted,
+            asked: need,
+            used: Need::NONE,
+            steps: need != Need::NONE,
             shadows: SmallVec::new(),
             slots: SmallVec::new(),
             destroyed: SmallVec::new(),
@@ -101,9 +120,44 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// From here on it counts as one that frees space: see [`crate::Store::transact_freeing`].
-    pub fn use_reserve(&mut self) {
-        self.freeing = true;
+    /// May what comes next take the pages kept back for what frees space, as after
+    /// [`crate::Store::transact_freeing`]? Answers whether it might before.
+    pub fn use_reserve(&mut self, freeing: bool) -> bool {
+        std::mem::replace(&mut self.freeing, freeing)
+    }
+
+    /// An operation asks for what it may stage at most until the next one asks. E2BIG: no
+    /// transaction may stage so much.
+    pub fn ask(&mut self, need: Need) -> Result<(), Stop> {
+        let store = self.store;
+        let group = match need.allocates {
+            true => Need::pages(0, self.geometry().head_pages()),
+            false => Need::NONE,
+        };
+        self.asked = self.used + need + group;
+        if self.admitted.covers(&self.asked) {
+            return Ok(());
+        }
+        self.admitted = self.asked;
+        if !store.journal.open.fits(&self.asked) {
+            let what = "the operations are too many for one transaction";
+            return Err(Error::with(Errno::TOOBIG, what).into());
+        }
+        let frames = store.cache.available() + self.used.frames;
+        match frames >= self.asked.frames && store.journal.open.has_room(&self.asked) {
+            true => Ok(()),
+            false => Err(Stop::Room),
+        }
+    }
+
+    /// It is about to stage a page.
+    fn use_room(&mut self, page: Need) -> Result<(), Stop> {
+        self.used = self.used + page;
+        if !self.asked.covers(&self.used) {
+            assert!(self.steps, "operations ask for all that they stage");
+            self.ask(Need::STEP)?;
+        }
+        Ok(())
     }
 
     /// The slot of a blob as this transaction sees it; ESTALE when it is gone.
@@ -299,11 +353,22 @@ impl<'s> Transaction<'s> {
         granules: u64,
     ) -> Result<usize, Stop> {
         let cache = &self.store.cache;
-        let Some(shadow) = cache.shadow(target) else {
-            if new {
-                cache.remove(target);
+        let room = self.use_room(match (key.space, new) {
+            (META_SPACE, true) => Need::pages(0, 1),
+            (META_SPACE, false) => Need::pages(1, 0),
+            _ => Need {
+                frames: 1 + usize::from(new),
+                ..Need::data(1)
+            },
+        });
+        let shadow = match room.and_then(|()| cache.shadow(target).ok_or_else(no_frames)) {
+            Ok(shadow) => shadow,
+            Err(stop) => {
+                if new {
+                    cache.remove(target);
+                }
+                return Err(stop);
             }
-            return Err(no_frames());
         };
         cache.fill_shadow(shadow, granules);
         self.shadows.push(Shadow {

@@ -14,17 +14,21 @@
 //! 3. What is done before the transaction changes nothing that can be read: holes get unwritten
 //!    pages, mapped pages between the valid size and the ranges become unwritten.
 
-use crate::blob::Blob;
-use crate::commit::Intent;
+use crate::blob::{Blob, Held};
+use crate::commit::{Intent, Transaction};
 use crate::data::read::Source;
 use crate::data::write_back::{
     DirtyPage, DirtyPages, PIECES_PER_TRANSACTION, SlotSizes, new_valid_size,
 };
+use crate::format::BlobId;
+use crate::metadata::Need;
 use crate::metadata::extents::Mapping;
+use crate::metadata::pages::Stop;
 use crate::state::{ColdFuture, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
+use adit_reactor::sync::WriteGuard;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -51,12 +55,26 @@ impl Store {
     /// separate pieces of holes and preallocated space before the end of the blob. After any error
     /// nothing that can be read has changed.
     pub async fn write_atomic(&self, blob: &Rc<Blob>, ranges: &[AtomicRange<'_>]) -> Result<()> {
+        let Some(write) = self.begin_atomic(blob, ranges).await? else {
+            return Ok(());
+        };
+        self.transact_writing(Some(&write), |_| Ok(())).await?;
+        write.finish()
+    }
+
+    /// Locks the blob and makes it ready for a write that a transaction is to carry. None: there is
+    /// nothing to write.
+    pub async fn begin_atomic<'a>(
+        &'a self,
+        blob: &'a Rc<Blob>,
+        ranges: &'a [AtomicRange<'a>],
+    ) -> Result<Option<AtomicWrite<'a>>> {
         self.throttle(blob).await;
-        let _map = self.lock_map(blob).await;
-        let _exclusive = self.lock(blob).await;
+        let map = self.lock_map(blob).await;
+        let exclusive = self.lock(blob).await;
         let (mut pages, size) = self.touched(blob, ranges)?;
         if pages.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if blob.is_dirty() {
             let write_back: ColdFuture<'_, _> = Box::pin(self.write_back_locked(blob, false));
@@ -79,7 +97,7 @@ impl Store {
                 pages.insert(tail);
             }
         }
-        let _loaded = self.load_pages(blob, &pages).await?;
+        let loaded = self.load_pages(blob, &pages).await?;
         self.give_places(blob, &pages, slot.valid_size).await?;
         let pages = taken(&pages);
         if valid_size > slot.valid_size {
@@ -88,41 +106,40 @@ impl Store {
         for (offset, data) in ranges {
             self.prepare_write(blob, *offset, data.len() as u64)?;
         }
-        let near = self.allocation_hint(blob);
-        let now = Timestamp::now();
-        // Until readers see the size that the slot gets.
-        let _ahead = self.write_back.dirty.ahead().hold(blob.id.slot);
-        self.run_transaction(Intent::Free, pages.len(), |txn| {
-            let mut slot = txn.slot(blob.id)?;
-            for (index, taken) in pages.iter().enumerate() {
-                let staged = txn.stage_data(blob.key(taken.page))?;
-                debug_assert_eq!(staged, index);
+        Ok(Some(AtomicWrite {
+            store: self,
+            blob,
+            ranges,
+            pages,
+            size,
+            valid_size,
+            near: self.allocation_hint(blob),
+            _ahead: self.write_back.dirty.ahead().hold(blob.id.slot),
+            _loaded: loaded,
+            _exclusive: exclusive,
+            _map: map,
+        }))
+    }
+
+    /// As [`Store::transact`], for operations that ask for what they stage ([`Transaction::ask`]),
+    /// behind an atomic write. The caller finishes that when the transaction was applied.
+    pub async fn transact_writing<T>(
+        &self,
+        write: Option<&AtomicWrite<'_>>,
+        mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        let need = write.map_or(Need::NONE, |write| {
+            Need::STEP + Need::data(write.pages.len())
+        });
+        self.run_transaction(Intent::Change, need, |transaction| {
+            if let Some(write) = write {
+                transaction.use_reserve(true);
+                write.stage(transaction)?;
+                transaction.use_reserve(false);
             }
-            for (page, within, bytes) in ranges.iter().flat_map(pieces) {
-                let index = pages.partition_point(|taken| taken.page < page);
-                let to = &mut txn.data_mut(index).0[within..within + bytes.len()];
-                to.copy_from_slice(bytes);
-            }
-            for taken in &pages {
-                self.journal_page(txn, blob, &mut slot, *taken, size, near)?;
-            }
-            slot.size = slot.size.max(size);
-            slot.valid_size = slot.valid_size.max(valid_size);
-            (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
-            (slot.ctime, slot.ctime_ns) =
-                (slot.ctime, slot.ctime_ns).max((now.seconds, now.nanoseconds));
-            txn.put(blob.id, slot)
+            f(transaction)
         })
-        .await?;
-        blob.forget_modified();
-        if size > blob.size() {
-            blob.set_size(size);
-        }
-        if let Some(mapped) = blob.mapped() {
-            let mut ranges = ranges.iter();
-            ranges.try_for_each(|(offset, data)| mapped.note_write(*offset, data))?;
-        }
-        Ok(())
+        .await
     }
 
     /// The pages that the ranges touch, and the size of the blob afterwards.
@@ -141,6 +158,72 @@ impl Store {
             }
         }
         Ok((pages, size))
+    }
+}
+
+/// A write that a transaction is to carry: its blob is locked, and ready for it. Dropped, it has
+/// changed nothing that can be read.
+pub struct AtomicWrite<'a> {
+    store: &'a Store,
+    blob: &'a Rc<Blob>,
+    ranges: &'a [AtomicRange<'a>],
+    pages: DirtyPages,
+    size: u64,
+    valid_size: u64,
+    near: u64,
+    /// Until readers see the size that the slot gets.
+    _ahead: Held<'a>,
+    _loaded: Vec<Buffer>,
+    _exclusive: WriteGuard<'a>,
+    _map: WriteGuard<'a>,
+}
+
+impl AtomicWrite<'_> {
+    /// The blob that it holds locked.
+    pub fn blob_id(&self) -> BlobId {
+        self.blob.id
+    }
+
+    fn stage(&self, txn: &mut Transaction<'_>) -> Result<(), Stop> {
+        let (store, blob) = (self.store, self.blob);
+        blob.assert_exclusive();
+        let now = Timestamp::now();
+        let mut slot = txn.slot(blob.id)?;
+        let mut first = None;
+        for taken in &self.pages {
+            let staged = txn.stage_data(blob.key(taken.page))?;
+            first.get_or_insert(staged);
+        }
+        let first = first.expect("a write of nothing is none");
+        for (page, within, bytes) in self.ranges.iter().flat_map(pieces) {
+            let index = self.pages.partition_point(|taken| taken.page < page);
+            let to = &mut txn.data_mut(first + index).0[within..within + bytes.len()];
+            to.copy_from_slice(bytes);
+        }
+        for taken in &self.pages {
+            store.journal_page(txn, blob, &mut slot, *taken, self.size, self.near)?;
+        }
+        slot.size = slot.size.max(self.size);
+        slot.valid_size = slot.valid_size.max(self.valid_size);
+        (slot.mtime, slot.mtime_ns) = (now.seconds, now.nanoseconds);
+        (slot.ctime, slot.ctime_ns) =
+            (slot.ctime, slot.ctime_ns).max((now.seconds, now.nanoseconds));
+        txn.put(blob.id, slot)
+    }
+
+    /// The transaction was applied: others see the size, and the blob is theirs again. An error
+    /// says that the memory of its shared mappings doesn't have the bytes; the file does.
+    pub fn finish(self) -> Result<()> {
+        let blob = self.blob;
+        blob.forget_modified();
+        if self.size > blob.size() {
+            blob.set_size(self.size);
+        }
+        let Some(mapped) = blob.mapped() else {
+            return Ok(());
+        };
+        let mut ranges = self.ranges.iter();
+        ranges.try_for_each(|(offset, data)| mapped.note_write(*offset, data))
     }
 }
 

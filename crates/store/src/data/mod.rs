@@ -19,7 +19,7 @@ pub(crate) mod write;
 pub(crate) mod write_back;
 pub(crate) mod xattr;
 
-pub use atomic::AtomicRange;
+pub use atomic::{AtomicRange, AtomicWrite};
 pub use resize::AllocateMode;
 pub use seek::Sought;
 pub use sync::SyncKind;

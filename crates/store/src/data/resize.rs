@@ -11,6 +11,7 @@ use crate::commit::{Intent, Transaction};
 use crate::data::reserve::Promise;
 use crate::format::{BLOB_BYTES_MAX, BlobId};
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
+use crate::metadata::Need;
 use crate::metadata::extents::{self, Extent, Mapping};
 use crate::metadata::pages::{Pages, Stop};
 use crate::state::Store;
@@ -404,7 +405,7 @@ impl Store {
                 Mapping::Hole { pages } => page + u64::from(pages.max(1)),
                 Mapping::Extent(extent) if extent.unwritten => extent.end(),
                 Mapping::Extent(_) => {
-                    self.run_transaction(intent, 0, |txn| {
+                    self.run_transaction(intent, Need::STEP, |txn| {
                         let mut slot = txn.slot(blob.id)?;
                         let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
                         txn.put(blob.id, slot)?;
@@ -494,7 +495,7 @@ impl Store {
         while page < last {
             let near = self.allocation_hint(blob);
             let (filled, next_goal, taken) = store
-                .run_transaction(intent, 0, |txn| {
+                .run_transaction(intent, Need::STEP, |txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
                     let valid_pages = slot.valid_size.div_ceil(PAGE);

@@ -5,6 +5,7 @@ use super::Ring;
 use crate::cache::{FrameFlags, FrameId, FrameKey, OwnedCache};
 use crate::format::record::{Encoder, encoded_bytes_max};
 use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind, VolumeId};
+use crate::metadata::Need;
 use adit_base::breakdown::{self, Layer};
 use adit_base::{GRANULE_BYTES, PAGE_BYTES, Result};
 use smallvec::SmallVec;
@@ -16,6 +17,13 @@ const DATA_PAGE_BYTES: usize = PAGE_BYTES + 16;
 const CHECKSUM_RECORD_BYTES: usize = 80;
 /// Payload bytes of the record that zeroes a fresh page.
 const ZERO_RECORD_BYTES: usize = 16;
+
+/// Payload bytes of a step's metadata.
+const STEP_BYTES: usize = Need::STEP.journal_bytes;
+
+fn bytes_beyond_step(need: &Need) -> usize {
+    need.data_pages * DATA_PAGE_BYTES + need.journal_bytes.saturating_sub(STEP_BYTES)
+}
 
 /// What was applied since the last seal.
 pub(crate) struct OpenTransaction {
@@ -49,10 +57,9 @@ impl OpenTransaction {
         }
     }
 
-    /// Journal pages at most, if it is admitted below its bound and one operation adds `frames`
-    /// frames.
-    pub(crate) fn pages_max(&self, frames: usize) -> usize {
-        self.bytes_max / JOURNAL_PAYLOAD_BYTES + frames
+    /// Journal pages at most.
+    pub(crate) fn pages_max(&self) -> usize {
+        (self.bytes_max + STEP_BYTES).div_ceil(JOURNAL_PAYLOAD_BYTES) + 1
     }
 
     /// Gives it page memory of its own for journal writes.
@@ -70,9 +77,15 @@ impl OpenTransaction {
         self.bytes_max / DATA_PAGE_BYTES
     }
 
-    /// May an operation join that journals so many pages of data?
-    pub(crate) fn has_room(&self, data_pages: usize) -> bool {
-        self.bytes.get() + data_pages * DATA_PAGE_BYTES <= self.bytes_max
+    /// May a transaction join that needs this? A step of metadata may whenever the bound is not
+    /// reached: the page memory is for one more than that.
+    pub(crate) fn has_room(&self, need: &Need) -> bool {
+        self.bytes.get() + bytes_beyond_step(need) <= self.bytes_max
+    }
+
+    /// May it join an open transaction that is empty?
+    pub(crate) fn fits(&self, need: &Need) -> bool {
+        bytes_beyond_step(need) <= self.bytes_max
     }
 
     /// Was nothing applied since the last seal?

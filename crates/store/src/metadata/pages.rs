@@ -17,6 +17,8 @@ pub enum Stop {
     Miss(u64, PageKind),
     /// Somebody loads this page, which is to be freed or made anew: wait for that, then run again.
     Busy(u64),
+    /// The transaction asked for more than there is at the moment: wait for that, then run again.
+    Room,
     /// The operation fails.
     Fail(Error),
 }

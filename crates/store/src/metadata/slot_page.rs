@@ -20,7 +20,7 @@ use adit_base::{Errno, SECTOR_BYTES, granules};
 use std::mem::offset_of;
 
 /// Slot pages that are made at once, if so many lie together.
-const CHUNK_PAGES: u32 = 8;
+pub(super) const CHUNK_PAGES: u32 = 8;
 
 /// Device page and byte offset in it of a slot address.
 pub const fn slot_place(address: u64) -> (u64, usize) {

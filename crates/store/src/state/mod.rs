@@ -195,6 +195,3 @@ impl Store {
         self.closing.get()
     }
 }
-
-/// Frames that one transaction may need: shadows and fresh pages.
-pub(crate) const FRAMES_PER_TRANSACTION: usize = 64;

@@ -27,6 +27,7 @@ use crate::format::{
 };
 use crate::health::NameLeaves;
 use crate::journal::{COMMITS_MAX, Journal};
+use crate::metadata::Need;
 use crate::metadata::space::Space;
 use crate::recovery::{Findings, Predecessor};
 use crate::recovery::{Last, Search, memo_of};
@@ -34,8 +35,8 @@ use crate::recovery::{Next, RawIo, Recovered, recover, superblock_is_newest};
 use crate::recovery::{Resolution, Takeover, resolve};
 use crate::state::Checksums;
 use crate::state::{Barriers, CACHE_BYTES_MIN};
-use crate::state::{FRAMES_PER_TRANSACTION, Store, StoreOptions, StoreState};
 use crate::state::{Reservations, Upcalls, WriteBack};
+use crate::state::{Store, StoreOptions, StoreState};
 use adit_base::hash::HashKey;
 use adit_base::simulation::{Bug, planted};
 use adit_base::size::format_size;
@@ -732,7 +733,7 @@ fn build(
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
     let journal = Journal::new(pages, epoch, superblock.tail, commits_max);
     if !plain {
-        for _ in 0..journal.open.pages_max(FRAMES_PER_TRANSACTION) {
+        for _ in 0..journal.open.pages_max() {
             let frame = cache
                 .allocate_raw()
                 .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
@@ -791,5 +792,5 @@ fn build(
     Ok(Store(store))
 }
 
-const _: () = assert!(FRAMES_LEFT_BY_DATA as usize >= 3 * FRAMES_PER_TRANSACTION);
+const _: () = assert!(FRAMES_LEFT_BY_DATA as usize >= 3 * Need::STEP.frames);
 const _: () = assert!(CACHE_FRAMES_MIN > 8 * FRAMES_LEFT_BY_DATA as u64);

@@ -1,6 +1,7 @@
 //! Trees against a sorted map from lower bounds to leaves.
 
 use super::*;
+use crate::metadata::Need;
 use crate::metadata::page_view::view_mut;
 use crate::testing::MemoryPages;
 use adit_base::random::Prng;
@@ -246,5 +247,52 @@ fn a_damaged_node_is_an_error_that_names_the_page() {
     assert!(
         tree.leaf(&pages, tree.descend(&pages, 15).unwrap().leaf)
             .is_err()
+    );
+}
+
+/// What the allocator stages is not in `pages`: a map for each page that comes or goes, and the
+/// state page.
+#[test]
+fn a_leaf_that_is_split_twice_or_goes_stages_no_more_than_its_need() {
+    let mut random = Prng::new(1);
+    let mut pages = MemoryPages::new(100, 20_000);
+    let mut tree = create(&mut pages);
+    let (mut deepest, mut tightest) = (0, 0.0_f64);
+    for step in 0..6000 {
+        let (need, before) = (Need::tree(tree.depth), pages.len());
+        let key = 4 * random.range(1..1_000_000);
+        let changed = if random.chance(if step < 4000 { 4 } else { 1 }, 5) {
+            pages.transact(|pages| {
+                let mut tree = tree;
+                for key in [key, key + 1] {
+                    let path = tree.descend(pages, key)?;
+                    tree.add_leaf(pages, &path, key)?;
+                }
+                Ok(tree)
+            })
+        } else if tree.depth > 0 {
+            pages.transact(|pages| {
+                let mut tree = tree;
+                let path = tree.descend(pages, key)?;
+                tree.remove_leaf(pages, &path)?;
+                Ok(tree)
+            })
+        } else {
+            continue;
+        };
+        // There may be such a leaf.
+        let Ok(changed) = changed else { continue };
+        tree = changed;
+        let (leaf, state) = (1, 1);
+        let made = pages.len().saturating_sub(before);
+        let maps = pages.len().abs_diff(before);
+        let frames = leaf + pages.touched() + made + maps + state;
+        assert!(frames <= need.frames, "step {step}: {frames} of {need:?}");
+        tightest = tightest.max(frames as f64 / need.frames as f64);
+        deepest = deepest.max(tree.depth);
+    }
+    assert!(
+        deepest >= 5 && tightest > 0.6,
+        "depth {deepest}, {tightest} of what was asked for"
     );
 }

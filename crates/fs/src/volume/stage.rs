@@ -1,0 +1,226 @@
+//! Operations in two halves, so that several can be one transaction.
+//!
+//! ```text
+//!   begin the write ──► admit ──► stage, stage … ──► apply ──► finish
+//!      ▲                  ▲            │
+//!      │                  └── abort ◄──┤ for a page, for room
+//!      └── prepare ◄─────── abort ◄────┘ for what has to be done before
+//! ```
+//!
+//! The first half of an operation is a method of [`Stage`]. It checks the operation against what
+//! those before it have staged, asks for the pages that it may stage, stages its changes, and notes
+//! what is left to do. It may run again from the start, so it has no other effect. An error aborts
+//! the transaction with all that was staged. The second half is [`Fs::finish`].
+//!
+//! Invariants:
+//! 1. Nothing is awaited between the first stage and the part of `finish` that doesn't wait: the
+//!    next operation finds memory as the volume says.
+//! 2. `finish` loses nothing where it fails, or where the process dies before it: what it has to
+//!    delete is among the orphans.
+//! 3. No blob is locked while another one is waited for: a write's is given free before `prepare`,
+//!    and before `finish` deletes anything.
+
+use super::{Fs, LocalBoxFuture};
+use crate::types::*;
+use adit_base::clock::Timestamp;
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Result};
+use adit_store::pages::Stop;
+use adit_store::{AtomicRange, AtomicWrite, Blob, BlobId, SyncKind, Transaction};
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The transaction of one or several operations, and what is left to do after it.
+pub struct Stage<'a, 's> {
+    pub(crate) fs: &'a Fs,
+    pub(crate) transaction: &'a mut Transaction<'s>,
+    /// One time for all that changes.
+    pub(crate) now: Timestamp,
+    /// The file that is written, too, and locked.
+    written: Option<BlobId>,
+    /// Was done before this transaction.
+    done: &'a [Before],
+    /// Is to be done before the next one.
+    missing: &'a Cell<Option<Before>>,
+    effects: Effects,
+}
+
+/// What takes other transactions before that of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Before {
+    /// Bytes that were appended in memory are in the file.
+    Absorbed(BlobId),
+    /// The data of a file is home.
+    Home(BlobId),
+}
+
+type Effects = SmallVec<[Effect; 3]>;
+
+/// What is left to do when a transaction was applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effect {
+    /// The inode has a new time of change.
+    Changed(BlobId),
+    /// Its time of access was set: that of cached reads before counts no more.
+    AccessedSet(BlobId),
+    /// Its time of modification was set: that of cached writes before counts no more.
+    ModifiedSet(BlobId),
+    /// The paths below a directory are others.
+    DirectoryMoved,
+    /// It lost its last name, and is gone.
+    Destroyed(BlobId, FileKind),
+    /// It lost its last name, and is among the orphans.
+    Orphaned(BlobId, FileKind),
+}
+
+impl Stage<'_, '_> {
+    /// Notes what is left to do.
+    pub(crate) fn then(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Stops the first time, for what has to be done before. A file that is written in the same
+    /// transaction is locked, and has neither a tail nor dirty data.
+    pub(crate) fn after(&self, before: Before) -> Result<(), Stop> {
+        let (Before::Absorbed(id) | Before::Home(id)) = before;
+        if self.written == Some(id) || self.done.contains(&before) {
+            return Ok(());
+        }
+        self.missing.set(Some(before));
+        Err(Errno::AGAIN.into())
+    }
+}
+
+impl Fs {
+    /// Runs operations as one transaction: others see all of them or none, and so it is after a
+    /// crash. They are durable with the next commit.
+    pub fn transact<T>(
+        &self,
+        operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
+    ) -> impl Future<Output = Result<T>> {
+        self.transact_writing(None, operations)
+    }
+
+    /// As [`Fs::transact`], behind an atomic write.
+    pub(crate) async fn transact_writing<T>(
+        &self,
+        write: Option<(&Rc<Blob>, &[AtomicRange<'_>])>,
+        mut operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        let now = Timestamp::now();
+        let mut done: SmallVec<[Before; 1]> = SmallVec::new();
+        loop {
+            let missing = Cell::new(None);
+            let begin = write.map(|(blob, ranges)| Box::pin(self.store.begin_atomic(blob, ranges)));
+            let write = match begin {
+                Some(begin) => begin.await?,
+                None => None,
+            };
+            let staged = self
+                .store
+                .transact_writing(write.as_ref(), |transaction| {
+                    let mut stage = Stage {
+                        fs: self,
+                        transaction,
+                        now,
+                        written: write.as_ref().map(AtomicWrite::blob_id),
+                        done: &done,
+                        missing: &missing,
+                        effects: Effects::new(),
+                    };
+                    let answer = operations(&mut stage)?;
+                    Ok((answer, stage.effects))
+                })
+                .await;
+            let Some(before) = missing.get() else {
+                let (answer, effects) = staged?;
+                self.finish(write, effects).await?;
+                return Ok(answer);
+            };
+            drop(write);
+            let prepare: LocalBoxFuture<'_, _> = Box::pin(self.prepare(before));
+            prepare.await?;
+            done.push(before);
+        }
+    }
+
+    async fn prepare(&self, before: Before) -> Result<()> {
+        if planted(Bug::LookTakesNumber) {
+            self.store.transact(|_| Ok(())).await?;
+        }
+        match before {
+            Before::Absorbed(id) => self.tails.absorb_id(id).await,
+            Before::Home(id) => {
+                self.tails.absorb_id(id).await?;
+                match self.store.blob_resident(id) {
+                    Some(blob) => self.store.sync(&blob, SyncKind::Data).await,
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// The second half of operations whose transaction was applied.
+    async fn finish(&self, write: Option<AtomicWrite<'_>>, mut effects: Effects) -> Result<()> {
+        let written = write.map_or(Ok(()), AtomicWrite::finish);
+        effects.retain(|effect| self.finish_now(*effect));
+        for effect in effects {
+            if let Effect::Orphaned(id, kind) = effect {
+                let orphans = self.orphans();
+                let reclaim: LocalBoxFuture<'_, _> = Box::pin(orphans.reclaim(id, kind));
+                reclaim.await;
+            }
+        }
+        written
+    }
+
+    /// Does what is left to do, as far as it takes no other transaction; says whether one is left.
+    fn finish_now(&self, effect: Effect) -> bool {
+        match effect {
+            Effect::Changed(id) => self.with_resident(id, |blob| self.note_change(blob)),
+            Effect::AccessedSet(id) => self.with_resident(id, |blob| blob.forget_accessed()),
+            Effect::ModifiedSet(id) => self.with_resident(id, |blob| blob.forget_modified()),
+            Effect::DirectoryMoved => self.moved.set(self.store.commit_point()),
+            Effect::Destroyed(id, kind) => self.end_node(id, kind),
+            Effect::Orphaned(id, kind) => {
+                self.end_node(id, kind);
+                let inodes = self.inodes.borrow();
+                let Some(inode) = inodes.get(&id.slot) else {
+                    return true;
+                };
+                inode.unlinked.set(true);
+            }
+        }
+        false
+    }
+
+    /// A pipe or socket has no name any more: nobody comes to what it stands for.
+    fn end_node(&self, id: BlobId, kind: FileKind) {
+        if let FileKind::Fifo | FileKind::Socket = kind
+            && let Some(ended) = &*self.node_ended.borrow()
+        {
+            ended(id);
+        }
+    }
+
+    /// Content or attributes have a new time: the next read changes the time of access again.
+    pub(crate) fn note_change(&self, blob: &Blob) {
+        self.access_times.get().note_change(blob);
+    }
+
+    fn with_resident(&self, id: BlobId, f: impl FnOnce(&Blob)) {
+        if let Some(blob) = self.store.blob_resident(id) {
+            f(&blob);
+        }
+    }
+}
+
+impl AccessTimes {
+    /// See [`Fs::note_change`].
+    pub(crate) fn note_change(self, blob: &Blob) {
+        if self == AccessTimes::Relative {
+            blob.shared.set_access_due(true);
+        }
+    }
+}

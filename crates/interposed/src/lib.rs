@@ -40,7 +40,7 @@ pub fn interposed(_: TokenStream, item: TokenStream) -> TokenStream {
     inner.extend(signature.iter().cloned());
     inner.extend([body.clone()]);
     inner.extend(text(
-        "let errno = crate::answer::before(); let result = unsafe",
+        "let errno = crate::runtime::answer::before(); let result = unsafe",
     ));
     let call: TokenStream = [name, given].into_iter().collect();
     inner.extend([TokenTree::Group(Group::new(Delimiter::Brace, call))]);

@@ -126,6 +126,33 @@ const CRATES: &[(&str, &[Room])] = &[
         ],
     ),
     (
+        "preload",
+        &[
+            ("runtime", &[]),
+            ("volume", &["runtime"]),
+            ("files", &["runtime", "volume"]),
+            ("program", &["runtime", "volume", "files"]),
+            ("caught", &["runtime"]),
+            (
+                "calls",
+                &["runtime", "volume", "files", "program", "caught"],
+            ),
+            ("aio", &["runtime", "volume", "files", "calls"]),
+            (
+                "syscalls",
+                &[
+                    "runtime", "volume", "files", "program", "caught", "calls", "aio",
+                ],
+            ),
+            (
+                "process",
+                &[
+                    "runtime", "volume", "files", "program", "caught", "calls", "aio", "syscalls",
+                ],
+            ),
+        ],
+    ),
+    (
         "operations",
         &[
             ("call", &[]),

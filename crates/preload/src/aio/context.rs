@@ -13,9 +13,10 @@
 //! who sleep; whoever goes to sleep reads it before it looks. Only the last two are interrupted by
 //! signals; the first one lasts no longer than the device.
 
-use super::kernel::{self, Event, Iocb, SignalMask};
-use crate::message::say_once;
-use crate::renewed::{InChild, Renewed};
+use super::abi::{self, Event, Iocb, SignalMask};
+use crate::runtime::kernel;
+use crate::runtime::message::say_once;
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume;
 use adit::Errno;
 use adit::collected::Collection;
@@ -106,7 +107,7 @@ pub(crate) fn find(id: usize) -> Option<InCall> {
 /// As `io_setup`.
 pub(crate) unsafe fn setup(events: c_int, id: *mut usize) -> c_long {
     // SAFETY: promised by the caller.
-    let result = unsafe { kernel::setup(events, id) };
+    let result = unsafe { abi::setup(events, id) };
     if result == 0 && crate::volume::settings().is_some() {
         fork::install();
         // SAFETY: the kernel wrote there.
@@ -150,7 +151,7 @@ pub(crate) fn destroy(id: usize) -> c_long {
             std::thread::sleep(Duration::from_micros(50));
         }
     }
-    kernel::destroy(id)
+    abi::destroy(id)
 }
 
 fn all() -> Vec<Arc<Context>> {
@@ -175,7 +176,7 @@ impl Context {
             + self.uncollected.load(Ordering::Relaxed)
             + more;
         // SAFETY: a context of the kernel; only a program that destroys what it uses loses it.
-        taken + 1 < unsafe { kernel::room(self.id) }
+        taken + 1 < unsafe { abi::room(self.id) }
     }
 
     /// Something has changed: who sleeps looks again.
@@ -203,7 +204,7 @@ impl Context {
         // Before: a result may be taken by another thread at once.
         self.in_kernel.fetch_add(list.len(), Ordering::SeqCst);
         // SAFETY: promised by the caller.
-        let result = unsafe { kernel::submit(self.id, list.len() as c_long, list.as_ptr()) };
+        let result = unsafe { abi::submit(self.id, list.len() as c_long, list.as_ptr()) };
         let taken = usize::try_from(result).unwrap_or(0);
         self.in_kernel
             .fetch_sub(list.len() - taken, Ordering::SeqCst);
@@ -325,7 +326,7 @@ impl Context {
             *taken += 1;
         });
         // SAFETY: a context of the kernel.
-        if *taken == max || unsafe { kernel::is_empty(self.id) } {
+        if *taken == max || unsafe { abi::is_empty(self.id) } {
             return 0;
         }
         let now = kernel::as_timespec(Duration::ZERO);
@@ -349,7 +350,7 @@ impl Context {
         let first = unsafe { events.add(*taken) };
         let room = (max - *taken) as c_long;
         // SAFETY: as above.
-        let result = unsafe { kernel::events(self.id, min, room, first, timeout, mask) };
+        let result = unsafe { abi::events(self.id, min, room, first, timeout, mask) };
         let Ok(count) = usize::try_from(result) else {
             return result;
         };
@@ -434,7 +435,7 @@ impl Bell {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let eventfd = numbers::high(|| eventfd(0, flags)).ok()?;
         let iocb = Box::new(Iocb {
-            opcode: kernel::opcode::POLL,
+            opcode: abi::opcode::POLL,
             fd: eventfd.as_raw_fd(),
             buffer: libc::POLLIN as u64,
             ..Iocb::default()
@@ -451,7 +452,7 @@ impl Bell {
         if !self.is_armed {
             let list = [&raw mut *self.iocb];
             // SAFETY: the request lives as long as the context.
-            self.is_armed = unsafe { kernel::submit(context, 1, list.as_ptr()) } == 1;
+            self.is_armed = unsafe { abi::submit(context, 1, list.as_ptr()) } == 1;
         }
         self.is_armed
     }

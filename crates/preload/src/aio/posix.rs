@@ -8,14 +8,15 @@
 //! request leaves [`REQUESTS`], and what it has to tell the program was copied. Each end changes
 //! [`ENDS`]; whoever waits reads it before it looks.
 
-use super::kernel;
-use super::{Uncollected, submission};
-use crate::answer::{Answer, ToC, set_errno};
+use super::submission;
+use super::uncollected::Uncollected;
 use crate::calls::data;
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::real::real;
-use crate::renewed::Renewed;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, ToC, set_errno};
+use crate::runtime::inside;
+use crate::runtime::kernel;
+use crate::runtime::real::real;
+use crate::runtime::renewed::Renewed;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit_fs::BlobId;
@@ -248,7 +249,7 @@ unsafe fn begin(
             started.start().on_complete(move |result| {
                 let answer = result
                     .map(|count| count as i64)
-                    .map_err(crate::answer::errno);
+                    .map_err(crate::runtime::answer::errno);
                 let address = { address };
                 // SAFETY: as above.
                 unsafe { end(address, answer, notice, list) };
@@ -273,9 +274,7 @@ unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
     };
     let work = match kind {
         Kind::Read => {
-            if !open.is_readable() {
-                return Err(Errno::BADF);
-            }
+            open.check_readable()?;
             if open.flags() & libc::O_DIRECT == 0 {
                 // SAFETY: as for this function.
                 let memory = unsafe { data::memory(buffer, len)? };
@@ -286,9 +285,7 @@ unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
             Work::Read(memory(), at)
         }
         Kind::Write => {
-            if !open.is_writable() {
-                return Err(Errno::BADF);
-            }
+            open.check_writable()?;
             let appends = open.flags() & libc::O_APPEND != 0;
             Work::Write(memory(), (!appends).then_some(at), Durable::No)
         }

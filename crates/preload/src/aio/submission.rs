@@ -1,19 +1,20 @@
 //! Requests of libaio on the volume's files: checked as the kernel checks them, then done at once or
 //! started.
 
+use super::abi::{Event, FLAG_EVENTFD, Iocb, opcode};
 use super::context::Context;
-use super::kernel::{Event, FLAG_EVENTFD, Iocb, opcode};
-use super::{Uncollected, is_queued};
-use crate::answer::Answer;
+use super::uncollected::Uncollected;
 use crate::calls::data;
-use crate::descriptors::{self, Held, Open};
+use crate::files::descriptors::{self, Held, Open};
+use crate::runtime::answer::{Answer, errno};
+use crate::volume::volume;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit::{Errno, FileKind};
 use adit_base::numbers::FIRST_HIGH;
 use libc::{c_int, c_long, c_void, iovec};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Turns the result of a started request into an event.
 type ToEvent = Box<dyn FnOnce(adit::Result<usize>) -> Event + Send>;
@@ -99,7 +100,7 @@ impl Batch {
         if self.requests.is_empty() {
             return;
         }
-        if let Ok(volume) = crate::volume::volume() {
+        if let Ok(volume) = volume() {
             volume.start_together(self.requests, &context.results, !self.needs_driver);
         }
     }
@@ -118,9 +119,7 @@ unsafe fn begin(
     if request.reserved != 0 || isize::try_from(request.len).is_err() {
         return Err(Errno::INVAL);
     }
-    if open.flags() & libc::O_PATH != 0 {
-        return Err(Errno::BADF);
-    }
+    open.check()?;
     if !context.has_room(batch.requests.len()) {
         return Err(Errno::AGAIN);
     }
@@ -210,9 +209,10 @@ fn check(request: &Iocb, open: &Open) -> Answer<()> {
     if request.rw_flags & (!known | NOWAIT) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    match (writes, open.is_writable(), open.is_readable()) {
-        (true, false, _) | (false, _, false) => return Err(Errno::BADF),
-        _ => {}
+    if writes {
+        open.check_writable()?;
+    } else {
+        open.check_readable()?;
     }
     if open.kind == FileKind::Directory || request.offset < 0 {
         return Err(Errno::INVAL);
@@ -272,6 +272,18 @@ unsafe fn prepare(request: &Iocb, open: &Arc<Open>) -> Answer<Option<Request>> {
     };
     // SAFETY: as for this function.
     unsafe { start(work, open) }
+}
+
+/// Do requests wait in the device's queue? If not, the caller does them.
+fn is_queued() -> Answer<bool> {
+    /// 0: not asked yet.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        let volume = volume()?;
+        let queued = volume.is_queued().map_err(errno)?;
+        KNOWN.store(1 + u8::from(queued), Ordering::Relaxed);
+    }
+    Ok(KNOWN.load(Ordering::Relaxed) == 2)
 }
 
 /// The work as a request for the device's queue; None: it is to be done at once.

@@ -2,8 +2,8 @@
 //! knows nothing of the volume's files: each of them would get EBADF, and a program that asked for a
 //! ring and got one doesn't expect that. Refused at its start, it takes another way.
 
-use crate::message::say_once;
-use crate::real::real;
+use crate::runtime::message::say_once;
+use crate::runtime::real::real;
 use crate::volume::settings;
 use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, size_t};

@@ -5,13 +5,16 @@
 //! ([`nowhere`]), which is made when the action is added.
 //! Limit: files of the volume that the C library is to open are the host's.
 
-use super::left::{Numbers, going_on};
-use crate::answer::{Answer, errno};
-use crate::path::{self, Place};
-use crate::real::{self, real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::files::canonical::without_ups;
+use crate::files::descriptors;
+use crate::files::nowhere;
+use crate::files::path::{self, Place};
+use crate::program::left::{Numbers, going_on};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::real::{self, real, text};
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::volume;
-use crate::{descriptors, inside, nowhere};
 use adit::{Errno, FileKind};
 use adit_base::fork::Registered;
 use adit_base::numbers;
@@ -211,7 +214,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
             let shown = inside::call(|| {
                 let found = volume()?.stat_at(spot.at(), Follow::Yes).map_err(errno)?;
                 match found.kind {
-                    FileKind::Directory => Ok(super::working::without_ups(&spot.shown)),
+                    FileKind::Directory => Ok(without_ups(&spot.shown)),
                     _ => Err(Errno::NOTDIR),
                 }
             });

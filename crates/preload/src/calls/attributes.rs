@@ -1,29 +1,23 @@
 //! stat and its relatives; modes, owners, times, rights.
 
-use crate::answer::{Answer, ToC, errno};
 use crate::calls::pipes;
-use crate::descriptors::{self, Open};
-use crate::path::{self, Named, Place, Spot};
-use crate::real::real;
-use crate::volume::{settings, volume};
-use crate::{identity, inside};
+use crate::files::descriptors::{self, Open};
+use crate::files::path::{self, Named, Place, Spot};
+use crate::runtime::answer::{Answer, ToC, errno};
+use crate::runtime::inside;
+use crate::runtime::real::real;
+use crate::volume::identity;
+use crate::volume::{device, settings, volume};
 use adit::calls::{SetMode, SetOwner, SetTimes};
-use adit::{Credentials, Errno, FileKind, SetTime, Timestamp, Volume};
+use adit::{Credentials, Errno, FileKind, SetTime, Timestamp};
 use adit_fs::{Access, At, Follow, Stat};
 use adit_interposed::interposed;
 use libc::{
     c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{of_descriptor, of_path, of_path_at};
 
-/// Of the numbers of devices that volumes have: the kernel gives it to none.
-const MAJOR: u32 = 0x700;
-/// Of a number as the kernel has it: old calls and formats keep no more.
-const MINOR_BITS: u32 = 20;
-/// `st_dev` of the volume's files, from its opening on.
-static DEVICE: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 512;
 
 of_path! {
@@ -61,22 +55,6 @@ fn type_bits(kind: FileKind) -> u32 {
         FileKind::BlockDevice => libc::S_IFBLK,
         _ => libc::S_IFREG,
     }
-}
-
-/// Makes `st_dev` of the id of a volume that has just been opened: each volume has another one, and
-/// always the same. Programs take this number and that of an inode for one that no other file has.
-pub(crate) fn note_device(volume: &Volume) {
-    let id = volume.statfs().map_or([0; 16], |space| space.volume_id);
-    let minor = id
-        .chunks_exact(4)
-        .map(|part| u32::from_le_bytes(part.try_into().expect("four bytes")))
-        .fold(0, |minor, part| minor ^ part);
-    let minor = (minor ^ minor >> MINOR_BITS) & ((1 << MINOR_BITS) - 1);
-    DEVICE.store(libc::makedev(MAJOR, minor), Ordering::Relaxed);
-}
-
-fn device() -> u64 {
-    DEVICE.load(Ordering::Relaxed)
 }
 
 fn timespec_of(time: Timestamp) -> (i64, i64) {
@@ -200,7 +178,7 @@ macro_rules! stat_at {
         ) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             match unsafe { attributes_at(directory, path, flags) } {
-                Ok(answer) => crate::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int,
+                Ok(answer) => crate::runtime::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int,
                 Err(host) => {
                     let done = real!($name(
                         directory => c_int, host.pointer(path) => *const c_char,
@@ -250,12 +228,12 @@ unsafe extern "C" fn statx(
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { attributes_at(directory, path, flags) } {
         Ok(_) if mask & STATX_RESERVED != 0 || flags & STATX_SYNC_TYPE == STATX_SYNC_TYPE => {
-            crate::answer::set_errno(Errno::INVAL);
+            crate::runtime::answer::set_errno(Errno::INVAL);
             -1
         }
         Ok(answer) => {
             let answer = answer.map(|stat| fill_extended(&stat, buffer));
-            crate::answer::ToC::to_c(answer) as c_int
+            crate::runtime::answer::ToC::to_c(answer) as c_int
         }
         Err(host) => real!(statx(
             directory => c_int, host.pointer(path) => *const c_char, flags => c_int,
@@ -357,7 +335,7 @@ unsafe extern "C" fn fchownat(
     gid: gid_t,
     flags: c_int,
 ) -> c_int {
-    use crate::answer::ToC;
+    use crate::runtime::answer::ToC;
     let set = |spot: &Spot| {
         check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
         set_owner(spot.at(), follow(flags), uid, gid)
@@ -403,7 +381,7 @@ unsafe extern "C" fn faccessat(
     mode: c_int,
     flags: c_int,
 ) -> c_int {
-    use crate::answer::ToC;
+    use crate::runtime::answer::ToC;
     const KNOWN: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
     let may = |spot: &Spot| {
         check_flags(flags, KNOWN)?;
@@ -520,7 +498,7 @@ unsafe extern "C" fn utimensat(
     given: *const timespec,
     flags: c_int,
 ) -> c_int {
-    use crate::answer::ToC;
+    use crate::runtime::answer::ToC;
     let set = |spot: &Spot| {
         // SAFETY: the program vouches for its arguments, as to the C library.
         let times = unsafe { times(given)? };
@@ -544,7 +522,7 @@ unsafe extern "C" fn futimesat(
     path: *const c_char,
     given: *const timeval,
 ) -> c_int {
-    use crate::answer::ToC;
+    use crate::runtime::answer::ToC;
     if path.is_null()
         && let Some(open) = descriptors::get(directory)
     {

@@ -1,9 +1,9 @@
 //! Copies between descriptors: copy_file_range, sendfile, splice.
 
-use crate::answer::{Answer, ToC, errno};
-use crate::descriptors::{self, Held, Open};
-use crate::inside;
-use crate::real::real;
+use crate::files::descriptors::{self, Held, Open};
+use crate::runtime::answer::{Answer, ToC, errno};
+use crate::runtime::inside;
+use crate::runtime::real::real;
 use adit::{Errno, FileKind};
 use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, mode_t, off_t, size_t, ssize_t};

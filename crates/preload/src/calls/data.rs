@@ -1,7 +1,7 @@
 //! Reading, writing, seeking, syncing.
 
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
+use crate::files::descriptors::Open;
+use crate::runtime::answer::{Answer, errno};
 use crate::volume::settings;
 use adit::{AllocateFlags, Errno, FileKind};
 use adit_interposed::interposed;
@@ -57,14 +57,6 @@ unsafe fn bytes<'a>(buffer: *const c_void, len: usize) -> Answer<&'a [u8]> {
     unsafe { memory(buffer.cast_mut(), len) }.map(|memory| &*memory)
 }
 
-/// A descriptor of `O_PATH` is none for these calls.
-pub(crate) fn check_open(open: &Open) -> Answer<()> {
-    match open.flags() & libc::O_PATH {
-        0 => Ok(()),
-        _ => Err(Errno::BADF),
-    }
-}
-
 /// The kernel moves no bytes behind the last offset that there can be.
 fn check_end(offset: u64, len: usize) -> Answer<()> {
     let end = offset.checked_add(len as u64);
@@ -78,13 +70,6 @@ fn offset(offset: off_t) -> Answer<u64> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
 }
 
-fn check_readable(open: &Open) -> Answer<()> {
-    match open.is_readable() {
-        false => Err(Errno::BADF),
-        true => Ok(()),
-    }
-}
-
 /// A directory's content is read by other calls.
 fn check_content(open: &Open) -> Answer<()> {
     match open.kind {
@@ -93,18 +78,11 @@ fn check_content(open: &Open) -> Answer<()> {
     }
 }
 
-fn check_writable(open: &Open) -> Answer<()> {
-    match open.is_writable() {
-        false => Err(Errno::BADF),
-        true => Ok(()),
-    }
-}
-
 // ------------------------------------------------------------------------ reading
 
 /// Reads from a position.
 pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     check_end(offset, memory.len())?;
     check_content(open)?;
     let count = open.file.read_at(memory, offset).map_err(errno)?;
@@ -112,7 +90,7 @@ pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
 }
 
 pub(crate) unsafe fn read_next(open: &Open, buffer: *mut c_void, len: size_t) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     check_content(open)?;
     // SAFETY: as for this function.
     let memory = unsafe { memory(buffer, len)? };
@@ -131,7 +109,7 @@ unsafe fn read_checked(open: &Open, buffer: *mut c_void, len: size_t, room: size
 /// As the C library: the program was about to write behind its buffer.
 fn check_room(len: size_t, room: size_t) {
     if len > room {
-        crate::message::say(format_args!(
+        crate::runtime::message::say(format_args!(
             "buffer overflow detected: {len} bytes into {room}"
         ));
         std::process::abort();
@@ -186,7 +164,7 @@ pub(crate) unsafe fn pieces(
 }
 
 unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u64) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
     let slice = |piece: iovec| {
@@ -233,7 +211,7 @@ unsafe fn read_pieces_flagged(
     flags: c_int,
 ) -> Answer {
     const WRITES: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_NOAPPEND;
-    check_readable(open)?;
+    open.check_readable()?;
     // Polling is a matter of the device; RWF_NOWAIT can't be promised. Those of writes say nothing
     // here.
     let known = match open.kind {
@@ -256,7 +234,7 @@ unsafe fn read_pieces_flagged(
 }
 
 unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     match open.kind {
         FileKind::Directory => Err(Errno::INVAL),
         _ => Ok(0),
@@ -287,7 +265,7 @@ fn place(open: &Open, offset: u64) -> Place {
 
 /// Writes there. `atomic`: all of it or nothing survives a crash.
 fn write_to(open: &Open, data: &[u8], place: Place, atomic: bool) -> Answer<Written> {
-    check_writable(open)?;
+    open.check_writable()?;
     check_end(place.unwrap_or(0), data.len())?;
     let written = match place {
         None => open.file.append(data),
@@ -340,7 +318,7 @@ fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<W
 }
 
 pub(crate) unsafe fn write_next(open: &Open, buffer: *const c_void, len: size_t) -> Answer {
-    check_writable(open)?;
+    open.check_writable()?;
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
     at_position(open, open.appends(), |place| {
@@ -367,7 +345,7 @@ unsafe fn write_vector(
     place: Place,
     flags: c_int,
 ) -> Answer<Written> {
-    check_writable(open)?;
+    open.check_writable()?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
     let slice = |piece: iovec| {
@@ -423,7 +401,7 @@ pub(crate) unsafe fn write_pieces_flagged(
 ) -> Answer {
     let durable = libc::RWF_DSYNC | libc::RWF_SYNC;
     let both = libc::RWF_APPEND | RWF_NOAPPEND;
-    check_writable(open)?;
+    open.check_writable()?;
     if flags & !(libc::RWF_HIPRI | durable | both | RWF_ATOMIC) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -458,9 +436,7 @@ pub(crate) unsafe fn write_pieces_flagged(
 // ------------------------------------------------------------------------ position, size, syncs
 
 pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
-    if open.flags() & libc::O_PATH != 0 {
-        return Err(Errno::BADF);
-    }
+    open.check()?;
     if open.kind == FileKind::Directory {
         return super::directories::seek(open, by, whence);
     }
@@ -503,7 +479,7 @@ pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
 unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<()> {
     const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_AFTER;
     const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | WAIT;
-    check_open(open)?;
+    open.check()?;
     let is_range = at >= 0 && at.checked_add(len).is_some_and(|end| end >= at);
     if flags & !KNOWN != 0 || !is_range {
         return Err(Errno::INVAL);
@@ -515,13 +491,13 @@ unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<(
 }
 
 unsafe fn sync_volume(open: &Open) -> Answer<()> {
-    check_open(open)?;
+    open.check()?;
     crate::volume::volume()?.sync().map_err(errno)
 }
 
 pub(crate) unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
     let size = offset(size)?;
-    check_open(open)?;
+    open.check()?;
     if !open.is_writable() {
         return Err(Errno::INVAL);
     }
@@ -537,7 +513,7 @@ const MODES: c_int = libc::FALLOC_FL_KEEP_SIZE
     | libc::FALLOC_FL_UNSHARE_RANGE;
 
 unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
-    check_open(open)?;
+    open.check()?;
     let (at, len) = (offset(at)?, offset(len)?);
     if len == 0 {
         return Err(Errno::INVAL);
@@ -548,7 +524,7 @@ unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()
     if mode & !MODES != 0 || is_punched && !keeps || moves && keeps {
         return Err(Errno::OPNOTSUPP);
     }
-    check_writable(open)?;
+    open.check_writable()?;
     let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
     open.file.allocate(flags, at, len).map_err(errno)
 }
@@ -558,13 +534,13 @@ macro_rules! returning_errors {
     ($($name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
         #[interposed]
         unsafe extern "C" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
-            match crate::descriptors::get(fd) {
+            match crate::files::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer: Answer<()> = crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
+                    let answer: Answer<()> = crate::runtime::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
                     answer.map_or_else(Errno::raw, |()| 0)
                 }
-                None => crate::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),
+                None => crate::runtime::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),
             }
         }
     )*};
@@ -583,7 +559,7 @@ unsafe fn allocate_whole(open: &Open, at: off_t, len: off_t) -> Answer<()> {
 
 /// Advice is not needed: the cache reads ahead by itself.
 unsafe fn advise(open: &Open, _at: off_t, len: off_t, advice: c_int) -> Answer<()> {
-    check_open(open)?;
+    open.check()?;
     match advice {
         0..=5 if len >= 0 => Ok(()),
         _ => Err(Errno::INVAL),

@@ -2,12 +2,12 @@
 //!
 //! A `DIR` of ours is a box of our own; a table tells it from the C library's.
 
-use crate::answer::{Answer, pointer};
-use crate::descriptors::{self, Listing, Open};
-use crate::inside;
-use crate::path::{self, Place};
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors::{self, Listing, Open};
+use crate::files::path::{self, Place};
+use crate::runtime::answer::{Answer, pointer};
+use crate::runtime::inside;
+use crate::runtime::real::real;
+use crate::runtime::renewed::{InChild, Renewed};
 use adit::{Errno, FileKind};
 use adit_fs::DirEntry;
 use adit_interposed::interposed;
@@ -17,7 +17,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{of_descriptor, of_program};
+use super::of_descriptor;
+use crate::runtime::real::of_program;
 
 of_descriptor! {
     getdents64: (buffer: *mut c_void, room: size_t) -> ssize_t = read_entries;
@@ -236,7 +237,7 @@ readdir!(readdir readdir_r readdir64 readdir64_r);
 
 /// As many entries as there is room for, as the kernel packs them.
 unsafe fn read_entries(open: &Open, buffer: *mut c_void, room: size_t) -> Answer {
-    super::data::check_open(open)?;
+    open.check()?;
     if open.kind != FileKind::Directory {
         return Err(Errno::NOTDIR);
     }
@@ -412,7 +413,7 @@ unsafe fn scan_path(
     choose: Chooser,
     order: Order,
 ) -> Result<c_int, path::HostPath> {
-    use crate::answer::ToC;
+    use crate::runtime::answer::ToC;
     // SAFETY: as for this function.
     let spot = match unsafe { path::find(directory, name) } {
         Place::Volume(spot) => spot,
@@ -496,7 +497,7 @@ unsafe extern "C" fn fts_open(
         // SAFETY: as above.
         let place = unsafe { path::find(libc::AT_FDCWD, *at) };
         if matches!(place, Place::Volume(_)) {
-            crate::message::say_once!("fts_open in a volume is not supported: ENOTSUP");
+            crate::runtime::message::say_once!("fts_open in a volume is not supported: ENOTSUP");
             return pointer(Err(Errno::OPNOTSUPP));
         }
         // SAFETY: not the last one.

@@ -5,14 +5,16 @@
 //! Invariant: a search of `PATH` looks where the C library looks, in its order, with its errno.
 
 use super::actions::{program_path, spawned};
-use super::left::{Start, environ, staying, with_left};
-use crate::aio::kernel;
-use crate::answer::set_errno;
-use crate::descriptors;
-use crate::path::{self, Place};
-use crate::program::{self, Found, Given, Words, entries};
-use crate::real::{real, text};
-use crate::volume::{self, settings};
+use crate::files::descriptors;
+use crate::files::path::{self, Place};
+use crate::files::sharing;
+use crate::program::left::{Start, environ, staying, with_left};
+use crate::program::words::entries;
+use crate::program::{self, Found, Given, Words};
+use crate::runtime::answer::set_errno;
+use crate::runtime::kernel;
+use crate::runtime::real::{real, text};
+use crate::volume::settings;
 use adit::Errno;
 use adit_fs::Follow;
 use adit_interposed::interposed;
@@ -33,7 +35,7 @@ fn to_c(failed: Failed) -> c_int {
 
 /// The kernel's `execve`, which returns only if it fails.
 fn by_kernel(path: *const c_char, arguments: Words, environment: Words) -> Failed {
-    volume::before_exec();
+    sharing::before_exec();
     real!(execve(path => *const c_char, arguments => Words, environment => Words) -> c_int);
     Errno::last().raw()
 }
@@ -347,7 +349,7 @@ unsafe extern "C" fn posix_spawn(
         actions,
         attributes,
     };
-    volume::give_back();
+    sharing::give_back();
     with_left(
         || spawned(actions),
         environment,
@@ -390,7 +392,7 @@ unsafe extern "C" fn posix_spawnp(
         actions,
         attributes,
     };
-    volume::give_back();
+    sharing::give_back();
     with_left(
         || spawned(actions),
         environment,

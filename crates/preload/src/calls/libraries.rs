@@ -6,14 +6,14 @@
 //! Limits: names without a slash are the loader's, which finds them with the host only. So are
 //! libraries that one needs, but for those in its own path (`$ORIGIN/../lib`), which are loaded first.
 
-use crate::answer::{Answer, errno};
-use crate::own::Own;
-use crate::path::{self, Place, Spot};
+use crate::files::path::{self, Place, Spot};
 use crate::program::{copy, elf};
-use crate::real::{real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::own::Own;
+use crate::runtime::real::{real, text};
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
-use crate::{aio, inside};
 use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, OpenFlags};
 use libc::{c_char, c_int, c_void};
@@ -74,8 +74,8 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
     }
     // SAFETY: NULL or a C string, says the program.
     let text = unsafe { text(name) };
-    if aio::is_libaio(text) {
-        let handle = aio::own_handle();
+    if is_libaio(text) {
+        let handle = own_handle();
         return match handle.is_null() {
             true => Instead::NOTHING,
             false => Instead::done(handle),
@@ -93,6 +93,27 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
         }
         Place::Host(_) => Instead::NOTHING,
     }
+}
+
+/// Is it the name of libaio, for who opens a library by name?
+fn is_libaio(name: &[u8]) -> bool {
+    let file = name.rsplit(|byte| *byte == b'/').next();
+    matches!(file, Some(b"libaio.so" | b"libaio.so.1"))
+}
+
+/// A handle of this library; NULL: none.
+fn own_handle() -> *mut c_void {
+    // SAFETY: all zeroes are a value; the call fills it for an address in this library.
+    let own = unsafe {
+        let mut own: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(own_handle as *const c_void, &mut own);
+        own.dli_fname
+    };
+    if own.is_null() {
+        return std::ptr::null_mut();
+    }
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    real!(dlopen(own => *const c_char, flags => c_int) -> *mut c_void)
 }
 
 fn real_open(library: &Library, flags: c_int) -> *mut c_void {
@@ -244,9 +265,9 @@ fn forget_unloaded() {
 unsafe extern "C" fn real_dlopen() -> *mut c_void {
     static FOUND: std::sync::atomic::AtomicPtr<c_void> =
         std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-    let found = crate::real::find(&FOUND, c"dlopen");
+    let found = crate::runtime::real::find(&FOUND, c"dlopen");
     if found.is_null() {
-        crate::real::missing(c"dlopen");
+        crate::runtime::real::missing(c"dlopen");
     }
     found
 }

@@ -1,10 +1,10 @@
 //! Advisory locks: flock, fcntl, lockf. If this process alone has the volume, they exclude its own
 //! descriptors and threads; in a server, other processes, too.
 
-use crate::aio::kernel;
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
-use crate::own::Own;
+use crate::files::descriptors::Open;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::kernel;
+use crate::runtime::own::Own;
 use adit::{Errno, FlockOperation, LockMode, LockOwner, RangeLock, Withdrawal};
 use adit_base::fork;
 use adit_base::thread::without_signals;
@@ -14,7 +14,6 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::thread::Builder;
 
-use super::data::check_open;
 use super::of_descriptor;
 
 of_descriptor! {
@@ -37,7 +36,7 @@ unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
         _ => Err(Errno::INVAL),
     };
     let (at_once, wanted) = (whole(false)?, whole(true)?);
-    check_open(open)?;
+    open.check()?;
     let take = || open.file.flock(at_once);
     match operation & (libc::LOCK_NB | libc::LOCK_UN) {
         0 => wait_for(open, take, |end| open.file.flock_until(wanted, end)),
@@ -301,12 +300,9 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
         open.file.unlock_range(owner, first, len).map_err(errno)?;
         return Ok(0);
     };
-    let allowed = match mode {
-        LockMode::Shared => open.is_readable(),
-        LockMode::Exclusive => open.is_writable(),
-    };
-    if !allowed {
-        return Err(Errno::BADF);
+    match mode {
+        LockMode::Shared => open.check_readable()?,
+        LockMode::Exclusive => open.check_writable()?,
     }
     if of_process {
         return Err(Errno::INVAL);
@@ -325,15 +321,13 @@ unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
     if !(libc::F_ULOCK..=libc::F_TEST).contains(&command) {
         return Err(Errno::INVAL);
     }
-    check_open(open)?;
+    open.check()?;
     let (first, len) = range(open, libc::SEEK_CUR, 0, len)?;
     let wanted = RangeLock::new(process(), LockMode::Exclusive, first, len);
     match command {
         libc::F_ULOCK => open.file.unlock_range(process(), first, len).map_err(errno),
         libc::F_LOCK | libc::F_TLOCK => {
-            if !open.is_writable() {
-                return Err(Errno::BADF);
-            }
+            open.check_writable()?;
             open.is_locked.store(true, Ordering::Relaxed);
             match command == libc::F_LOCK {
                 true => lock_range(open, &wanted),

@@ -10,12 +10,12 @@
 //!
 //! Invariant: the file stays open here as long as a part of it is mapped, so its memory stays, too.
 
-use crate::answer::{Answer, ToC, errno, pointer};
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::own::Own;
-use crate::real::real;
-use crate::renewed::Renewed;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, ToC, errno, pointer};
+use crate::runtime::inside;
+use crate::runtime::own::Own;
+use crate::runtime::real::real;
+use crate::runtime::renewed::Renewed;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use adit_interposed::interposed;
@@ -158,7 +158,7 @@ pub(crate) fn flush_all() {
     for shared in own {
         if let Err(errno) = shared.flush() {
             let name = String::from_utf8_lossy(&shared.open.shown);
-            crate::message::say(format_args!(
+            crate::runtime::message::say(format_args!(
                 "what was written to a mapping of {name} is lost: {errno:?}"
             ));
         }
@@ -235,7 +235,7 @@ fn check_map(
     if !(offset as u64).is_multiple_of(PAGE) {
         return Err(Errno::INVAL);
     }
-    super::data::check_open(open)?;
+    open.check()?;
     if len == 0 {
         return Err(Errno::INVAL);
     }
@@ -499,7 +499,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
 #[interposed]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::MADV_REMOVE && is_ours(address, len) {
-        crate::answer::set_errno(Errno::OPNOTSUPP);
+        crate::runtime::answer::set_errno(Errno::OPNOTSUPP);
         return -1;
     }
     // Allocators call it in their first moments: nothing is looked up for it.
@@ -517,8 +517,8 @@ unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     if is_ours(address, old_len) {
-        crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
-        crate::answer::set_errno(Errno::NOMEM);
+        crate::runtime::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
+        crate::runtime::answer::set_errno(Errno::NOMEM);
         return libc::MAP_FAILED;
     }
     real!(mremap(

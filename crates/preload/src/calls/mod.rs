@@ -12,12 +12,10 @@ mod copies;
 pub(crate) mod data;
 mod directories;
 mod exec;
-mod left;
 mod libraries;
 mod locks;
 mod maps;
 mod names;
-pub(crate) mod numbered;
 mod numbers;
 mod open;
 mod pipes;
@@ -32,15 +30,12 @@ mod users;
 mod working;
 mod xattrs;
 
-use crate::renewed::InChild;
+use crate::runtime::renewed::InChild;
 
-pub(crate) use attributes::note_device;
+pub(crate) use directories::getdents64;
 pub(crate) use exec::execveat;
-pub(crate) use left::{Lasting, Start, inherit, is_for_us, lasting};
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
-pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
-pub(crate) use working::{canonical_or_given, led_out};
 
 /// In a thread that forks: the tables of these functions.
 pub(crate) fn at_fork() -> [InChild; 6] {
@@ -62,33 +57,20 @@ macro_rules! of_descriptor {
     (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
         #[adit_interposed::interposed]
         pub(crate) unsafe extern "C-unwind" fn $name(fd: libc::c_int $(, $argument: $type)*) -> $result {
-            match $crate::descriptors::get(fd) {
+            match $crate::files::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer = $crate::inside::interposed(|| unsafe { $ours(&open $(, $argument)*) });
+                    let answer = $crate::runtime::inside::interposed(|| unsafe { $ours(&open $(, $argument)*) });
                     drop(open);
-                    $crate::inside::cancel_if_asked();
-                    $crate::answer::ToC::to_c(answer) as $result
+                    $crate::runtime::inside::cancel_if_asked();
+                    $crate::runtime::answer::ToC::to_c(answer) as $result
                 }
-                None => $crate::real::real!($name(fd => libc::c_int $(, $argument => $type)*) -> $result),
+                None => $crate::runtime::real::real!($name(fd => libc::c_int $(, $argument => $type)*) -> $result),
             }
         }
     };
 }
 use of_descriptor;
-
-/// Does a call of the C library that gives or takes away a number, and returns its result. The
-/// threads of Adit in this process make no descriptor during the call. It is a macro because a
-/// cancelled thread is unwound: the C library must find the call in the frame of the C function.
-macro_rules! of_program {
-    ($result:expr) => {{
-        let call = adit_base::numbers::ProgramCall::begin();
-        let result = $result;
-        drop(call);
-        result
-    }};
-}
-pub(crate) use of_program;
 
 /// What the C library answered. The functions of a table that begins with `made` make numbers, of
 /// which that function is told.
@@ -97,7 +79,7 @@ macro_rules! of_host {
         $result
     };
     ([$made:path], $result:expr) => {
-        $made($crate::calls::of_program!($result))
+        $made($crate::runtime::real::of_program!($result))
     };
 }
 use of_host;
@@ -114,15 +96,15 @@ macro_rules! of_path {
         #[adit_interposed::interposed]
         pub(crate) unsafe extern "C" fn $name(path: *const libc::c_char $(, $argument: $type)*) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { $crate::path::find(libc::AT_FDCWD, path) } {
-                $crate::path::Place::Volume(spot) => {
+            match unsafe { $crate::files::path::find(libc::AT_FDCWD, path) } {
+                $crate::files::path::Place::Volume(spot) => {
                     // SAFETY: as above.
-                    let answer = $crate::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
-                    $crate::answer::ToC::to_c(answer) as $result
+                    let answer = $crate::runtime::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
+                    $crate::runtime::answer::ToC::to_c(answer) as $result
                 }
-                $crate::path::Place::Host(host) => {
+                $crate::files::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::calls::of_host!($made, $crate::real::real!(
+                    $crate::calls::of_host!($made, $crate::runtime::real::real!(
                         $name(path => *const libc::c_char $(, $argument => $type)*) -> $result
                     ))
                 }
@@ -146,15 +128,15 @@ macro_rules! of_path_at {
             directory: libc::c_int, path: *const libc::c_char $(, $argument: $type)*
         ) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { $crate::path::find(directory, path) } {
-                $crate::path::Place::Volume(spot) => {
+            match unsafe { $crate::files::path::find(directory, path) } {
+                $crate::files::path::Place::Volume(spot) => {
                     // SAFETY: as above.
-                    let answer = $crate::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
-                    $crate::answer::ToC::to_c(answer) as $result
+                    let answer = $crate::runtime::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
+                    $crate::runtime::answer::ToC::to_c(answer) as $result
                 }
-                $crate::path::Place::Host(host) => {
+                $crate::files::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::calls::of_host!($made, $crate::real::real!(
+                    $crate::calls::of_host!($made, $crate::runtime::real::real!(
                         $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
                     ))
                 }

@@ -1,14 +1,14 @@
 //! Names: rename, link, unlink, symbolic links, directories, nodes.
 
-use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::calls::open::masked;
-use crate::path::{self, Place, Spot};
-use crate::real::{real, text};
+use crate::files::canonical::{target, without_ups};
+use crate::files::path::{self, Place, Spot};
+use crate::program;
+use crate::runtime::answer::{Answer, ToC, errno, set_errno};
+use crate::runtime::inside;
+use crate::runtime::real::{real, text};
 use crate::volume::volume;
-use crate::{inside, program};
-use adit::calls::{
-    Link, MakeDirectory, MakeNode, MakeSymlink, ReadLink, RemoveDirectory, Rename, Unlink,
-};
+use adit::calls::{Link, MakeDirectory, MakeNode, MakeSymlink, RemoveDirectory, Rename, Unlink};
 use adit::{Errno, FileKind};
 use adit_fs::{At, Follow, RenameFlags};
 use adit_interposed::interposed;
@@ -106,10 +106,6 @@ unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
     unsafe { super::data::resize(&open, size) }
 }
 
-pub(crate) fn target(at: At<'_>) -> Answer<Vec<u8>> {
-    volume()?.call(ReadLink { place: at.into() })
-}
-
 /// As much of a link as there is room for.
 unsafe fn give_link(target: &[u8], buffer: *mut c_char, room: size_t) -> Answer {
     // The kernel takes it for an int.
@@ -125,7 +121,7 @@ unsafe fn give_link(target: &[u8], buffer: *mut c_char, room: size_t) -> Answer 
 /// The text of a link; `is_named`: not the one behind a descriptor alone.
 fn link_text(spot: &Spot, is_named: bool) -> Answer<Vec<u8>> {
     match is_named {
-        true if spot.is_descriptor => Ok(super::working::without_ups(&spot.shown)),
+        true if spot.is_descriptor => Ok(without_ups(&spot.shown)),
         true => target(spot.at()),
         false => target(spot.at()).map_err(|error| match error {
             Errno::INVAL => Errno::NOENT,
@@ -258,7 +254,7 @@ unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Er
 /// Is the file there? The flags are those of `linkat`.
 unsafe fn check_file(place: &Place, given: Given, flags: c_int) -> Answer<()> {
     match place {
-        Place::Volume(spot) => crate::inside::call(|| {
+        Place::Volume(spot) => crate::runtime::inside::call(|| {
             let found = volume()?.stat_at(spot.at(), follow(flags));
             found.map(drop).map_err(errno)
         }),
@@ -303,7 +299,7 @@ fn follow(flags: c_int) -> Follow {
 /// Is the directory there in which it is, or is to be?
 unsafe fn check_directory(place: &Place, given: Given) -> Answer<()> {
     let host = match place {
-        Place::Volume(spot) => return crate::inside::call(|| spot.check_parent()),
+        Place::Volume(spot) => return crate::runtime::inside::call(|| spot.check_parent()),
         Place::Host(host) => host.pointer(given.1),
     };
     // SAFETY: NULL or a C string, says the program.
@@ -369,7 +365,7 @@ unsafe fn of_two_found(
     let to_place = unsafe { path::find(to_directory, to) };
     match (from_place, to_place) {
         (Place::Volume(from), Place::Volume(to)) => {
-            crate::inside::call(|| ours(&from, &to)).to_c() as c_int
+            crate::runtime::inside::call(|| ours(&from, &to)).to_c() as c_int
         }
         (Place::Host(from_host), Place::Host(to_host)) => {
             host(from_host.pointer(from), to_host.pointer(to))
@@ -524,7 +520,7 @@ unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_in
         Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
             // SAFETY: as above.
             let target = unsafe { text(target) };
-            crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
+            crate::runtime::inside::call(|| make_link(target, &spot)).to_c() as c_int
         }
         Place::Volume(_) => {
             real!(symlink(target => *const c_char, path => *const c_char) -> c_int)
@@ -547,7 +543,7 @@ unsafe extern "C" fn symlinkat(
         Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
             // SAFETY: as above.
             let target = unsafe { text(target) };
-            crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
+            crate::runtime::inside::call(|| make_link(target, &spot)).to_c() as c_int
         }
         Place::Volume(_) => real!(symlinkat(
             target => *const c_char, directory => c_int, path => *const c_char

@@ -2,22 +2,19 @@
 //!
 //! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
 
-use crate::answer::{Answer, ToC, Truth, errno, pointer, set_errno};
-use crate::calls::of_program;
-use crate::descriptors::{self, Open};
-use crate::message::say_once;
-use crate::real::real;
-use crate::{inside, own, volume};
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, ToC, Truth, errno, pointer, set_errno};
+use crate::runtime::inside;
+use crate::runtime::message::say_once;
+use crate::runtime::own;
+use crate::runtime::real::of_program;
+use crate::runtime::real::real;
+use crate::volume;
 use adit::{Errno, FileKind};
 use adit_base::fork;
 use adit_base::numbers::ProgramCall;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, size_t};
-
-/// Is it the process that the table belongs to? Not after vfork, in the child.
-pub(crate) fn is_ours() -> bool {
-    !fork::is_in_vfork()
-}
 
 /// Does the open volume itself need this number? A forked child has a copy of its parent's only. One
 /// of vfork needs its copies to leave files to a program.
@@ -31,7 +28,9 @@ fn is_the_volumes(fd: c_int) -> bool {
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     let is_of_volume = descriptors::get(fd).is_some();
     if is_of_volume {
-        if is_ours() {
+        if fork::is_in_vfork() {
+            descriptors::put_in_vfork(fd, None);
+        } else {
             let closed = inside::call(|| {
                 drop(descriptors::take(fd));
                 Ok(())
@@ -39,8 +38,6 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
             if closed.is_err() {
                 return closed.to_c() as c_int;
             }
-        } else {
-            descriptors::put_in_vfork(fd, None);
         }
     }
     let _call = ProgramCall::begin();
@@ -61,16 +58,13 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let bound = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
     let (from, to) = (bound(first), bound(last));
     let closed = inside::call(|| {
-        match is_ours() {
-            true => descriptors::in_range(from, to)
-                .into_iter()
-                .for_each(|fd| drop(descriptors::take(fd))),
-            false => {
-                let mut seen = descriptors::seen();
-                seen.retain(|(fd, _)| (from..=to).contains(fd));
-                seen.iter()
-                    .for_each(|(fd, _)| descriptors::put_in_vfork(*fd, None));
-            }
+        if fork::is_in_vfork() {
+            let seen = descriptors::seen().into_iter();
+            seen.filter(|(fd, _)| (from..=to).contains(fd))
+                .for_each(|(fd, _)| descriptors::put_in_vfork(fd, None));
+        } else {
+            let taken = descriptors::in_range(from, to).into_iter();
+            taken.for_each(|fd| drop(descriptors::take(fd)));
         }
         Ok(())
     });
@@ -108,7 +102,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Lets the kernel duplicate a number; puts the same file behind the new one.
 fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if !is_ours() {
+    if fork::is_in_vfork() {
         let new = of_program!(duplicate());
         if new >= 0 {
             descriptors::put_in_vfork(new, descriptors::get(old).as_deref());
@@ -155,11 +149,11 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     }
     // SAFETY: no preconditions.
     let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
-    if is_open && is_ours() && descriptors::get(old).is_some() {
+    if is_open && !fork::is_in_vfork() && descriptors::get(old).is_some() {
         super::streams::redirect_standard(new);
     }
     let before = descriptors::get(new).map(|open| open.clone());
-    let Some(before) = before.filter(|_| is_ours()) else {
+    let Some(before) = before.filter(|_| !fork::is_in_vfork()) else {
         return duplicated(old, duplicate);
     };
     let replaced = inside::call(move || {
@@ -313,7 +307,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_i
         let set = real!(fcntl(fd => c_int, libc::F_SETFD => c_int, flag => c_int) -> c_int);
         if set < 0 { Err(Errno::last()) } else { Ok(()) }
     };
-    let answer = super::data::check_open(&open).and_then(|()| match request {
+    let answer = open.check().and_then(|()| match request {
         libc::FIOCLEX => close_on_exec(libc::FD_CLOEXEC),
         libc::FIONCLEX => close_on_exec(0),
         _ if argument == 0 => match request {
@@ -364,7 +358,7 @@ const BLOCK_BYTES: c_int = 4096;
 /// No file of the volume is a terminal.
 fn no_terminal(fd: c_int) -> Option<Errno> {
     let open = descriptors::get(fd)?;
-    Some(super::data::check_open(&open).err().unwrap_or(Errno::NOTTY))
+    Some(open.check().err().unwrap_or(Errno::NOTTY))
 }
 
 #[interposed]

@@ -1,9 +1,10 @@
 //! open and its relatives; close is in `numbers`.
 
-use crate::answer::{Answer, Name, ToC, errno};
 use crate::calls::pipes::{Opening, Pipe};
-use crate::descriptors::{self, Open};
-use crate::path::Spot;
+use crate::files::canonical::without_ups;
+use crate::files::descriptors::{self, Open};
+use crate::files::path::Spot;
+use crate::runtime::answer::{Answer, Name, ToC, errno};
 use crate::volume::volume;
 use adit::calls::{MakeDirectory, Unlink};
 use adit::{Errno, FileKind};
@@ -13,7 +14,9 @@ use libc::{c_char, c_int, mode_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{is_ours, of_path, of_path_at, of_program};
+use super::{of_path, of_path_at};
+use crate::runtime::real::of_program;
+use adit_base::fork;
 
 of_path! {
     made descriptors::is_of_host;
@@ -34,7 +37,7 @@ static UMASK: AtomicU32 = AtomicU32::new(1 << 31);
 pub(crate) fn masked(mode: mode_t) -> u32 {
     let mut mask = UMASK.load(Ordering::Relaxed);
     // That of a child of vfork isn't its parent's.
-    let is_ours = is_ours();
+    let is_ours = !fork::is_in_vfork();
     if mask >> 31 != 0 || !is_ours {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -50,10 +53,10 @@ pub(crate) fn masked(mode: mode_t) -> u32 {
 
 #[interposed]
 unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
-    if is_ours() {
+    if !fork::is_in_vfork() {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
     }
-    crate::real::real!(umask(mask => mode_t) -> mode_t)
+    crate::runtime::real::real!(umask(mask => mode_t) -> mode_t)
 }
 
 /// Flags that the file system knows. The rest of those that Linux has changes nothing here.
@@ -99,7 +102,7 @@ fn find_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> Answer<Found
     }
     let shown = match kind {
         // Paths begin in it.
-        FileKind::Directory => super::working::without_ups(shown),
+        FileKind::Directory => without_ups(shown),
         _ => shown.to_vec(),
     };
     Ok(Found::File(Arc::new(Open::new(file, kind, flags, shown))))
@@ -114,7 +117,7 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
     loop {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!(".adit-unnamed-{}-{count}", std::process::id());
-        let at = At::inside(crate::identity::credentials(), id, name.as_bytes());
+        let at = At::inside(crate::volume::identity::credentials(), id, name.as_bytes());
         let kept = flags & !libc::O_TMPFILE;
         match open_at(at, &spot.shown, kept | libc::O_CREAT | libc::O_EXCL, mode) {
             Err(Errno::EXIST) => continue,
@@ -193,9 +196,10 @@ unsafe fn with_names<T>(
     mut make: impl FnMut(&Spot) -> Answer<T>,
 ) -> Option<Answer<T>> {
     // SAFETY: promised by the caller.
-    let text = unsafe { crate::real::text(template) };
+    let text = unsafe { crate::runtime::real::text(template) };
     // SAFETY: as above.
-    let crate::path::Place::Volume(_) = (unsafe { crate::path::find(libc::AT_FDCWD, template) })
+    let crate::files::path::Place::Volume(_) =
+        (unsafe { crate::files::path::find(libc::AT_FDCWD, template) })
     else {
         return None;
     };
@@ -217,11 +221,11 @@ unsafe fn with_names<T>(
             unsafe { *template.add(begin + at) = letter as c_char };
         }
         // SAFETY: as above.
-        let place = unsafe { crate::path::find(libc::AT_FDCWD, template) };
-        let crate::path::Place::Volume(spot) = place else {
+        let place = unsafe { crate::files::path::find(libc::AT_FDCWD, template) };
+        let crate::files::path::Place::Volume(spot) = place else {
             return Some(Err(Errno::INVAL));
         };
-        match crate::inside::call(|| make(&spot)) {
+        match crate::runtime::inside::call(|| make(&spot)) {
             Err(Errno::EXIST) => {}
             made => return Some(made),
         }
@@ -242,7 +246,7 @@ macro_rules! temporary {
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
-                of_program!(crate::real::real!(
+                of_program!(crate::runtime::real::real!(
                     $name(template => *mut c_char $(, $argument => c_int)*) -> c_int
                 ))
             })
@@ -269,8 +273,8 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { with_names(template, 0, make) } {
-        Some(made) => crate::answer::pointer(made.map(|_| template)),
-        None => crate::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
+        Some(made) => crate::runtime::answer::pointer(made.map(|_| template)),
+        None => crate::runtime::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
     }
 }
 
@@ -294,11 +298,11 @@ unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
     match unsafe { free_name(template) } {
         Some(Ok(())) => {}
         Some(Err(errno)) => {
-            crate::answer::set_errno(errno);
+            crate::runtime::answer::set_errno(errno);
             // SAFETY: its first byte.
             unsafe { *template = 0 };
         }
-        None => _ = crate::real::real!(mktemp(template => *mut c_char) -> *mut c_char),
+        None => _ = crate::runtime::real::real!(mktemp(template => *mut c_char) -> *mut c_char),
     }
     Name(template)
 }
@@ -307,7 +311,7 @@ unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
 #[interposed]
 unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
     let hand_on = || {
-        crate::real::real!(
+        crate::runtime::real::real!(
             tempnam(directory => *const c_char, prefix => *const c_char) -> *mut c_char
         )
     };
@@ -324,7 +328,12 @@ unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) ->
         return hand_on();
     };
     // SAFETY: as above.
-    let (directory, prefix) = unsafe { (crate::real::text(chosen), crate::real::text(prefix)) };
+    let (directory, prefix) = unsafe {
+        (
+            crate::runtime::real::text(chosen),
+            crate::runtime::real::text(prefix),
+        )
+    };
     let prefix = match prefix {
         [] => b"file",
         given => &given[..given.len().min(5)],
@@ -335,13 +344,13 @@ unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) ->
     // SAFETY: as above.
     match (!copy.is_null()).then(|| unsafe { free_name(copy) }) {
         Some(Some(Ok(()))) => return copy,
-        Some(Some(Err(errno))) => crate::answer::set_errno(errno),
+        Some(Some(Err(errno))) => crate::runtime::answer::set_errno(errno),
         Some(None) => {
             // SAFETY: made above.
             unsafe { libc::free(copy.cast()) };
             return hand_on();
         }
-        None => crate::answer::set_errno(Errno::NOMEM),
+        None => crate::runtime::answer::set_errno(Errno::NOMEM),
     }
     // SAFETY: made above, or NULL.
     unsafe { libc::free(copy.cast()) };

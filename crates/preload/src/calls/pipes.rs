@@ -4,11 +4,11 @@
 //! the program gets is the kernel's own descriptor of it: waiting, `poll`, `fork` and `exec` are the
 //! kernel's. Only `fstat` tells of the node in the volume.
 
-use crate::answer::{Answer, ToC, errno, set_errno};
-use crate::descriptors;
-use crate::inside;
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors;
+use crate::runtime::answer::{Answer, ToC, errno, set_errno};
+use crate::runtime::inside;
+use crate::runtime::real::real;
+use crate::runtime::renewed::{InChild, Renewed};
 use adit::{Errno, File};
 use adit_base::fork::Registered;
 use adit_fs::Stat;

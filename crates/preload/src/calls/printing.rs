@@ -2,9 +2,9 @@
 //!
 //! The text is made in memory, by the C library, and written as a whole.
 
-use crate::descriptors;
-use crate::inside;
-use crate::real::real;
+use crate::files::descriptors;
+use crate::runtime::inside;
+use crate::runtime::real::real;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_void};
 

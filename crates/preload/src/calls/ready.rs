@@ -3,10 +3,10 @@
 //! A file is always ready to be read and written. So a call that asks for one of the volume doesn't
 //! wait, and the C library is asked for the other descriptors only.
 
-use crate::answer::set_errno;
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::real::real;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::set_errno;
+use crate::runtime::inside;
+use crate::runtime::real::real;
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};

@@ -4,7 +4,7 @@
 //! the C library as it is.
 
 use crate::caught;
-use crate::real::real;
+use crate::runtime::real::real;
 use adit_interposed::interposed;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t, sighandler_t, sigset_t};
 

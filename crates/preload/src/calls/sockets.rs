@@ -8,14 +8,14 @@
 //! With a server, which alone makes names in its directory, `bind` puts a new, bound socket in the
 //! place of the program's ([`take_place`]).
 
-use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::calls::open::masked;
-use crate::descriptors::is_of_host;
-use crate::inside;
-use crate::message::say_once;
-use crate::path::{self, HostPath, Place, Spot};
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors::is_of_host;
+use crate::files::path::{self, HostPath, Place, Spot};
+use crate::runtime::answer::{Answer, ToC, errno, set_errno};
+use crate::runtime::inside;
+use crate::runtime::message::say_once;
+use crate::runtime::real::real;
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
 use adit::calls::{MakeNode, Unlink};
 use adit::{Errno, File, FileKind};

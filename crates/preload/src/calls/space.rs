@@ -1,10 +1,10 @@
 //! How much there is, and how much is left.
 
-use crate::answer::{Answer, ToC, errno};
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::path::{self, Place, Spot};
-use crate::real::real;
+use crate::files::descriptors::{self, Open};
+use crate::files::path::{self, Place, Spot};
+use crate::runtime::answer::{Answer, ToC, errno};
+use crate::runtime::inside;
+use crate::runtime::real::real;
 use crate::volume::volume;
 use adit::{FileKind, StatFs};
 use adit_interposed::interposed;
@@ -138,9 +138,9 @@ unsafe extern "C" fn fpathconf(fd: c_int, name: c_int) -> c_long {
 #[interposed]
 unsafe extern "C" fn sync() {
     if let Some(volume) = crate::volume::opened()
-        && let Ok(Err(error)) = crate::inside::call(|| Ok(volume.sync()))
+        && let Ok(Err(error)) = crate::runtime::inside::call(|| Ok(volume.sync()))
     {
-        crate::message::say(format_args!("sync: {error}"));
+        crate::runtime::message::say(format_args!("sync: {error}"));
     }
-    crate::real::real!(sync() -> ())
+    crate::runtime::real::real!(sync() -> ())
 }

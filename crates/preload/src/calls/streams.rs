@@ -7,14 +7,14 @@
 //! 1 or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream
 //! of ours, over whatever has that number.
 
-use crate::answer::{Answer, pointer};
-use crate::calls::of_program;
 use crate::calls::pipes::{Opening, Pipe};
-use crate::descriptors;
-use crate::inside;
-use crate::path::{self, HostPath, Place};
-use crate::real::{real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors;
+use crate::files::path::{self, HostPath, Place};
+use crate::runtime::answer::{Answer, pointer};
+use crate::runtime::inside;
+use crate::runtime::real::of_program;
+use crate::runtime::real::{real, text};
+use crate::runtime::renewed::{InChild, Renewed};
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
@@ -169,7 +169,9 @@ pub(crate) fn redirect_standard(fd: c_int) {
                 libc::setvbuf(stream, std::ptr::null_mut(), buffer, libc::BUFSIZ as usize);
                 *variable = stream;
             }
-            Err(errno) => crate::message::say(format_args!("standard stream {fd}: {errno:?}")),
+            Err(errno) => {
+                crate::runtime::message::say(format_args!("standard stream {fd}: {errno:?}"))
+            }
         }
     }
 }
@@ -256,7 +258,7 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     let flags = flags(unsafe { text(mode) })?;
     let known = reopenable(stream).filter(|known| known.access == flags & libc::O_ACCMODE);
     let Some(Known { fd: number, .. }) = known else {
-        crate::message::say_once!(
+        crate::runtime::message::say_once!(
             "freopen of a file in a volume, of a stream that had none or another direction, is not \
              supported: ENOTSUP"
         );

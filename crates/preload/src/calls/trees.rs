@@ -3,9 +3,10 @@
 //! With `FTW_CHDIR` the walk changes the working directory, so its own calls take absolute paths; the
 //! program gets those that it began with.
 
-use crate::answer::set_errno;
-use crate::path::{self, Place};
-use crate::real::{real, text};
+use crate::files::path::{self, Place};
+use crate::runtime::answer::set_errno;
+use crate::runtime::path_text::squeezed;
+use crate::runtime::real::{real, text};
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, stat};
@@ -73,7 +74,7 @@ impl Walk {
             Some(b'/') => path.to_vec(),
             // The working directory stays.
             _ if self.flags & CHANGE_DIRECTORY == 0 => path.to_vec(),
-            _ => path::squeezed(&[&self.working, &b"/"[..], path].concat()),
+            _ => squeezed(&[&self.working, &b"/"[..], path].concat()),
         };
         CString::new(joined).unwrap_or_default()
     }

@@ -8,15 +8,17 @@
 //!
 //! If that can't be, the function fails (EAGAIN), and the process is the user that it was.
 
-use crate::answer::{Answer, set_errno};
-use crate::message::say;
-use crate::{identity, inside, volume};
+use crate::runtime::answer::{Answer, set_errno};
+use crate::runtime::inside;
+use crate::runtime::message::say;
+use crate::volume;
+use crate::volume::identity;
 use adit::{Errno, Moving};
 use adit_base::fork;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
 
-use crate::real::real;
+use crate::runtime::real::real;
 
 /// "As it is", of an id.
 const SAME: u32 = u32::MAX;

@@ -3,10 +3,10 @@
 //! Access control lists are refused as by a file system without them: a volume would only store them,
 //! and a program that has set one (`cp -a`, `sed -i`) believes that the mode is set, too.
 
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
-use crate::path::Spot;
-use crate::real;
+use crate::files::descriptors::Open;
+use crate::files::path::Spot;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::real;
 use crate::volume::volume;
 use adit::calls::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
 use adit::{Errno, XattrMode};

@@ -21,18 +21,16 @@
 //! `thrd_create`, and that of a forked child. After `exec` the program's first thread does.
 
 mod action;
-#[cfg(target_arch = "x86_64")]
-mod handler;
 mod program;
 
-use crate::aio::kernel;
-use crate::message::{say, say_once};
-use crate::real::real;
+use crate::runtime::kernel;
+use crate::runtime::message::{say, say_once};
+use crate::runtime::real::real;
 use libc::{c_int, c_ulong};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use action::{swap_action, unblocked};
+pub(crate) use action::{MASK_BYTES, Mask, SIGSYS_BIT, mask, set_mask, swap_action, unblocked};
 
 const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 const PR_SYS_DISPATCH_ON: c_ulong = 1;
@@ -46,8 +44,9 @@ pub(crate) fn is_on() -> bool {
     PROGRAM_END.load(Ordering::Relaxed) != 0
 }
 
-/// Begins in the first thread, once the library knows its volume.
-pub(crate) fn at_start() {
+/// Begins in the first thread, once the library knows its volume. None: this kind of machine has no
+/// handler.
+pub(crate) fn at_start(handler: Option<usize>) {
     let program::Program { end, is_go } = program::Program::of_this_process();
     if is_go {
         say(format_args!(
@@ -62,7 +61,7 @@ pub(crate) fn at_start() {
         ));
         return;
     }
-    let Some(handler) = handler() else {
+    let Some(handler) = handler else {
         say(format_args!(
             "no system calls are caught on this kind of machine"
         ));
@@ -93,17 +92,6 @@ pub(crate) fn in_thread() {
             io::Error::last_os_error()
         );
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn handler() -> Option<usize> {
-    Some(handler::caught as *const () as usize)
-}
-
-/// Kernels that can are of 2026, and the handler needs its own registers.
-#[cfg(not(target_arch = "x86_64"))]
-fn handler() -> Option<usize> {
-    None
 }
 
 fn begin() -> bool {

@@ -3,13 +3,13 @@
 //!
 //! The name of a program's copy is its path in the volume, behind the name by which it was called if
 //! that is another. So the library in that program knows which one it is, as it knows its working
-//! directory ([`nowhere`](crate::nowhere)).
+//! directory ([`nowhere`](crate::files::nowhere)).
 //! Limit: a copy is as large as the file, and is made at each execution.
 
-use crate::answer::{Answer, errno};
-use crate::message::say_once;
-use crate::path;
-use crate::real::real;
+use crate::files::path;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::message::say_once;
+use crate::runtime::real::real;
 use adit::{Errno, File};
 use adit_base::fork::Registered;
 use adit_base::numbers;

@@ -12,23 +12,29 @@
 //! - `line`: the first line of a script
 //! - [`copy`]: the copies, also of libraries
 //! - [`elf`]: which programs load this library, and which libraries one needs
+//! - [`left`]: the files that a program has of the one before it
+//! - [`words`]: arguments and environments
 
 pub(crate) mod copy;
 pub(crate) mod elf;
+pub(crate) mod left;
 mod line;
+pub(crate) mod words;
 
-use crate::aio::kernel;
-use crate::answer::{Answer, errno};
-use crate::calls::{self, Lasting, Start};
-use crate::descriptors::Open;
-use crate::identity::credentials;
-use crate::inside;
-use crate::path::{self, HostPath, Place, Spot};
-use crate::real::text;
+use crate::files::canonical;
+use crate::files::descriptors::Open;
+use crate::files::path::{self, HostPath, Place, Spot};
+use crate::files::sharing;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::kernel;
+use crate::runtime::real::text;
+use crate::volume::identity::credentials;
 use crate::volume::{self, settings, volume};
 use adit::{Errno, File, FileKind};
 use adit_base::fork::{self, Registered};
 use adit_fs::{Access, At, Follow, OpenFlags};
+use left::{Lasting, Start};
 use libc::{c_char, c_int};
 use line::{BEGIN_BYTES, Begin};
 use std::cell::RefCell;
@@ -37,9 +43,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-
-/// An array of C strings with a NULL at its end; or NULL.
-pub(crate) type Words = *const *const c_char;
+pub(crate) use words::Words;
+use words::entries;
 
 /// A script's interpreter may be a script, and so on: so many of them.
 const SCRIPTS_MAX: usize = 5;
@@ -99,7 +104,7 @@ impl Program {
     pub(crate) fn begin<T>(self, execute: impl FnOnce(*const c_char, Words) -> T) -> T {
         let (path, arguments) = (self.told.path.as_ptr(), self.told.arguments.as_ptr());
         // The program opens an embedded volume, if nothing else of it is in use here.
-        volume::give_back();
+        sharing::give_back();
         let kept = match fork::is_in_vfork() {
             false => Some(self.told),
             true => {
@@ -255,10 +260,10 @@ impl Executable {
                 Follow::No => OpenFlags::NOFOLLOW,
             };
             match volume()?.open_at(spot.at(), flags, 0).map_err(errno) {
-                Ok(file) => Executable::checked(file, calls::canonical_or_given(&spot.shown)),
+                Ok(file) => Executable::checked(file, canonical::canonical_or_given(&spot.shown)),
                 // A symbolic link to a program of the host, as a virtual environment of Python has.
                 Err(Errno::XDEV) if follow == Follow::Yes => {
-                    let path = calls::led_out(&spot.shown)?;
+                    let path = canonical::led_out(&spot.shown)?;
                     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
                     Ok(Executable::Host(path))
                 }
@@ -429,7 +434,7 @@ unsafe fn finish(
     called: Option<Vec<u8>>,
     environment: Words,
 ) -> Answer<Program> {
-    let opens_itself = scripts.is_empty() || calls::is_for_us(environment) && at.has_library();
+    let opens_itself = scripts.is_empty() || left::is_for_us(environment) && at.has_library();
     let kept = match opens_itself {
         true => Vec::new(),
         false => copy_scripts(&mut scripts)?,
@@ -459,7 +464,7 @@ fn copy_scripts(scripts: &mut [Script]) -> Answer<Vec<Lasting>> {
         if let Executable::Volume { file, shown } = &script.source {
             let copy = inside::call(|| {
                 let copy = file.copied(shown, shown)?;
-                calls::lasting(copy.as_raw_fd(), Start::Directly)
+                left::lasting(copy.as_raw_fd(), Start::Directly)
             })?;
             script.name = format!("/dev/fd/{}", copy.number()).into_bytes();
             kept.push(copy);
@@ -490,20 +495,5 @@ fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<Told> {
         path,
         arguments,
         _texts: texts,
-    })
-}
-
-/// The strings of an array.
-///
-/// # Safety
-/// An array of C strings with a NULL at its end, or NULL. It outlives the result.
-pub(crate) unsafe fn entries(of: Words) -> impl Iterator<Item = *const c_char> {
-    let mut at = of;
-    std::iter::from_fn(move || {
-        // SAFETY: promised by the caller: the NULL at the end is not passed.
-        let entry = unsafe { at.as_ref() }.filter(|entry| !entry.is_null())?;
-        // SAFETY: as above.
-        at = unsafe { at.add(1) };
-        Some(*entry)
     })
 }

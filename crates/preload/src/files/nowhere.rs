@@ -11,7 +11,7 @@
 //! next program         ◄─  /proc/self/cwd -> /dev/shm/adit-cwd-Xk3f9a/adit/data (deleted)
 //! ```
 
-use crate::real::real;
+use crate::runtime::real::real;
 use libc::{c_char, c_int, mode_t, size_t, ssize_t};
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
@@ -35,7 +35,7 @@ pub(crate) fn go(shown: &[u8]) {
     }
     let directory = c"/proc/self/fdinfo".as_ptr();
     if real!(chdir(directory => *const c_char) -> c_int) != 0 {
-        crate::message::say(format_args!(
+        crate::runtime::message::say(format_args!(
             "programs started from {} will be in the host's working directory",
             String::from_utf8_lossy(shown)
         ));

@@ -4,9 +4,9 @@
 //! interrupted it and uses the volume gets EDEADLK: it would wait for itself for ever. Messages that
 //! arise meanwhile wait, too, if stderr is a file of the volume.
 
-use crate::answer::{Answer, keeping_errno};
-use crate::real::real;
-use crate::{descriptors, message};
+use crate::runtime::answer::{Answer, keeping_errno};
+use crate::runtime::message;
+use crate::runtime::real::real;
 use adit::Errno;
 use libc::{c_int, c_void, size_t, ssize_t};
 use std::cell::Cell;
@@ -103,7 +103,7 @@ impl Drop for Inside {
 #[cold]
 fn interrupted() -> Errno {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) && descriptors::get(2).is_none() {
+    if !SAID.swap(true, Ordering::Relaxed) && !message::is_stderr_ours() {
         // No memory is taken here: the handler may have interrupted malloc.
         let line =
             b"adit: a signal handler used the volume while its thread was in a call: EDEADLK\n";

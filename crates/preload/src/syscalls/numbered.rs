@@ -4,12 +4,12 @@
 //! Each is done as the C library's function of that name, which is ours. A call that the kernel has
 //! with fewer flags than the function has none here.
 
-use super::directories;
-use crate::answer::set_errno;
-use crate::identity;
-use crate::message::say_once;
-use crate::path::{self, Place};
-use crate::real::text;
+use crate::calls::getdents64;
+use crate::files::path::{self, Place};
+use crate::runtime::answer::set_errno;
+use crate::runtime::message::say_once;
+use crate::runtime::real::text;
+use crate::volume::identity;
 use adit::Errno;
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, dev_t, mode_t, msghdr, off_t, size_t, sockaddr,
@@ -219,7 +219,7 @@ unsafe fn special(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_lon
         }
         libc::SYS_getdents64 => {
             // SAFETY: as above.
-            let read = unsafe { directories::getdents64(a as c_int, b as *mut c_void, c) };
+            let read = unsafe { getdents64(a as c_int, b as *mut c_void, c) };
             Some(read as c_long)
         }
         // The fifth argument is the upper half of the offset, on machines of 32 bits.

@@ -11,16 +11,17 @@
 //! `popen`. A child started meanwhile by `posix_spawn` has them, and keeps the files open as long as
 //! it lives.
 
-use super::is_ours;
-use crate::answer::{Answer, errno};
-use crate::descriptors::{self, Open};
-use crate::message::say_once;
-use crate::position::{self, Cells, Position};
-use crate::program::{Words, entries};
-use crate::real::real;
-use crate::{inside, volume};
+use super::words::{Words, entries};
+use crate::files::descriptors::{self, Open};
+use crate::files::position::{self, Cells, Position};
+use crate::files::sharing;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::message::say_once;
+use crate::runtime::real::real;
+use crate::volume;
 use adit::{Errno, FileKind, Volume};
-use adit_base::fork::Registered;
+use adit_base::fork::{self, Registered};
 use adit_base::numbers::{self, FIRST_FREE, FIRST_HIGH};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::collections::HashMap;
@@ -36,7 +37,7 @@ const VARIABLE: &CStr = c"ADIT_RUN_INHERIT";
 const MAGIC: &[u8] = b"adit left 1\n";
 
 /// A number and what stands behind it in the program.
-pub(super) type Numbers = Vec<(c_int, Arc<Open>)>;
+pub(crate) type Numbers = Vec<(c_int, Arc<Open>)>;
 
 /// What a program is given: the environment, and what has to stay open until it has begun.
 struct Left {
@@ -71,7 +72,7 @@ pub(crate) enum Start {
 }
 
 /// Numbers of this process, or of a child of vfork, that stay open when a program is executed.
-pub(super) fn staying() -> Numbers {
+pub(crate) fn staying() -> Numbers {
     let stays = |fd: c_int| {
         // SAFETY: no preconditions.
         let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
@@ -83,8 +84,8 @@ pub(super) fn staying() -> Numbers {
 }
 
 /// The same for a process that goes on beside the program.
-pub(super) fn going_on() -> Numbers {
-    volume::share_files();
+pub(crate) fn going_on() -> Numbers {
+    sharing::share_files();
     staying()
 }
 
@@ -118,7 +119,7 @@ fn leave(numbers: &Numbers, environment: Words, start: Start) -> Answer<Left> {
         }));
     }
     // A child of vfork has none to share: `before_vfork` has done so.
-    if is_ours() {
+    if !fork::is_in_vfork() {
         position::share(opens.iter().map(|open| &open.position))?;
     }
     let files: Vec<&adit::File> = opens.iter().map(|open| &*open.file).collect();
@@ -213,7 +214,7 @@ fn without_variable(environment: Words) -> Vec<*const c_char> {
 }
 
 /// Calls something that executes a program, with the environment that it is to have.
-pub(super) fn with_left<T>(
+pub(crate) fn with_left<T>(
     numbers: impl FnOnce() -> Numbers,
     environment: Words,
     start: Start,
@@ -248,7 +249,7 @@ pub(super) fn with_left<T>(
 }
 
 /// Calls something that starts a program with this process's own environment.
-pub(super) fn with_left_in_environment<T>(execute: impl FnOnce() -> T) -> T {
+pub(crate) fn with_left_in_environment<T>(execute: impl FnOnce() -> T) -> T {
     // SAFETY: the C library's variable.
     let own = unsafe { environ };
     with_left(going_on, own, Start::ByFork, |environment| {
@@ -275,7 +276,7 @@ pub(super) fn with_left_in_environment<T>(execute: impl FnOnce() -> T) -> T {
 }
 
 unsafe extern "C" {
-    pub(super) static environ: Words;
+    pub(crate) static environ: Words;
 }
 
 // ------------------------------------------------------------------------ in the program

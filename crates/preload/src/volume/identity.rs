@@ -5,14 +5,13 @@
 //! volume all users have all rights, since the process can open the device. A session of root's
 //! acts for the thread's user. Any other session has the rights of its own user alone.
 
-use crate::real::real;
-use crate::volume::opened;
-use adit::{Credentials, interned};
+use super::opened::{EPOCH, Opened, opened};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::real::real;
+use adit::{Credentials, Volume, interned};
 use libc::{c_int, gid_t, uid_t};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-static EPOCH: AtomicU64 = AtomicU64::new(1);
+use std::sync::atomic::Ordering;
 
 #[derive(Clone, Copy)]
 struct Known {
@@ -120,4 +119,14 @@ fn named(uid: uid_t, gid: gid_t) -> Credentials {
         }
     }
     Credentials::user(uid, gid, &groups)
+}
+
+impl Opened {
+    /// Does a call for the user of this thread.
+    pub(crate) fn call<'a, C>(&'a self, call: C) -> Answer<C::Reply>
+    where
+        C: adit::PerformVolume<'a> + Send,
+    {
+        Volume::call(self, credentials(), call).map_err(errno)
+    }
 }

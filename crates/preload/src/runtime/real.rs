@@ -21,7 +21,7 @@ pub(crate) fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 /// Ends the program: it calls a function that no library of it has.
 #[cold]
 pub(crate) fn missing(name: &CStr) -> ! {
-    crate::message::say(format_args!(
+    super::message::say(format_args!(
         "no library has the function {}",
         name.to_string_lossy()
     ));
@@ -39,9 +39,9 @@ macro_rules! real {
             Ok(name) => name,
             Err(_) => panic!("a name has no zeroes"),
         };
-        let address = $crate::real::find(&FOUND, NAME);
+        let address = $crate::runtime::real::find(&FOUND, NAME);
         if address.is_null() {
-            $crate::real::missing(NAME);
+            $crate::runtime::real::missing(NAME);
         }
         // SAFETY: the function of this name has this type; the caller passes what it was given.
         unsafe {
@@ -52,6 +52,19 @@ macro_rules! real {
     }};
 }
 pub(crate) use real;
+
+/// Does a call of the C library that gives or takes away a number, and returns its result. The
+/// threads of Adit in this process make no descriptor during the call. It is a macro because a
+/// cancelled thread is unwound: the C library must find the call in the frame of the C function.
+macro_rules! of_program {
+    ($result:expr) => {{
+        let call = adit_base::numbers::ProgramCall::begin();
+        let result = $result;
+        drop(call);
+        result
+    }};
+}
+pub(crate) use of_program;
 
 /// The text of a C string; empty for NULL.
 ///

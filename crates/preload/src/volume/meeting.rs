@@ -12,8 +12,8 @@
 //!
 //! Invariant: no process waits for a server that it can begin itself.
 
-use crate::aio::kernel;
-use crate::message::say_once;
+use crate::runtime::kernel;
+use crate::runtime::message::say_once;
 use adit_base::{identity, numbers};
 use libc::{c_char, c_long};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -217,7 +217,6 @@ fn make_own(path: &Path) -> io::Result<()> {
 
 /// Without errno, and past `syscall`, which is one of our functions.
 fn call(number: c_long, arguments: [usize; 4]) -> c_long {
-    let [a, b, c, d] = arguments;
     // SAFETY: as the caller of this private function has it: addresses of things that are there.
-    unsafe { kernel::call(number, [a, b, c, d, 0, 0]) }
+    unsafe { kernel::call(number, arguments) }
 }

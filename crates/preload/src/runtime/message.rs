@@ -1,8 +1,9 @@
 //! What a person has to know, on stderr.
 
-use crate::renewed::Renewed;
+use crate::runtime::renewed::Renewed;
 use std::fmt;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Messages that wait for the end of a call: stderr is a file of the volume, and whoever has
@@ -12,10 +13,22 @@ static ARE_THERE_ANY: AtomicBool = AtomicBool::new(false);
 /// More are not kept.
 const DEFERRED_MAX: usize = 100;
 
+/// Asks whether stderr is a file of the volume.
+static ASK: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// How it is asked, from the start of the program on.
+pub(crate) fn ask(whether: fn() -> bool) {
+    let _ = ASK.set(whether);
+}
+
+pub(super) fn is_stderr_ours() -> bool {
+    ASK.get().is_some_and(|ask| ask())
+}
+
 /// One line on stderr, in one write. A line that would wait for a reader is lost, and counted.
 pub(crate) fn say(what: fmt::Arguments<'_>) {
     let line = format!("adit: {what}\n");
-    if crate::descriptors::get(2).is_some() {
+    if is_stderr_ours() {
         let mut deferred = DEFERRED.lock();
         if deferred.len() < DEFERRED_MAX {
             deferred.push(line);
@@ -34,7 +47,7 @@ pub(crate) fn say_deferred() {
         let mut deferred = DEFERRED.lock();
         let lines = std::mem::take(&mut *deferred);
         drop(deferred);
-        if crate::descriptors::get(2).is_some() {
+        if is_stderr_ours() {
             let _ = std::io::stderr().write_all(lines.concat().as_bytes());
             return;
         }
@@ -55,7 +68,7 @@ pub(crate) fn in_child() {
 macro_rules! say_once {
     ($($what:tt)*) => {{
         static SAID: std::sync::Once = std::sync::Once::new();
-        SAID.call_once(|| $crate::message::say(format_args!($($what)*)));
+        SAID.call_once(|| $crate::runtime::message::say(format_args!($($what)*)));
     }};
 }
 pub(crate) use say_once;

@@ -8,7 +8,7 @@
 //!
 //! The destructors of the thread that ends the process aren't called.
 
-use crate::real::real;
+use crate::runtime::real::real;
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

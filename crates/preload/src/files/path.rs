@@ -8,13 +8,15 @@
 //! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume
 //! doesn't lead out (see docs/programs.md).
 
-use crate::answer::{Answer, errno, keeping_errno};
-use crate::descriptors::{self, Held, Open};
-use crate::identity::credentials;
-use crate::real::{real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors::{self, Held, Open};
+use crate::files::nowhere;
+use crate::runtime::answer::{Answer, errno, keeping_errno};
+use crate::runtime::inside;
+use crate::runtime::path_text::{goes_up, squeezed};
+use crate::runtime::real::{real, text};
+use crate::runtime::renewed::{InChild, Renewed};
+use crate::volume::identity::credentials;
 use crate::volume::{settings, volume};
-use crate::{inside, nowhere};
 use adit::{Address, Credentials, Errno, FileKind};
 use adit_base::fork;
 use adit_fs::{At, BlobId, Follow};
@@ -142,30 +144,6 @@ fn prefix() -> &'static [u8] {
     settings().map_or(&[], |settings| &settings.prefix)
 }
 
-/// Without `.`, `..` and repeated slashes, by its text; without a slash at the end but in "/".
-pub(crate) fn normalized(path: &[u8]) -> Vec<u8> {
-    let mut components: Vec<&[u8]> = Vec::new();
-    for component in path.split(|byte| *byte == b'/') {
-        match component {
-            b"" | b"." => {}
-            b".." => _ = components.pop(),
-            name => components.push(name),
-        }
-    }
-    if path.first() != Some(&b'/') {
-        return components.join(&b'/');
-    }
-    let mut result = Vec::with_capacity(path.len());
-    for component in &components {
-        result.push(b'/');
-        result.extend_from_slice(component);
-    }
-    if result.is_empty() {
-        result.push(b'/');
-    }
-    result
-}
-
 /// What is behind the prefix, which ends at a component; None: another path.
 fn behind<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(prefix)?;
@@ -212,18 +190,6 @@ fn is_image(path: &[u8]) -> bool {
 /// Could its text be written in a shorter way?
 fn is_long_way(path: &[u8]) -> bool {
     path.windows(2).any(|two| two == b"//" || two == b"/.")
-}
-
-/// Has it a `..`?
-pub(crate) fn goes_up(path: &[u8]) -> bool {
-    path.split(|byte| *byte == b'/').any(|name| name == b"..")
-}
-
-/// An absolute path without `.` and repeated slashes.
-pub(crate) fn squeezed(path: &[u8]) -> Vec<u8> {
-    let names = path.split(|byte| *byte == b'/');
-    let names = names.filter(|name| !matches!(*name, b"" | b"."));
-    names.flat_map(|name| [b"/", name].concat()).collect()
 }
 
 /// Where does a path lead that begins with a descriptor (`/proc/self/fd/7/name`; rsync has such)?

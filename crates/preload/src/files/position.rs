@@ -7,9 +7,9 @@
 //! of its owner releases it. A child can wait for a thread of its parent that holds it; it could
 //! not wait for the lock of the process.
 
-use crate::answer::Answer;
-use crate::own::Own;
-use crate::renewed::Renewed;
+use crate::runtime::answer::Answer;
+use crate::runtime::own::Own;
+use crate::runtime::renewed::Renewed;
 use adit::Errno;
 use adit_base::fork;
 use arc_swap::ArcSwapOption;

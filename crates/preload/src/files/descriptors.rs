@@ -10,15 +10,16 @@
 //! may give away again has one. Numbers made by dup share one [`Open`], its position and flags.
 //! Looking one up takes no lock.
 
-use crate::answer::{Answer, errno};
-use crate::calls::{is_ours, of_program};
-use crate::identity::credentials;
-use crate::inside;
-use crate::own::Own;
-use crate::position::{self, Locked, Position};
-use crate::real::real;
-use crate::renewed::Renewed;
+use crate::files::position::{self, Locked, Position};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::own::Own;
+use crate::runtime::real::of_program;
+use crate::runtime::real::real;
+use crate::runtime::renewed::Renewed;
+use crate::volume::identity::credentials;
 use adit::{Errno, File, FileKind};
+use adit_base::fork;
 use adit_fs::{At, BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
@@ -164,11 +165,25 @@ impl Open {
 
     /// The inode, to be changed by this thread's user, which may not be the one that has opened it.
     pub(crate) fn to_change(&self) -> Answer<At<'static>> {
-        match self.is_readable() || self.is_writable() {
-            true => Ok(At::inode(credentials(), self.id())),
-            // It is open for its path alone.
-            false => Err(Errno::BADF),
-        }
+        self.check()?;
+        Ok(At::inode(credentials(), self.id()))
+    }
+
+    /// A descriptor of `O_PATH` is none for most calls.
+    pub(crate) fn check(&self) -> Answer<()> {
+        self.has(self.flags() & libc::O_PATH == 0)
+    }
+
+    pub(crate) fn check_readable(&self) -> Answer<()> {
+        self.has(self.is_readable())
+    }
+
+    pub(crate) fn check_writable(&self) -> Answer<()> {
+        self.has(self.is_writable())
+    }
+
+    fn has(&self, right: bool) -> Answer<()> {
+        if right { Ok(()) } else { Err(Errno::BADF) }
     }
 
     #[inline]
@@ -322,7 +337,7 @@ pub(crate) fn is_of_host(fd: c_int) -> c_int {
 
 #[cold]
 fn forget(fd: c_int) {
-    if !is_ours() {
+    if fork::is_in_vfork() {
         return put_in_vfork(fd, None);
     }
     // In the middle of a call, which opens files of the host, too, this thread may have locks that
@@ -360,10 +375,11 @@ fn pattern() -> Option<&'static Own> {
         // SAFETY: just opened, and nobody else has it.
         (fd >= 0).then(|| unsafe { std::fs::File::from_raw_fd(fd) })
     };
-    match is_ours() {
-        true => PATTERN.get_or_init(|| Own::new(make()?).ok()).as_ref(),
+    if fork::is_in_vfork() {
         // The parent of a child of vfork doesn't have the child's descriptors.
-        false => PATTERN.get()?.as_ref(),
+        PATTERN.get()?.as_ref()
+    } else {
+        PATTERN.get_or_init(|| Own::new(make()?).ok()).as_ref()
     }
 }
 
@@ -403,12 +419,12 @@ pub(crate) fn install(
 ) -> Answer<c_int> {
     let fd = number(close_on_exec)?;
     let installed = match usize::try_from(fd) {
-        Ok(number) if number < CHUNK * CHUNKS => open().and_then(|open| match is_ours() {
-            true => put(fd, open),
-            false => {
+        Ok(number) if number < CHUNK * CHUNKS => open().and_then(|open| {
+            if fork::is_in_vfork() {
                 open_in_vfork(fd, open);
-                Ok(())
+                return Ok(());
             }
+            put(fd, open)
         }),
         _ => Err(Errno::MFILE),
     };
@@ -474,7 +490,7 @@ fn changed_in_vfork(fd: c_int) -> Option<Option<Arc<Open>>> {
     if VFORKED.with(|of| of.borrow().changed.is_empty()) {
         return None;
     }
-    if is_ours() {
+    if !fork::is_in_vfork() {
         forget_vfork();
         return None;
     }
@@ -516,7 +532,7 @@ fn open_in_vfork(fd: c_int, open: Arc<Open>) {
 /// The numbers of this process, or of a child of vfork, and what stands behind them.
 pub(crate) fn seen() -> Vec<(c_int, Arc<Open>)> {
     let mut numbers = in_range(0, c_int::MAX);
-    if !is_ours() {
+    if fork::is_in_vfork() {
         VFORKED.with(|of| numbers.extend(of.borrow().changed.iter().map(|change| change.0)));
         numbers.sort_unstable();
         numbers.dedup();

@@ -1,10 +1,11 @@
 //! SIGSYS: a system call of the program's own code, done in a signal handler of its thread.
 
-use super::action::{MASK_BYTES, Mask, SIGSYS_BIT, mask, set_mask, swap_action};
-use crate::aio::{kernel, perform};
-use crate::answer::{before, now};
-use crate::message::say_once;
-use crate::real::real;
+use super::by_number::perform;
+use crate::caught::{MASK_BYTES, Mask, SIGSYS_BIT, mask, set_mask, swap_action};
+use crate::runtime::answer::{before, now};
+use crate::runtime::kernel;
+use crate::runtime::message::say_once;
+use crate::runtime::real::real;
 use libc::{c_int, c_long, c_ulong, c_void, siginfo_t, ucontext_t};
 
 /// Why a SIGSYS was sent.

@@ -1,0 +1,69 @@
+//! System calls past the C library: without `errno`, a failure is the negative error number.
+
+use adit::Errno;
+use libc::{c_long, timespec};
+use std::sync::atomic::AtomicI32;
+use std::time::Duration;
+
+/// A system call that doesn't come through `syscall`, which is one of our functions.
+///
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> c_long {
+    let [a, b, c, d, e, f] = std::array::from_fn(|at| *arguments.get(at).unwrap_or(&0));
+    let result: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: promised by the caller; the kernel changes these registers only.
+    unsafe {
+        std::arch::asm!(
+            "syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c,
+            in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "svc 0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c,
+            in("x3") d, in("x4") e, in("x5") f, options(nostack)
+        );
+    }
+    result
+}
+
+/// Waits while the number is there, `timeout` at most. EINTR if a signal was handled meanwhile.
+pub(crate) fn futex_wait(word: &AtomicI32, number: i32, timeout: Option<Duration>) -> Errno {
+    // Without a timeout the kernel would go on after a signal.
+    let timeout = as_timespec(timeout.unwrap_or(Duration::from_secs(1 << 31)));
+    let arguments = [
+        word.as_ptr() as usize,
+        (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize,
+        number as usize,
+        &raw const timeout as usize,
+        0,
+        0,
+    ];
+    // SAFETY: addresses of things that outlive the call.
+    let result = unsafe { call(libc::SYS_futex, arguments) };
+    Errno::from_raw(-result as i32)
+}
+
+/// Wakes all who wait.
+pub(crate) fn futex_wake(word: &AtomicI32) {
+    let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: it only compares the address.
+    unsafe {
+        call(
+            libc::SYS_futex,
+            [word.as_ptr() as usize, wake, i32::MAX as usize, 0, 0, 0],
+        )
+    };
+}
+
+pub(crate) fn as_timespec(duration: Duration) -> timespec {
+    timespec {
+        tv_sec: duration.as_secs() as libc::time_t,
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

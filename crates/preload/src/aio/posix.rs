@@ -15,7 +15,6 @@ use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::{Answer, ToC, set_errno};
 use crate::runtime::inside;
 use crate::runtime::kernel;
-use crate::runtime::real::real;
 use crate::runtime::renewed::Renewed;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
@@ -336,7 +335,7 @@ macro_rules! transfers {
                     let begun = inside::uncancelled(|| unsafe { begin(request, &open, $kind, None) });
                     begun.to_c() as c_int
                 }
-                None => real!($name(request => *mut Aiocb) -> c_int),
+                None => real(request),
             }
         }
     )*};
@@ -348,62 +347,56 @@ transfers! {
     aio_write64 = Kind::Write;
 }
 
-macro_rules! calls {
-    ($($sync:ident $cancel:ident $suspend:ident $list:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $sync(operation: c_int, request: *mut Aiocb) -> c_int {
-            // SAFETY: the program's request.
-            let Some(open) = descriptors::get(unsafe { (*request).fd }) else {
-                return real!($sync(operation => c_int, request => *mut Aiocb) -> c_int);
-            };
-            let durable = match operation {
-                libc::O_DSYNC => Durable::Data,
-                libc::O_SYNC => Durable::All,
-                _ => return Answer::<()>::Err(Errno::INVAL).to_c() as c_int,
-            };
-            // SAFETY: as above.
-            inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c() as c_int
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $cancel(fd: c_int, request: *mut Aiocb) -> c_int {
-            match descriptors::get(fd) {
-                // SAFETY: the program's request, or NULL.
-                Some(open) => unsafe { cancel(fd, &open, request) }.to_c() as c_int,
-                None => real!($cancel(fd => c_int, request => *mut Aiocb) -> c_int),
-            }
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $suspend(
-            list: *const *const Aiocb, count: c_int, timeout: *const timespec,
-        ) -> c_int {
-            let real = |list: *const *const Aiocb, count: c_int, timeout: *const timespec| {
-                real!($suspend(
-                    list => *const *const Aiocb, count => c_int, timeout => *const timespec
-                ) -> c_int)
-            };
-            // SAFETY: the program's list.
-            inside::uncancelled(|| unsafe { suspend(list, count, timeout, real) })
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $list(
-            mode: c_int, list: *const *mut Aiocb, count: c_int, notice: *mut Notice,
-        ) -> c_int {
-            let real = |list: *const *mut Aiocb, count: c_int, notice: *mut Notice| {
-                real!($list(
-                    mode => c_int, list => *const *mut Aiocb, count => c_int, notice => *mut Notice
-                ) -> c_int)
-            };
-            // SAFETY: the program's list.
-            inside::uncancelled(|| unsafe { begin_list(mode, list, count, notice, real) })
-        }
-    )*};
+#[interposed(aio_fsync64)]
+unsafe extern "C" fn aio_fsync(operation: c_int, request: *mut Aiocb) -> c_int {
+    // SAFETY: the program's request.
+    let Some(open) = descriptors::get(unsafe { (*request).fd }) else {
+        return real(operation, request);
+    };
+    let durable = match operation {
+        libc::O_DSYNC => Durable::Data,
+        libc::O_SYNC => Durable::All,
+        _ => return Answer::<()>::Err(Errno::INVAL).to_c() as c_int,
+    };
+    // SAFETY: as above.
+    inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c()
+        as c_int
 }
-calls! {
-    aio_fsync aio_cancel aio_suspend lio_listio
-    aio_fsync64 aio_cancel64 aio_suspend64 lio_listio64
+
+#[interposed(aio_cancel64)]
+unsafe extern "C" fn aio_cancel(fd: c_int, request: *mut Aiocb) -> c_int {
+    match descriptors::get(fd) {
+        // SAFETY: the program's request, or NULL.
+        Some(open) => unsafe { cancel(fd, &open, request) }.to_c() as c_int,
+        None => real(fd, request),
+    }
+}
+
+#[interposed(aio_suspend64)]
+unsafe extern "C" fn aio_suspend(
+    list: *const *const Aiocb,
+    count: c_int,
+    timeout: *const timespec,
+) -> c_int {
+    let real = |list: *const *const Aiocb, count: c_int, timeout: *const timespec| {
+        real(list, count, timeout)
+    };
+    // SAFETY: the program's list.
+    inside::uncancelled(|| unsafe { suspend(list, count, timeout, real) })
+}
+
+#[interposed(lio_listio64)]
+unsafe extern "C" fn lio_listio(
+    mode: c_int,
+    list: *const *mut Aiocb,
+    count: c_int,
+    notice: *mut Notice,
+) -> c_int {
+    let real = |list: *const *mut Aiocb, count: c_int, notice: *mut Notice| {
+        real(mode, list, count, notice)
+    };
+    // SAFETY: the program's list.
+    inside::uncancelled(|| unsafe { begin_list(mode, list, count, notice, real) })
 }
 
 /// Nothing that was begun can be taken back.

@@ -3,7 +3,6 @@
 //! ring and got one doesn't expect that. Refused at its start, it takes another way.
 
 use crate::runtime::message::say_once;
-use crate::runtime::real::real;
 use crate::volume::settings;
 use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, size_t};
@@ -13,7 +12,7 @@ macro_rules! refused {
         #[interposed]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             if settings().is_none() {
-                return real!($name($($argument => $type),*) -> c_int);
+                return real($($argument), *);
             }
             say_once!(
                 "io_uring goes past the volume, so this program gets none ({}: ENOSYS)",

@@ -70,9 +70,7 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     new: c_int,
 ) -> c_int {
     note_action(actions, old, new);
-    real!(posix_spawn_file_actions_adddup2(
-        actions => *mut posix_spawn_file_actions_t, old => c_int, new => c_int
-    ) -> c_int)
+    real(actions, old, new)
 }
 
 #[interposed]
@@ -81,9 +79,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addclose(
     fd: c_int,
 ) -> c_int {
     note_action(actions, fd, -1);
-    real!(posix_spawn_file_actions_addclose(
-        actions => *mut posix_spawn_file_actions_t, fd => c_int
-    ) -> c_int)
+    real(actions, fd)
 }
 
 #[interposed]
@@ -91,9 +87,7 @@ unsafe extern "C" fn posix_spawn_file_actions_init(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
     forget_actions(actions);
-    real!(posix_spawn_file_actions_init(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
+    real(actions)
 }
 
 #[interposed]
@@ -101,9 +95,7 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
     forget_actions(actions);
-    real!(posix_spawn_file_actions_destroy(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
+    real(actions)
 }
 
 /// The numbers of a child that `posix_spawn` makes.

@@ -5,7 +5,6 @@ use crate::files::descriptors::{self, Open};
 use crate::files::path::{self, Named, Place, Spot};
 use crate::runtime::answer::{Answer, ToC, errno};
 use crate::runtime::inside;
-use crate::runtime::real::real;
 use crate::volume::identity;
 use crate::volume::{device, settings, volume};
 use adit::calls::{SetMode, SetOwner, SetTimes};
@@ -96,24 +95,19 @@ unsafe fn stat_itself(spot: &Spot, buffer: *mut StatC) -> Answer<()> {
     attributes(spot.at(), Follow::No).map(|stat| fill(&stat, buffer))
 }
 
-macro_rules! stat_number {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(fd: c_int, buffer: *mut StatC) -> c_int {
-            if let Some(open) = descriptors::get(fd) {
-                let stat = inside::call(|| attributes_open(&open));
-                return stat.map(|stat| fill(&stat, buffer)).to_c() as c_int;
-            }
-            let done = real!($name(fd => c_int, buffer => *mut StatC) -> c_int);
-            if done == 0 {
-                // SAFETY: the kernel has filled it.
-                name_node(unsafe { &mut *buffer });
-            }
-            done
-        }
-    )*};
+#[interposed(fstat64)]
+unsafe extern "C" fn fstat(fd: c_int, buffer: *mut StatC) -> c_int {
+    if let Some(open) = descriptors::get(fd) {
+        let stat = inside::call(|| attributes_open(&open));
+        return stat.map(|stat| fill(&stat, buffer)).to_c() as c_int;
+    }
+    let done = real(fd, buffer);
+    if done == 0 {
+        // SAFETY: the kernel has filled it.
+        name_node(unsafe { &mut *buffer });
+    }
+    done
 }
-stat_number!(fstat fstat64);
 
 /// Of the host's pipe behind a node of the volume: the node's identity and rights.
 fn name_node(found: &mut StatC) {
@@ -170,31 +164,28 @@ const STATX_SYNC_TYPE: c_int = 0x6000;
 /// A bit of a mask that means something else one day.
 const STATX_RESERVED: c_uint = 1 << 31;
 
-macro_rules! stat_at {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { attributes_at(directory, path, flags) } {
-                Ok(answer) => crate::runtime::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int,
-                Err(host) => {
-                    let done = real!($name(
-                        directory => c_int, host.pointer(path) => *const c_char,
-                        buffer => *mut StatC, flags => c_int
-                    ) -> c_int);
-                    if done == 0 && flags & libc::AT_EMPTY_PATH != 0 {
-                        // SAFETY: the kernel has filled it.
-                        name_node(unsafe { &mut *buffer });
-                    }
-                    done
-                }
-            }
+#[interposed(fstatat64)]
+unsafe extern "C" fn fstatat(
+    directory: c_int,
+    path: *const c_char,
+    buffer: *mut StatC,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { attributes_at(directory, path, flags) } {
+        Ok(answer) => {
+            crate::runtime::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int
         }
-    )*};
+        Err(host) => {
+            let done = real(directory, host.pointer(path), buffer, flags);
+            if done == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+                // SAFETY: the kernel has filled it.
+                name_node(unsafe { &mut *buffer });
+            }
+            done
+        }
+    }
 }
-stat_at!(fstatat fstatat64);
 
 /// The names that programs of before glibc 2.33 call, with the version of the structure.
 macro_rules! old_stat {
@@ -235,10 +226,7 @@ unsafe extern "C" fn statx(
             let answer = answer.map(|stat| fill_extended(&stat, buffer));
             crate::runtime::answer::ToC::to_c(answer) as c_int
         }
-        Err(host) => real!(statx(
-            directory => c_int, host.pointer(path) => *const c_char, flags => c_int,
-            mask => c_uint, buffer => *mut StatxC
-        ) -> c_int),
+        Err(host) => real(directory, host.pointer(path), flags, mask, buffer),
     }
 }
 
@@ -343,10 +331,7 @@ unsafe extern "C" fn fchownat(
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find_named(directory, path, flags) }.place() {
         Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
-        Place::Host(host) => real!(fchownat(
-            directory => c_int, host.pointer(path) => *const c_char, uid => uid_t, gid => gid_t,
-            flags => c_int
-        ) -> c_int),
+        Place::Host(host) => real(directory, host.pointer(path), uid, gid, flags),
     }
 }
 
@@ -394,9 +379,7 @@ unsafe extern "C" fn faccessat(
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find_named(directory, path, flags) }.place() {
         Place::Volume(spot) => inside::call(|| may(&spot)).to_c() as c_int,
-        Place::Host(host) => real!(faccessat(
-            directory => c_int, host.pointer(path) => *const c_char, mode => c_int, flags => c_int
-        ) -> c_int),
+        Place::Host(host) => real(directory, host.pointer(path), mode, flags),
     }
 }
 
@@ -508,10 +491,7 @@ unsafe extern "C" fn utimensat(
     // SAFETY: as above.
     match unsafe { path::find_named(directory, path, flags) }.place() {
         Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
-        Place::Host(host) => real!(utimensat(
-            directory => c_int, host.pointer(path) => *const c_char, given => *const timespec,
-            flags => c_int
-        ) -> c_int),
+        Place::Host(host) => real(directory, host.pointer(path), given, flags),
     }
 }
 
@@ -536,9 +516,7 @@ unsafe extern "C" fn futimesat(
             let set = inside::call(|| unsafe { set_microseconds(&spot, given) });
             set.to_c() as c_int
         }
-        Place::Host(host) => real!(futimesat(
-            directory => c_int, host.pointer(path) => *const c_char, given => *const timeval
-        ) -> c_int),
+        Place::Host(host) => real(directory, host.pointer(path), given),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::files::sharing;
 use crate::program::left::with_left_in_environment;
 use crate::runtime::answer::keeping_errno;
 use crate::runtime::inside;
-use crate::runtime::real::{self, real};
+use crate::runtime::real;
 use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;
@@ -66,13 +66,11 @@ unsafe extern "C" fn vfork() -> pid_t {
 #[interposed]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
     sharing::give_back();
-    with_left_in_environment(|| real!(system(command => *const c_char) -> c_int))
+    with_left_in_environment(|| real(command))
 }
 
 #[interposed]
 unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
     sharing::give_back();
-    with_left_in_environment(
-        || real!(popen(command => *const c_char, kind => *const c_char) -> *mut FILE),
-    )
+    with_left_in_environment(|| real(command, kind))
 }

@@ -184,10 +184,7 @@ unsafe extern "C" fn copy_file_range(
 ) -> ssize_t {
     let ends = (End::new(from, from_offset), End::new(to, to_offset));
     match (&ends.0.open, &ends.1.open) {
-        (None, None) => real!(copy_file_range(
-            from => c_int, from_offset => *mut off_t, to => c_int, to_offset => *mut off_t,
-            len => size_t, flags => c_uint
-        ) -> ssize_t),
+        (None, None) => real(from, from_offset, to, to_offset, len, flags),
         _ => copy_range(&ends.0, &ends.1, len, flags).to_c() as ssize_t,
     }
 }
@@ -222,23 +219,14 @@ fn send(from: &End, to: &End, len: usize) -> Answer {
     }
 }
 
-macro_rules! sendfile {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            to: c_int, from: c_int, offset: *mut off_t, len: size_t,
-        ) -> ssize_t {
-            let ends = (End::new(from, offset), End::new(to, std::ptr::null_mut()));
-            match (&ends.0.open, &ends.1.open) {
-                (None, None) => real!($name(
-                    to => c_int, from => c_int, offset => *mut off_t, len => size_t
-                ) -> ssize_t),
-                _ => inside::uncancelled(|| send(&ends.0, &ends.1, len)).to_c() as ssize_t,
-            }
-        }
-    )*};
+#[interposed(sendfile64)]
+unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
+    let ends = (End::new(from, offset), End::new(to, std::ptr::null_mut()));
+    match (&ends.0.open, &ends.1.open) {
+        (None, None) => real(to, from, offset, len),
+        _ => inside::uncancelled(|| send(&ends.0, &ends.1, len)).to_c() as ssize_t,
+    }
 }
-sendfile!(sendfile sendfile64);
 
 // ------------------------------------------------------------------------ splice
 
@@ -253,10 +241,7 @@ unsafe extern "C" fn splice(
 ) -> ssize_t {
     let ends = (End::new(from, from_offset), End::new(to, to_offset));
     match (&ends.0.open, &ends.1.open) {
-        (None, None) => real!(splice(
-            from => c_int, from_offset => *mut off_t, to => c_int, to_offset => *mut off_t,
-            len => size_t, flags => c_uint
-        ) -> ssize_t),
+        (None, None) => real(from, from_offset, to, to_offset, len, flags),
         _ => inside::uncancelled(|| move_piped(&ends.0, &ends.1, len, flags)).to_c() as ssize_t,
     }
 }

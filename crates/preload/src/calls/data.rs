@@ -540,7 +540,7 @@ macro_rules! returning_errors {
                     let answer: Answer<()> = crate::runtime::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
                     answer.map_or_else(Errno::raw, |()| 0)
                 }
-                None => crate::runtime::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),
+                None => real(fd$(, $argument)*),
             }
         }
     )*};

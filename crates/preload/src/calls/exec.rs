@@ -399,12 +399,7 @@ unsafe extern "C" fn posix_spawnp(
         Start::Directly,
         |environment| {
             if !may_be_in_volume(file) {
-                return real!(posix_spawnp(
-                number => *mut pid_t, file => *const c_char,
-                actions => *const posix_spawn_file_actions_t,
-                attributes => *const posix_spawnattr_t,
-                arguments => Words, environment => Words,
-            ) -> c_int);
+                return real(number, file, actions, attributes, arguments, environment);
             }
             let given = Given::new(arguments, environment);
             let execute = |path, arguments| child.spawn(path, arguments, environment);

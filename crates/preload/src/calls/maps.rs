@@ -168,26 +168,28 @@ pub(crate) fn flush_all() {
 
 // ------------------------------------------------------------------------ the calls
 
-macro_rules! mmap {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
-            offset: off_t,
-        ) -> *mut c_void {
-            if flags & libc::MAP_ANONYMOUS == 0 && let Some(open) = descriptors::get(fd) {
-                let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
-                let mapped = pointer(mapped);
-                return if mapped.is_null() { libc::MAP_FAILED } else { mapped };
-            }
-            real!($name(
-                address => *mut c_void, len => size_t, protection => c_int, flags => c_int,
-                fd => c_int, offset => off_t
-            ) -> *mut c_void)
-        }
-    )*};
+#[interposed(mmap64)]
+unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0
+        && let Some(open) = descriptors::get(fd)
+    {
+        let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
+        let mapped = pointer(mapped);
+        return if mapped.is_null() {
+            libc::MAP_FAILED
+        } else {
+            mapped
+        };
+    }
+    real(address, len, protection, flags, fd, offset)
 }
-mmap!(mmap mmap64);
 
 fn map(
     open: &Arc<Open>,
@@ -384,7 +386,7 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<Key> {
 
 #[interposed]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
+    let done = real(address, len, flags);
     if done != 0 || !is_ours(address, len) {
         return done;
     }
@@ -416,7 +418,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
             return Answer::<c_int>::Err(errno).to_c() as c_int;
         }
     }
-    real!(munmap(address => *mut c_void, len => size_t) -> c_int)
+    real(address, len)
 }
 
 /// Flushes the range that the caller unmaps. On a full volume its file's memory stays: munmap never
@@ -521,8 +523,5 @@ unsafe extern "C" fn mremap(
         crate::runtime::answer::set_errno(Errno::NOMEM);
         return libc::MAP_FAILED;
     }
-    real!(mremap(
-        address => *mut c_void, old_len => size_t, new_len => size_t, flags => c_int,
-        to => *mut c_void
-    ) -> *mut c_void)
+    real(address, old_len, new_len, flags, to)
 }

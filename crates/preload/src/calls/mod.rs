@@ -65,7 +65,7 @@ macro_rules! of_descriptor {
                     $crate::runtime::inside::cancel_if_asked();
                     $crate::runtime::answer::ToC::to_c(answer) as $result
                 }
-                None => $crate::runtime::real::real!($name(fd => libc::c_int $(, $argument => $type)*) -> $result),
+                None => real(fd$(, $argument)*),
             }
         }
     };
@@ -104,9 +104,7 @@ macro_rules! of_path {
                 }
                 $crate::files::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::calls::of_host!($made, $crate::runtime::real::real!(
-                        $name(path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    ))
+                    $crate::calls::of_host!($made, real(path$(, $argument)*))
                 }
             }
         }
@@ -136,9 +134,7 @@ macro_rules! of_path_at {
                 }
                 $crate::files::path::Place::Host(host) => {
                     let path = host.pointer(path);
-                    $crate::calls::of_host!($made, $crate::runtime::real::real!(
-                        $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    ))
+                    $crate::calls::of_host!($made, real(directory, path$(, $argument)*))
                 }
             }
         }

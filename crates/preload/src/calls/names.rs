@@ -166,11 +166,7 @@ unsafe fn read_link(
 
 #[interposed]
 unsafe extern "C" fn readlink(path: *const c_char, buffer: *mut c_char, room: size_t) -> ssize_t {
-    let host = |path| {
-        real!(readlink(
-            path => *const c_char, buffer => *mut c_char, room => size_t
-        ) -> ssize_t)
-    };
+    let host = |path| real(path, buffer, room);
     // SAFETY: as for this function.
     unsafe { read_link((libc::AT_FDCWD, path), 0, (buffer, room), host) }
 }
@@ -182,11 +178,7 @@ unsafe extern "C" fn readlinkat(
     buffer: *mut c_char,
     room: size_t,
 ) -> ssize_t {
-    let host = |path| {
-        real!(readlinkat(
-            directory => c_int, path => *const c_char, buffer => *mut c_char, room => size_t
-        ) -> ssize_t)
-    };
+    let host = |path| real(directory, path, buffer, room);
     let flags = libc::AT_EMPTY_PATH;
     // SAFETY: as for this function.
     unsafe { read_link((directory, path), flags, (buffer, room), host) }
@@ -393,7 +385,7 @@ const HERE: c_int = libc::AT_FDCWD;
 
 #[interposed]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    let host = |from, to| real!(rename(from => *const c_char, to => *const c_char) -> c_int);
+    let host = |from, to| real(from, to);
     // SAFETY: the program vouches for its arguments, as to the C library.
     unsafe {
         of_two(
@@ -413,11 +405,7 @@ unsafe extern "C" fn renameat(
     to_directory: c_int,
     to: *const c_char,
 ) -> c_int {
-    let host = |from, to| {
-        real!(renameat(
-            from_directory => c_int, from => *const c_char, to_directory => c_int, to => *const c_char
-        ) -> c_int)
-    };
+    let host = |from, to| real(from_directory, from, to_directory, to);
     let ours = |from: &Spot, to: &Spot| move_name(from, to, 0);
     // SAFETY: the program vouches for its arguments, as to the C library.
     unsafe {
@@ -439,12 +427,7 @@ unsafe extern "C" fn renameat2(
     to: *const c_char,
     flags: c_uint,
 ) -> c_int {
-    let host = |from, to| {
-        real!(renameat2(
-            from_directory => c_int, from => *const c_char, to_directory => c_int,
-            to => *const c_char, flags => c_uint
-        ) -> c_int)
-    };
+    let host = |from, to| real(from_directory, from, to_directory, to, flags);
     let ours = |from: &Spot, to: &Spot| move_name(from, to, flags);
     const KNOWN: c_uint = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
     if flags & !KNOWN != 0 {
@@ -474,7 +457,7 @@ fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
 
 #[interposed]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
-    let host = |from, to| real!(link(from => *const c_char, to => *const c_char) -> c_int);
+    let host = |from, to| real(from, to);
     let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, Follow::No);
     // SAFETY: the program vouches for its arguments, as to the C library.
     unsafe { of_two(Across::Link(0), (HERE, from), (HERE, to), ours, host) }
@@ -488,12 +471,7 @@ unsafe extern "C" fn linkat(
     to: *const c_char,
     flags: c_int,
 ) -> c_int {
-    let host = |from, to| {
-        real!(linkat(
-            from_directory => c_int, from => *const c_char, to_directory => c_int,
-            to => *const c_char, flags => c_int
-        ) -> c_int)
-    };
+    let host = |from, to| real(from_directory, from, to_directory, to, flags);
     if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
         // The kernel says so.
         return host(from, to);
@@ -522,12 +500,8 @@ unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_in
             let target = unsafe { text(target) };
             crate::runtime::inside::call(|| make_link(target, &spot)).to_c() as c_int
         }
-        Place::Volume(_) => {
-            real!(symlink(target => *const c_char, path => *const c_char) -> c_int)
-        }
-        Place::Host(host) => {
-            real!(symlink(target => *const c_char, host.pointer(path) => *const c_char) -> c_int)
-        }
+        Place::Volume(_) => real(target, path),
+        Place::Host(host) => real(target, host.pointer(path)),
     }
 }
 
@@ -545,11 +519,7 @@ unsafe extern "C" fn symlinkat(
             let target = unsafe { text(target) };
             crate::runtime::inside::call(|| make_link(target, &spot)).to_c() as c_int
         }
-        Place::Volume(_) => real!(symlinkat(
-            target => *const c_char, directory => c_int, path => *const c_char
-        ) -> c_int),
-        Place::Host(host) => real!(symlinkat(
-            target => *const c_char, directory => c_int, host.pointer(path) => *const c_char
-        ) -> c_int),
+        Place::Volume(_) => real(target, directory, path),
+        Place::Host(host) => real(target, directory, host.pointer(path)),
     }
 }

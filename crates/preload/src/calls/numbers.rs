@@ -46,7 +46,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         set_errno(Errno::BADF);
         return -1;
     }
-    real!(close(fd => c_int) -> c_int)
+    real(fd)
 }
 
 fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -125,7 +125,7 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    duplicated(fd, || real!(dup(fd => c_int) -> c_int))
+    duplicated(fd, || real(fd))
 }
 
 /// The new number changes at one moment, as the kernel's does: a write of another thread (to a log
@@ -180,11 +180,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
 
 #[interposed]
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    replaced(
-        old,
-        new,
-        || real!(dup2(old => c_int, new => c_int) -> c_int),
-    )
+    replaced(old, new, || real(old, new))
 }
 
 #[interposed]
@@ -198,31 +194,24 @@ unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    let duplicate = || real!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
+    let duplicate = || real(old, new, flags);
     replaced(old, new, duplicate)
 }
 
-macro_rules! fcntl {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
-            let hand_on = || real!($name(fd => c_int, command => c_int, argument => c_long) -> c_int);
-            match descriptors::get(fd) {
-                // SAFETY: the program vouches for its arguments, as to the C library.
-                Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
-                None => {
-                    match command {
-                        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-                            descriptors::is_of_host(of_program!(hand_on()))
-                        }
-                        _ => hand_on(),
-                    }
-                }
+#[interposed(fcntl64, __fcntl)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    let hand_on = || real(fd, command, argument);
+    match descriptors::get(fd) {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
+        None => match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                descriptors::is_of_host(of_program!(hand_on()))
             }
-        }
-    )*};
+            _ => hand_on(),
+        },
+    }
 }
-fcntl!(fcntl fcntl64 __fcntl);
 
 const F_GET_RW_HINT: c_int = 1024 + 11;
 const F_SET_RW_HINT: c_int = 1024 + 12;
@@ -301,7 +290,7 @@ const FIOQSIZE: c_ulong = 0x5460;
 #[interposed]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     let Some(open) = descriptors::get(fd) else {
-        return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
+        return real(fd, request, argument);
     };
     let close_on_exec = |flag: c_int| {
         let set = real!(fcntl(fd => c_int, libc::F_SETFD => c_int, flag => c_int) -> c_int);
@@ -368,7 +357,7 @@ unsafe extern "C" fn isatty(fd: c_int) -> Truth {
             set_errno(errno);
             Truth(0)
         }
-        None => Truth(real!(isatty(fd => c_int) -> c_int)),
+        None => real(fd),
     }
 }
 
@@ -376,7 +365,7 @@ unsafe extern "C" fn isatty(fd: c_int) -> Truth {
 unsafe extern "C" fn tcgetattr(fd: c_int, settings: *mut libc::termios) -> c_int {
     match no_terminal(fd) {
         Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
-        None => real!(tcgetattr(fd => c_int, settings => *mut libc::termios) -> c_int),
+        None => real(fd, settings),
     }
 }
 
@@ -384,7 +373,7 @@ unsafe extern "C" fn tcgetattr(fd: c_int, settings: *mut libc::termios) -> c_int
 unsafe extern "C" fn tcgetpgrp(fd: c_int) -> libc::pid_t {
     match no_terminal(fd) {
         Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
-        None => real!(tcgetpgrp(fd => c_int) -> libc::pid_t),
+        None => real(fd),
     }
 }
 
@@ -392,7 +381,7 @@ unsafe extern "C" fn tcgetpgrp(fd: c_int) -> libc::pid_t {
 unsafe extern "C" fn ttyname(fd: c_int) -> *mut c_char {
     match no_terminal(fd) {
         Some(errno) => pointer(Err(errno)),
-        None => real!(ttyname(fd => c_int) -> *mut c_char),
+        None => real(fd),
     }
 }
 
@@ -400,7 +389,7 @@ unsafe extern "C" fn ttyname(fd: c_int) -> *mut c_char {
 unsafe extern "C" fn ttyname_r(fd: c_int, buffer: *mut c_char, room: size_t) -> c_int {
     match no_terminal(fd) {
         Some(errno) => errno.raw(),
-        None => real!(ttyname_r(fd => c_int, buffer => *mut c_char, room => size_t) -> c_int),
+        None => real(fd, buffer, room),
     }
 }
 

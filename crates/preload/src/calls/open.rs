@@ -56,7 +56,7 @@ unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
     if !fork::is_in_vfork() {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
     }
-    crate::runtime::real::real!(umask(mask => mode_t) -> mode_t)
+    real(mask)
 }
 
 /// Flags that the file system knows. The rest of those that Linux has changes nothing here.
@@ -246,9 +246,7 @@ macro_rules! temporary {
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
-                of_program!(crate::runtime::real::real!(
-                    $name(template => *mut c_char $(, $argument => c_int)*) -> c_int
-                ))
+                of_program!(real(template $(, $argument)*))
             })
         }
     )*};
@@ -274,7 +272,7 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { with_names(template, 0, make) } {
         Some(made) => crate::runtime::answer::pointer(made.map(|_| template)),
-        None => crate::runtime::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
+        None => real(template),
     }
 }
 
@@ -302,7 +300,7 @@ unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
             // SAFETY: its first byte.
             unsafe { *template = 0 };
         }
-        None => _ = crate::runtime::real::real!(mktemp(template => *mut c_char) -> *mut c_char),
+        None => _ = real(template),
     }
     Name(template)
 }
@@ -310,11 +308,7 @@ unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
 /// In the first of these that is a directory: `TMPDIR`, the one given, the host's /tmp.
 #[interposed]
 unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
-    let hand_on = || {
-        crate::runtime::real::real!(
-            tempnam(directory => *const c_char, prefix => *const c_char) -> *mut c_char
-        )
-    };
+    let hand_on = || real(directory, prefix);
     // SAFETY: C strings, or NULL; the C library's answer is one of them.
     let chosen = unsafe {
         let variable = libc::getenv(c"TMPDIR".as_ptr());

@@ -6,7 +6,6 @@
 use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::set_errno;
 use crate::runtime::inside;
-use crate::runtime::real::real;
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};
@@ -65,15 +64,10 @@ macro_rules! poll {
         ) -> c_int {
             let ask = |others: &mut [pollfd], may_wait: bool| {
                 let timeout = if may_wait { timeout } else { 0 };
-                inside::uncancelled(|| real!($name(
-                    others.as_mut_ptr() => *mut pollfd, count => c_ulong, timeout => c_int
-                    $(, $room => size_t)?
-                ) -> c_int))
+                inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout$(, $room)?))
             };
             // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real!($name(
-                fds => *mut pollfd, count => c_ulong, timeout => c_int $(, $room => size_t)?
-            ) -> c_int))
+            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout$(, $room)?))
         }
     )*};
 }
@@ -92,16 +86,10 @@ macro_rules! ppoll {
         ) -> c_int {
             let ask = |others: &mut [pollfd], may_wait: bool| {
                 let timeout = if may_wait { timeout } else { &raw const NOW };
-                inside::uncancelled(|| real!($name(
-                    others.as_mut_ptr() => *mut pollfd, count => c_ulong,
-                    timeout => *const timespec, mask => *const sigset_t $(, $room => size_t)?
-                ) -> c_int))
+                inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout, mask$(, $room)?))
             };
             // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real!($name(
-                fds => *mut pollfd, count => c_ulong, timeout => *const timespec,
-                mask => *const sigset_t $(, $room => size_t)?
-            ) -> c_int))
+            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout, mask$(, $room)?))
         }
     )*};
 }
@@ -181,28 +169,26 @@ unsafe fn select_with(
     Some(answer + ready)
 }
 
-macro_rules! select {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C-unwind" fn $name(
-            end: c_int, read: Set, write: Set, except: Set, timeout: *mut timeval,
-        ) -> c_int {
-            let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-            let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
-                let timeout = if may_wait { timeout } else { &raw mut now };
-                inside::uncancelled(|| real!($name(
-                    end => c_int, read => Set, write => Set, except => Set,
-                    timeout => *mut timeval
-                ) -> c_int))
-            };
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { select_with(end, [read, write, except], ask) }.unwrap_or_else(|| real!($name(
-                end => c_int, read => Set, write => Set, except => Set, timeout => *mut timeval
-            ) -> c_int))
-        }
-    )*};
+#[interposed(__select)]
+unsafe extern "C-unwind" fn select(
+    end: c_int,
+    read: Set,
+    write: Set,
+    except: Set,
+    timeout: *mut timeval,
+) -> c_int {
+    let mut now = timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { &raw mut now };
+        inside::uncancelled(|| real(end, read, write, except, timeout))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { select_with(end, [read, write, except], ask) }
+        .unwrap_or_else(|| real(end, read, write, except, timeout))
 }
-select!(select __select);
 
 #[interposed]
 unsafe extern "C-unwind" fn pselect(
@@ -215,20 +201,11 @@ unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
         let timeout = if may_wait { timeout } else { &raw const NOW };
-        inside::uncancelled(|| {
-            real!(pselect(
-                end => c_int, read => Set, write => Set, except => Set,
-                timeout => *const timespec, mask => *const sigset_t
-            ) -> c_int)
-        })
+        inside::uncancelled(|| real(end, read, write, except, timeout, mask))
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { select_with(end, [read, write, except], ask) }.unwrap_or_else(|| {
-        real!(pselect(
-            end => c_int, read => Set, write => Set, except => Set, timeout => *const timespec,
-            mask => *const sigset_t
-        ) -> c_int)
-    })
+    unsafe { select_with(end, [read, write, except], ask) }
+        .unwrap_or_else(|| real(end, read, write, except, timeout, mask))
 }
 
 /// As the kernel's for files, which it can't watch.
@@ -243,7 +220,5 @@ unsafe extern "C" fn epoll_ctl(
         set_errno(Errno::PERM);
         return -1;
     }
-    real!(epoll_ctl(
-        epoll => c_int, operation => c_int, fd => c_int, event => *mut c_void
-    ) -> c_int)
+    real(epoll, operation, fd, event)
 }

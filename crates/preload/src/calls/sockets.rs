@@ -185,12 +185,10 @@ fn with_way<T: From<i8>>(leads: Leads, call: impl FnOnce(Option<&Address>) -> T)
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
-        Leads::Given => {
-            real!(connect(fd => c_int, address => *const sockaddr, len => socklen_t) -> c_int)
-        }
+        Leads::Given => real(fd, address, len),
         led => with_way(led, |way| {
             let (address, len) = way.map_or((address, len), |way| (way.pointer(), way.len));
-            real!(connect(fd => c_int, address => *const sockaddr, len => socklen_t) -> c_int)
+            real(fd, address, len)
         }),
     }
 }
@@ -206,16 +204,10 @@ unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
-        Leads::Given => real!(sendto(
-            fd => c_int, bytes => *const c_void, count => size_t, flags => c_int,
-            address => *const sockaddr, len => socklen_t
-        ) -> ssize_t),
+        Leads::Given => real(fd, bytes, count, flags, address, len),
         led => with_way(led, |way| {
             let (address, len) = way.map_or((address, len), |way| (way.pointer(), way.len));
-            real!(sendto(
-                fd => c_int, bytes => *const c_void, count => size_t, flags => c_int,
-                address => *const sockaddr, len => socklen_t
-            ) -> ssize_t)
+            real(fd, bytes, count, flags, address, len)
         }),
     }
 }
@@ -224,18 +216,14 @@ unsafe extern "C-unwind" fn sendto(
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads_of(message) } {
-        Leads::Given => real!(sendmsg(
-            fd => c_int, message => *const msghdr, flags => c_int
-        ) -> ssize_t),
+        Leads::Given => real(fd, message, flags),
         led => with_way(led, |way| {
             // SAFETY: as above.
             let mut copy = unsafe { *message };
             if let Some(way) = way {
                 (copy.msg_name, copy.msg_namelen) = (way.pointer().cast_mut().cast(), way.len);
             }
-            real!(sendmsg(
-                fd => c_int, &raw const copy => *const msghdr, flags => c_int
-            ) -> ssize_t)
+            real(fd, &raw const copy, flags)
         }),
     }
 }
@@ -268,9 +256,7 @@ unsafe extern "C-unwind" fn sendmmsg(
         )
     };
     if messages.is_null() || (0..count_max).all(is_given) {
-        return real!(sendmmsg(
-            fd => c_int, messages => *mut mmsghdr, count => c_uint, flags => c_int
-        ) -> c_int);
+        return real(fd, messages, count, flags);
     }
     for at in 0..count_max {
         // SAFETY: as above.
@@ -291,7 +277,7 @@ unsafe extern "C-unwind" fn sendmmsg(
 
 #[interposed]
 unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    let host = |address: *const sockaddr, len: socklen_t| real!(bind(fd => c_int, address => *const sockaddr, len => socklen_t) -> c_int);
+    let host = |address: *const sockaddr, len: socklen_t| real(fd, address, len);
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
         // The kernel says what is wrong with another kind of socket.
@@ -602,9 +588,7 @@ macro_rules! telling {
             // SAFETY: the program vouches for its arguments, as to the C library.
             let (room, mut told) = unsafe { (room_of(len), Told::new(address, len)) };
             let (address, len) = told.pointers();
-            let done = real!($name(
-                fd => c_int, address => *mut sockaddr, len => *mut socklen_t $(, $more => $type)*
-            ) -> c_int);
+            let done = real(fd, address, len$(, $more)*);
             if done >= 0 {
                 // SAFETY: as above.
                 unsafe { told.give(room) };
@@ -632,10 +616,7 @@ unsafe extern "C-unwind" fn recvfrom(
     // SAFETY: the program vouches for its arguments, as to the C library.
     let (room, mut told) = unsafe { (room_of(len), Told::new(address, len)) };
     let (address, len) = told.pointers();
-    let done = real!(recvfrom(
-        fd => c_int, bytes => *mut c_void, count => size_t, flags => c_int,
-        address => *mut sockaddr, len => *mut socklen_t
-    ) -> ssize_t);
+    let done = real(fd, bytes, count, flags, address, len);
     if done >= 0 {
         // SAFETY: as above.
         unsafe { told.give(room) };
@@ -664,7 +645,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let Some(given) = (unsafe { message.as_mut() }) else {
-        return real!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
+        return real(fd, message, flags);
     };
     let room = given.msg_namelen;
     // SAFETY: as above.
@@ -672,7 +653,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     if let Some((un, len)) = &mut told.own {
         (given.msg_name, given.msg_namelen) = ((&raw mut *un).cast(), *len);
     }
-    let done = real!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
+    let done = real(fd, message, flags);
     let written = given.msg_namelen;
     if let Some((_, len)) = &mut told.own {
         *len = written;
@@ -694,10 +675,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut libc::timespec,
 ) -> c_int {
-    let done = real!(recvmmsg(
-        fd => c_int, messages => *mut mmsghdr, count => c_uint, flags => c_int,
-        timeout => *mut libc::timespec
-    ) -> c_int);
+    let done = real(fd, messages, count, flags, timeout);
     for at in 0..done.max(0) as usize {
         // SAFETY: the program vouches for its arguments, as to the C library. Nobody knows how much
         // room there was: a path that is no longer than the host's address fits.

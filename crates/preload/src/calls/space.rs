@@ -4,7 +4,6 @@ use crate::files::descriptors::{self, Open};
 use crate::files::path::{self, Place, Spot};
 use crate::runtime::answer::{Answer, ToC, errno};
 use crate::runtime::inside;
-use crate::runtime::real::real;
 use crate::volume::volume;
 use adit::{FileKind, StatFs};
 use adit_interposed::interposed;
@@ -123,7 +122,7 @@ unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
             let kind = found.map_err(errno)?.kind;
             Ok(limit(name, kind).unwrap_or(-1))
         }),
-        _ => return real!(pathconf(path => *const c_char, name => c_int) -> c_long),
+        _ => return real(path, name),
     };
     found.to_c()
 }
@@ -132,7 +131,7 @@ unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
 unsafe extern "C" fn fpathconf(fd: c_int, name: c_int) -> c_long {
     let open = descriptors::get(fd);
     let limit = open.and_then(|open| limit(name, open.kind));
-    limit.unwrap_or_else(|| real!(fpathconf(fd => c_int, name => c_int) -> c_long))
+    limit.unwrap_or_else(|| real(fd, name))
 }
 
 #[interposed]
@@ -142,5 +141,5 @@ unsafe extern "C" fn sync() {
     {
         crate::runtime::message::say(format_args!("sync: {error}"));
     }
-    crate::runtime::real::real!(sync() -> ())
+    real()
 }

@@ -342,39 +342,33 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
     Ok(pointer(open()))
 }
 
-macro_rules! fopen {
-    ($($name:ident $again:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char) -> *mut FILE {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { open_path(name, mode) }.unwrap_or_else(|host| of_program!(real!($name(
-                host.pointer(name) => *const c_char, mode => *const c_char
-            ) -> *mut FILE)))
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $again(
-            name: *const c_char, mode: *const c_char, stream: *mut FILE,
-        ) -> *mut FILE {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            let place = unsafe { path::find(libc::AT_FDCWD, name) };
-            let is_volumes = matches!(place, Place::Volume(_));
-            if !name.is_null() && (is_volumes || known(stream).is_some()) {
-                // SAFETY: as above.
-                return pointer(unsafe { reopen(name, mode, stream) });
-            }
-            of_program!(real!($again(
-                name => *const c_char, mode => *const c_char, stream => *mut FILE
-            ) -> *mut FILE))
-        }
-    )*};
+#[interposed(fopen64)]
+unsafe extern "C" fn fopen(name: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { open_path(name, mode) }
+        .unwrap_or_else(|host| of_program!(real(host.pointer(name), mode)))
 }
-fopen!(fopen freopen fopen64 freopen64);
+
+#[interposed(freopen64)]
+unsafe extern "C" fn freopen(
+    name: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let place = unsafe { path::find(libc::AT_FDCWD, name) };
+    let is_volumes = matches!(place, Place::Volume(_));
+    if !name.is_null() && (is_volumes || known(stream).is_some()) {
+        // SAFETY: as above.
+        return pointer(unsafe { reopen(name, mode, stream) });
+    }
+    of_program!(real(name, mode, stream))
+}
 
 #[interposed]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let Some(open) = descriptors::get(fd) else {
-        return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
+        return real(fd, mode);
     };
     let check = || {
         // SAFETY: the program vouches for its arguments, as to the C library.
@@ -397,15 +391,10 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     pointer(check())
 }
 
-macro_rules! fileno {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
-            if let Some(known) = known(stream) {
-                return known.fd;
-            }
-            real!($name(stream => *mut FILE) -> c_int)
-        }
-    )*};
+#[interposed(fileno_unlocked)]
+unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
+    if let Some(known) = known(stream) {
+        return known.fd;
+    }
+    real(stream)
 }
-fileno!(fileno fileno_unlocked);

@@ -6,7 +6,7 @@
 use crate::files::path::{self, Place};
 use crate::runtime::answer::set_errno;
 use crate::runtime::path_text::squeezed;
-use crate::runtime::real::{real, text};
+use crate::runtime::real::text;
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, stat};
@@ -248,34 +248,22 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
     }
 }
 
-macro_rules! walks {
-    ($($plain:ident $at:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { path::find(libc::AT_FDCWD, path) } {
-                // SAFETY: as above.
-                Place::Volume(_) => run(unsafe { text(path) }, Visitor::Plain(visit), 0),
-                Place::Host(host) => real!($plain(
-                    host.pointer(path) => *const c_char, visit => Visit, open => c_int
-                ) -> c_int),
-            }
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $at(
-            path: *const c_char, visit: VisitAt, open: c_int, flags: c_int,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { path::find(libc::AT_FDCWD, path) } {
-                // SAFETY: as above.
-                Place::Volume(_) => run(unsafe { text(path) }, Visitor::At(visit), flags),
-                Place::Host(host) => real!($at(
-                    host.pointer(path) => *const c_char, visit => VisitAt, open => c_int,
-                    flags => c_int
-                ) -> c_int),
-            }
-        }
-    )*};
+#[interposed(ftw64)]
+unsafe extern "C" fn ftw(path: *const c_char, visit: Visit, open: c_int) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find(libc::AT_FDCWD, path) } {
+        // SAFETY: as above.
+        Place::Volume(_) => run(unsafe { text(path) }, Visitor::Plain(visit), 0),
+        Place::Host(host) => real(host.pointer(path), visit, open),
+    }
 }
-walks!(ftw nftw ftw64 nftw64);
+
+#[interposed(nftw64)]
+unsafe extern "C" fn nftw(path: *const c_char, visit: VisitAt, open: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find(libc::AT_FDCWD, path) } {
+        // SAFETY: as above.
+        Place::Volume(_) => run(unsafe { text(path) }, Visitor::At(visit), flags),
+        Place::Host(host) => real(host.pointer(path), visit, open, flags),
+    }
+}

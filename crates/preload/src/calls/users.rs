@@ -18,8 +18,6 @@ use adit_base::fork;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
 
-use crate::runtime::real::real;
-
 /// "As it is", of an id.
 const SAME: u32 = u32::MAX;
 
@@ -163,7 +161,7 @@ macro_rules! setters {
             let $is_root = users[1] == 0;
             let _ = $is_root;
             let (users, groups) = setters!(@ $kind users groups $now $after);
-            change(users, groups, || real!($name($($argument => uid_t),*) -> c_int))
+            change(users, groups, || real($($argument),*))
         }
     )* };
     (@ user $users:ident $groups:ident $now:ident $after:expr) => {{
@@ -179,12 +177,12 @@ macro_rules! setters {
 setters! {
     user setuid(uid) |now, is_root| set(uid, now, is_root);
     user seteuid(uid) |now, _is_root| set_three([SAME, uid, SAME], now);
-    user setreuid(real, effective) |now, _is_root| set_two([real, effective], now);
-    user setresuid(real, effective, saved) |now, _is_root| set_three([real, effective, saved], now);
+    user setreuid(other, effective) |now, _is_root| set_two([other, effective], now);
+    user setresuid(other, effective, saved) |now, _is_root| set_three([other, effective, saved], now);
     group setgid(gid) |now, is_root| set(gid, now, is_root);
     group setegid(gid) |now, _is_root| set_three([SAME, gid, SAME], now);
-    group setregid(real, effective) |now, _is_root| set_two([real, effective], now);
-    group setresgid(real, effective, saved) |now, _is_root| set_three([real, effective, saved], now);
+    group setregid(other, effective) |now, _is_root| set_two([other, effective], now);
+    group setresgid(other, effective, saved) |now, _is_root| set_three([other, effective, saved], now);
 }
 
 /// Functions that change what no session depends on.
@@ -192,7 +190,7 @@ macro_rules! others {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[interposed]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            let result = real!($name($($argument => $type),*) -> c_int);
+            let result = real($($argument), *);
             if !fork::is_in_vfork() {
                 identity::changed();
             }

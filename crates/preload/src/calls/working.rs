@@ -8,7 +8,7 @@ use crate::program::copy;
 use crate::runtime::answer::{Answer, ToC, errno, pointer};
 use crate::runtime::inside;
 use crate::runtime::path_text::squeezed;
-use crate::runtime::real::{real, text};
+use crate::runtime::real::text;
 use crate::volume::{opened, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
@@ -27,7 +27,7 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
         }
         Place::Volume(spot) => inside::call(|| go_to(&spot)).to_c() as c_int,
         Place::Host(host) => {
-            let done = real!(chdir(host.pointer(name) => *const c_char) -> c_int);
+            let done = real(host.pointer(name));
             if done == 0 {
                 leave();
             }
@@ -81,7 +81,7 @@ unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
             entered.to_c() as c_int
         }
         None => {
-            let done = real!(fchdir(fd => c_int) -> c_int);
+            let done = real(fd);
             if done == 0 {
                 leave();
             }
@@ -123,7 +123,7 @@ unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
             // SAFETY: the program vouches for its arguments, as to the C library.
             pointer(shown.and_then(|shown| unsafe { give(&shown, buffer, room) }))
         }
-        None => real!(getcwd(buffer => *mut c_char, room => size_t) -> *mut c_char),
+        None => real(buffer, room),
     }
 }
 
@@ -143,7 +143,7 @@ unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
             // SAFETY: into memory of its own.
             pointer(shown.and_then(|shown| unsafe { give(&shown, std::ptr::null_mut(), 0) }))
         }
-        None => real!(get_current_dir_name() -> *mut c_char),
+        None => real(),
     }
 }
 
@@ -190,9 +190,7 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
             // SAFETY: as above.
             pointer(found.and_then(|path| unsafe { give(&path, buffer, room) }))
         }
-        Place::Host(host) => real!(realpath(
-            host.pointer(name) => *const c_char, buffer => *mut c_char
-        ) -> *mut c_char),
+        Place::Host(host) => real(host.pointer(name), buffer),
     }
 }
 

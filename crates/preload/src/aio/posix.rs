@@ -12,7 +12,7 @@ use super::submission;
 use super::uncollected::Uncollected;
 use crate::calls::data;
 use crate::files::descriptors::{self, Open};
-use crate::runtime::answer::{Answer, ToC, set_errno};
+use crate::runtime::answer::{Answer, ToC, failed};
 use crate::runtime::inside;
 use crate::runtime::kernel;
 use crate::runtime::renewed::Renewed;
@@ -333,7 +333,7 @@ macro_rules! transfers {
                 Some(open) => {
                     // SAFETY: as above.
                     let begun = inside::uncancelled(|| unsafe { begin(request, &open, $kind, None) });
-                    begun.to_c() as c_int
+                    begun.to_c()
                 }
                 None => real(request),
             }
@@ -356,18 +356,17 @@ unsafe extern "C" fn aio_fsync(operation: c_int, request: *mut Aiocb) -> c_int {
     let durable = match operation {
         libc::O_DSYNC => Durable::Data,
         libc::O_SYNC => Durable::All,
-        _ => return Answer::<()>::Err(Errno::INVAL).to_c() as c_int,
+        _ => return failed(Errno::INVAL),
     };
     // SAFETY: as above.
     inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c()
-        as c_int
 }
 
 #[interposed(aio_cancel64)]
 unsafe extern "C" fn aio_cancel(fd: c_int, request: *mut Aiocb) -> c_int {
     match descriptors::get(fd) {
         // SAFETY: the program's request, or NULL.
-        Some(open) => unsafe { cancel(fd, &open, request) }.to_c() as c_int,
+        Some(open) => unsafe { cancel(fd, &open, request) }.to_c(),
         None => real(fd, request),
     }
 }
@@ -452,8 +451,7 @@ unsafe fn suspend(
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            set_errno(Errno::AGAIN);
-            return -1;
+            return failed(Errno::AGAIN);
         }
         let others: Vec<*const Aiocb> = {
             let ours = requests();
@@ -468,8 +466,7 @@ unsafe fn suspend(
         };
         if others.is_empty() {
             if sleep(seen, left) == Errno::INTR {
-                set_errno(Errno::INTR);
-                return -1;
+                return failed(Errno::INTR);
             }
             continue;
         }
@@ -598,5 +595,5 @@ unsafe fn begin_list(
         }
     }
     drop(shared);
-    refused.map_or(Ok(()), Err).to_c() as c_int
+    refused.map_or(Ok(()), Err).to_c()
 }

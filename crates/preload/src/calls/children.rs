@@ -21,10 +21,9 @@ extern "C" fn before_vfork() -> *mut c_void {
     keeping_errno(|| {
         sharing::give_back();
         if !inside::is_inside() {
-            let _ = inside::call(|| {
+            let _ = inside::run(|| {
                 sharing::share_files();
                 sharing::prepare_positions();
-                Ok(())
             });
         }
         let address = real::find(&FOUND, c"vfork");

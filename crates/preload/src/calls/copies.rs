@@ -185,7 +185,7 @@ unsafe extern "C" fn copy_file_range(
     let ends = (End::new(from, from_offset), End::new(to, to_offset));
     match (&ends.0.open, &ends.1.open) {
         (None, None) => real(from, from_offset, to, to_offset, len, flags),
-        _ => copy_range(&ends.0, &ends.1, len, flags).to_c() as ssize_t,
+        _ => copy_range(&ends.0, &ends.1, len, flags).to_c(),
     }
 }
 
@@ -224,7 +224,7 @@ unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: s
     let ends = (End::new(from, offset), End::new(to, std::ptr::null_mut()));
     match (&ends.0.open, &ends.1.open) {
         (None, None) => real(to, from, offset, len),
-        _ => inside::uncancelled(|| send(&ends.0, &ends.1, len)).to_c() as ssize_t,
+        _ => inside::uncancelled(|| send(&ends.0, &ends.1, len)).to_c(),
     }
 }
 
@@ -242,7 +242,7 @@ unsafe extern "C" fn splice(
     let ends = (End::new(from, from_offset), End::new(to, to_offset));
     match (&ends.0.open, &ends.1.open) {
         (None, None) => real(from, from_offset, to, to_offset, len, flags),
-        _ => inside::uncancelled(|| move_piped(&ends.0, &ends.1, len, flags)).to_c() as ssize_t,
+        _ => inside::uncancelled(|| move_piped(&ends.0, &ends.1, len, flags)).to_c(),
     }
 }
 

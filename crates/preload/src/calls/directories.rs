@@ -418,7 +418,7 @@ unsafe fn scan_path(
             scanned
         })
     });
-    Ok(scanned.to_c() as c_int)
+    Ok(scanned.to_c())
 }
 
 // ------------------------------------------------------------------------ glob

@@ -11,7 +11,7 @@ use crate::files::sharing;
 use crate::program::left::{Start, environ, staying, with_left};
 use crate::program::words::entries;
 use crate::program::{self, Found, Given, Words};
-use crate::runtime::answer::set_errno;
+use crate::runtime::answer::failed;
 use crate::runtime::kernel;
 use crate::runtime::real::{real, text};
 use crate::volume::settings;
@@ -28,9 +28,8 @@ const SHELL: &CStr = c"/bin/sh";
 /// The errno of what failed; 0: it didn't.
 type Failed = c_int;
 
-fn to_c(failed: Failed) -> c_int {
-    set_errno(Errno::from_raw(failed));
-    -1
+fn to_c(errno: Failed) -> c_int {
+    failed(Errno::from_raw(errno))
 }
 
 /// The kernel's `execve`, which returns only if it fails.

@@ -152,10 +152,7 @@ fn load(spot: &Spot, flags: c_int, depth: usize) -> Answer<*mut c_void> {
         None if flags & libc::RTLD_NOLOAD != 0 => None,
         None => Some(inside::call(|| copied(&file, &spot.shown))?),
     };
-    inside::call(|| {
-        drop(file);
-        Ok(())
-    })?;
+    inside::run(|| drop(file))?;
     let Some(library) = library else {
         return Ok(std::ptr::null_mut());
     };

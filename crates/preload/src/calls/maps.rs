@@ -11,7 +11,7 @@
 //! Invariant: the file stays open here as long as a part of it is mapped, so its memory stays, too.
 
 use crate::files::descriptors::{self, Open};
-use crate::runtime::answer::{Answer, ToC, errno, pointer};
+use crate::runtime::answer::{Answer, ToC, errno, failed, pointer};
 use crate::runtime::inside;
 use crate::runtime::own::Own;
 use crate::runtime::real::real;
@@ -390,7 +390,7 @@ unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c
     if done != 0 || !is_ours(address, len) {
         return done;
     }
-    inside::call(|| sync_mapped(address as usize, len, flags)).to_c() as c_int
+    inside::call(|| sync_mapped(address as usize, len, flags)).to_c()
 }
 
 fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
@@ -415,7 +415,7 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
             None => Ok(()),
         });
         if let Err(errno) = forgotten {
-            return Answer::<c_int>::Err(errno).to_c() as c_int;
+            return failed(errno);
         }
     }
     real(address, len)
@@ -501,8 +501,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
 #[interposed]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::MADV_REMOVE && is_ours(address, len) {
-        crate::runtime::answer::set_errno(Errno::OPNOTSUPP);
-        return -1;
+        return failed(Errno::OPNOTSUPP);
     }
     // Allocators call it in their first moments: nothing is looked up for it.
     // SAFETY: as for this function.

@@ -4,7 +4,7 @@ use crate::calls::open::masked;
 use crate::files::canonical::{target, without_ups};
 use crate::files::path::{self, Place, Spot};
 use crate::program;
-use crate::runtime::answer::{Answer, ToC, errno, set_errno};
+use crate::runtime::answer::{Answer, ToC, errno, failed};
 use crate::runtime::inside;
 use crate::runtime::real::{real, text};
 use crate::volume::volume;
@@ -145,7 +145,7 @@ unsafe fn read_link(
     let text = unsafe { text(path) };
     if let Some(shown) = program::copy::executed_at(text) {
         // SAFETY: as above.
-        return unsafe { give_link(shown, buffer, room) }.to_c() as ssize_t;
+        return unsafe { give_link(shown, buffer, room) }.to_c();
     }
     // SAFETY: as above.
     match unsafe { path::find_named(directory, path, flags) }.place() {
@@ -159,7 +159,7 @@ unsafe fn read_link(
                 // SAFETY: as above.
                 unsafe { give_link(&target, buffer, room) }
             });
-            given.to_c() as ssize_t
+            given.to_c()
         }
     }
 }
@@ -357,7 +357,7 @@ unsafe fn of_two_found(
     let to_place = unsafe { path::find(to_directory, to) };
     match (from_place, to_place) {
         (Place::Volume(from), Place::Volume(to)) => {
-            crate::runtime::inside::call(|| ours(&from, &to)).to_c() as c_int
+            crate::runtime::inside::call(|| ours(&from, &to)).to_c()
         }
         (Place::Host(from_host), Place::Host(to_host)) => {
             host(from_host.pointer(from), to_host.pointer(to))
@@ -366,8 +366,7 @@ unsafe fn of_two_found(
             let from = (&from_place, (from_directory, from));
             let to = (&to_place, (to_directory, to));
             // SAFETY: as above.
-            set_errno(unsafe { across(kind, from, to) });
-            -1
+            failed(unsafe { across(kind, from, to) })
         }
     }
 }
@@ -498,7 +497,7 @@ unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_in
         Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
             // SAFETY: as above.
             let target = unsafe { text(target) };
-            crate::runtime::inside::call(|| make_link(target, &spot)).to_c() as c_int
+            crate::runtime::inside::call(|| make_link(target, &spot)).to_c()
         }
         Place::Volume(_) => real(target, path),
         Place::Host(host) => real(target, host.pointer(path)),
@@ -517,7 +516,7 @@ unsafe extern "C" fn symlinkat(
         Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
             // SAFETY: as above.
             let target = unsafe { text(target) };
-            crate::runtime::inside::call(|| make_link(target, &spot)).to_c() as c_int
+            crate::runtime::inside::call(|| make_link(target, &spot)).to_c()
         }
         Place::Volume(_) => real(target, directory, path),
         Place::Host(host) => real(target, directory, host.pointer(path)),

@@ -3,7 +3,7 @@
 //! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
 
 use crate::files::descriptors::{self, Open};
-use crate::runtime::answer::{Answer, ToC, Truth, errno, pointer, set_errno};
+use crate::runtime::answer::{Answer, ToC, Truth, errno, failed, pointer, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say_once;
 use crate::runtime::own;
@@ -31,20 +31,16 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
         if fork::is_in_vfork() {
             descriptors::put_in_vfork(fd, None);
         } else {
-            let closed = inside::call(|| {
-                drop(descriptors::take(fd));
-                Ok(())
-            });
+            let closed = inside::run(|| drop(descriptors::take(fd)));
             if closed.is_err() {
-                return closed.to_c() as c_int;
+                return closed.to_c();
             }
         }
     }
     let _call = ProgramCall::begin();
     if !is_of_volume && is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
-        set_errno(Errno::BADF);
-        return -1;
+        return failed(Errno::BADF);
     }
     real(fd)
 }
@@ -57,7 +53,7 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     }
     let bound = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
     let (from, to) = (bound(first), bound(last));
-    let closed = inside::call(|| {
+    let closed = inside::run(|| {
         if fork::is_in_vfork() {
             let seen = descriptors::seen().into_iter();
             seen.filter(|(fd, _)| (from..=to).contains(fd))
@@ -66,10 +62,9 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
             let taken = descriptors::in_range(from, to).into_iter();
             taken.for_each(|fd| drop(descriptors::take(fd)));
         }
-        Ok(())
     });
     if closed.is_err() {
-        return closed.to_c() as c_int;
+        return closed.to_c();
     }
     let _call = ProgramCall::begin();
     let mut from = first;
@@ -118,7 +113,7 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
         && let Err(error) = descriptors::put(new, open)
     {
         of_program!(real!(close(new => c_int) -> c_int));
-        return Answer::<c_int>::Err(error).to_c() as c_int;
+        return failed(error);
     }
     new
 }
@@ -136,16 +131,12 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
     }
     // A thread of Adit may have got this number since. It makes no descriptor during the call.
     let duplicate = || match is_the_volumes(new) {
-        true => {
-            set_errno(Errno::BUSY);
-            -1
-        }
+        true => failed(Errno::BUSY),
         false => duplicate(),
     };
     if is_the_volumes(new) {
         say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
-        set_errno(Errno::BUSY);
-        return -1;
+        return failed(Errno::BUSY);
     }
     // SAFETY: no preconditions.
     let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
@@ -175,7 +166,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         }
         done
     });
-    replaced.to_c() as c_int
+    replaced.to_c()
 }
 
 #[interposed]
@@ -229,7 +220,7 @@ fn at_address<T>(argument: c_long, of: impl FnOnce(&mut T)) -> c_int {
             of(value);
             0
         }
-        None => Answer::<c_int>::Err(Errno::FAULT).to_c() as c_int,
+        None => failed(Errno::FAULT),
     }
 }
 
@@ -245,13 +236,13 @@ unsafe fn control(
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_GETFD | libc::F_SETFD | libc::F_GETFL
     );
     if open.flags() & libc::O_PATH != 0 && !of_path {
-        return Answer::<c_int>::Err(Errno::BADF).to_c() as c_int;
+        return failed(Errno::BADF);
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, hand_on),
         libc::F_GETFD | libc::F_SETFD => hand_on(),
         libc::F_GETFL => open.flags(),
-        libc::F_SETFL => open.set_flags(argument as c_int).to_c() as c_int,
+        libc::F_SETFL => open.set_flags(argument as c_int).to_c(),
         libc::F_SETLK
         | libc::F_SETLKW
         | libc::F_GETLK
@@ -261,7 +252,7 @@ unsafe fn control(
             // SAFETY: these commands have the address of a lock as their argument.
             let control =
                 || unsafe { super::locks::control(open, command, argument as *mut libc::flock) };
-            inside::call(control).to_c() as c_int
+            inside::call(control).to_c()
         }
         F_GET_RW_HINT => at_address(argument, |hint: &mut u64| *hint = 0),
         // No write is sped up by it.
@@ -272,13 +263,9 @@ unsafe fn control(
         F_GETOWNER_UIDS => at_address(argument, |users: &mut [u32; 2]| *users = [0; 2]),
         F_SETOWN_EX => at_address(argument, |_: &mut [c_int; 2]| ()),
         libc::F_GETLEASE => libc::F_UNLCK,
-        libc::F_SETPIPE_SZ | libc::F_GETPIPE_SZ => {
-            Answer::<c_int>::Err(Errno::BADF).to_c() as c_int
-        }
-        libc::F_ADD_SEALS if !open.is_writable() => {
-            Answer::<c_int>::Err(Errno::PERM).to_c() as c_int
-        }
-        _ => Answer::<c_int>::Err(Errno::INVAL).to_c() as c_int,
+        libc::F_SETPIPE_SZ | libc::F_GETPIPE_SZ => failed(Errno::BADF),
+        libc::F_ADD_SEALS if !open.is_writable() => failed(Errno::PERM),
+        _ => failed(Errno::INVAL),
     }
 }
 
@@ -308,7 +295,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_i
         // SAFETY: the argument of these requests is an address that fits.
         _ => unsafe { by_address(&open, request, argument) },
     });
-    answer.to_c() as c_int
+    answer.to_c()
 }
 
 /// Requests whose argument is an address.
@@ -364,7 +351,7 @@ unsafe extern "C" fn isatty(fd: c_int) -> Truth {
 #[interposed]
 unsafe extern "C" fn tcgetattr(fd: c_int, settings: *mut libc::termios) -> c_int {
     match no_terminal(fd) {
-        Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
+        Some(errno) => failed(errno),
         None => real(fd, settings),
     }
 }
@@ -372,7 +359,7 @@ unsafe extern "C" fn tcgetattr(fd: c_int, settings: *mut libc::termios) -> c_int
 #[interposed]
 unsafe extern "C" fn tcgetpgrp(fd: c_int) -> libc::pid_t {
     match no_terminal(fd) {
-        Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
+        Some(errno) => failed(errno),
         None => real(fd),
     }
 }

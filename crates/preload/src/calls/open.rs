@@ -237,7 +237,7 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Optio
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     // SAFETY: as for this function.
     let made = unsafe { with_names(template, suffix, |spot| open_spot(spot, flags, 0o600)) };
-    made.map(|made| made.to_c() as c_int)
+    made.map(|made| made.to_c())
 }
 
 macro_rules! temporary {

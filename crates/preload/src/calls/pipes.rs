@@ -5,7 +5,7 @@
 //! kernel's. Only `fstat` tells of the node in the volume.
 
 use crate::files::descriptors;
-use crate::runtime::answer::{Answer, ToC, errno, set_errno};
+use crate::runtime::answer::{Answer, Number, ToC, errno, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::real::real;
 use crate::runtime::renewed::{InChild, Renewed};
@@ -26,11 +26,11 @@ pub(crate) enum Opening {
 }
 
 impl ToC for Answer<Opening> {
-    fn to_c(self) -> i64 {
+    fn to_c<T: Number>(self) -> T {
         match self {
-            Ok(Opening::Number(fd)) => fd.into(),
-            Ok(Opening::Pipe(pipe)) => pipe.open().into(),
-            Err(errno) => Answer::<c_int>::Err(errno).to_c(),
+            Ok(Opening::Number(fd)) => T::of(fd.into()),
+            Ok(Opening::Pipe(pipe)) => T::of(pipe.open().into()),
+            Err(errno) => failed(errno),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! wait, and the C library is asked for the other descriptors only.
 
 use crate::files::descriptors::{self, Open};
-use crate::runtime::answer::set_errno;
+use crate::runtime::answer::failed;
 use crate::runtime::inside;
 use adit::Errno;
 use adit_interposed::interposed;
@@ -217,8 +217,7 @@ unsafe extern "C" fn epoll_ctl(
     event: *mut c_void,
 ) -> c_int {
     if is_file(fd) {
-        set_errno(Errno::PERM);
-        return -1;
+        return failed(Errno::PERM);
     }
     real(epoll, operation, fd, event)
 }

@@ -11,7 +11,7 @@
 use crate::calls::open::masked;
 use crate::files::descriptors::is_of_host;
 use crate::files::path::{self, HostPath, Place, Spot};
-use crate::runtime::answer::{Answer, ToC, errno, set_errno};
+use crate::runtime::answer::{Answer, ToC, errno, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say_once;
 use crate::runtime::real::real;
@@ -282,11 +282,11 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     match unsafe { leads(address, len) } {
         // The kernel says what is wrong with another kind of socket.
         Leads::Volume(spot, path) if option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX) => {
-            inside::call(|| bind_at(fd, &spot, &path)).to_c() as c_int
+            inside::call(|| bind_at(fd, &spot, &path)).to_c()
         }
         Leads::Host(path) => match Address::of(path.as_bytes()) {
             Ok(way) => host(way.pointer(), way.len),
-            Err(failed) => Answer::<c_int>::Err(failed).to_c() as c_int,
+            Err(errno) => failed(errno),
         },
         _ => host(address, len),
     }

@@ -4,7 +4,7 @@
 //! program gets those that it began with.
 
 use crate::files::path::{self, Place};
-use crate::runtime::answer::set_errno;
+use crate::runtime::answer::failed;
 use crate::runtime::path_text::squeezed;
 use crate::runtime::real::text;
 use adit::Errno;
@@ -223,8 +223,7 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
         None => &path[..path.len().min(1)],
     };
     if trimmed.is_empty() {
-        set_errno(Errno::NOENT);
-        return -1;
+        return failed(Errno::NOENT);
     }
     let mut walk = Walk {
         visitor,
@@ -241,10 +240,7 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
     match ended {
         Ok(()) | Err(End::SkipSiblings) => 0,
         Err(End::Answer(answer)) => answer,
-        Err(End::Failed) => {
-            set_errno(errno);
-            -1
-        }
+        Err(End::Failed) => failed(errno),
     }
 }
 

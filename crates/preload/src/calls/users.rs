@@ -8,7 +8,7 @@
 //!
 //! If that can't be, the function fails (EAGAIN), and the process is the user that it was.
 
-use crate::runtime::answer::{Answer, set_errno};
+use crate::runtime::answer::{Answer, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say;
 use crate::volume;
@@ -104,9 +104,9 @@ fn prepare(now: Three, after: Three) {
     if stays {
         return;
     }
-    let _ = inside::call(|| {
+    let _ = inside::run(|| {
         let Some(volume) = volume::opened() else {
-            return Ok(());
+            return;
         };
         // A forked child that has asked for none of its parent's files can open them again only as
         // this user, if their server has ended. It goes on without them.
@@ -114,7 +114,6 @@ fn prepare(now: Three, after: Three) {
             let _ = volume.inherit();
         }
         volume::begin_guard();
-        Ok(())
     });
 }
 
@@ -131,12 +130,11 @@ fn change(users: Three, groups: Three, call: impl FnOnce() -> c_int) -> c_int {
         // The kernel refuses it, too.
         Err(Errno::PERM) => None,
         Err(errno) => {
-            set_errno(errno);
-            return -1;
+            return failed(errno);
         }
     };
     let result = call();
-    let after = errno_now();
+    let after = Errno::last();
     if result == 0
         && let Some(moving) = moving
     {
@@ -145,11 +143,6 @@ fn change(users: Three, groups: Three, call: impl FnOnce() -> c_int) -> c_int {
     identity::changed();
     set_errno(after);
     result
-}
-
-fn errno_now() -> Errno {
-    // SAFETY: the address of the thread's own variable.
-    Errno::from_raw(unsafe { *libc::__errno_location() })
 }
 
 /// `name(arguments) = ids after it`: functions that change the users, or the groups.

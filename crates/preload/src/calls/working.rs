@@ -22,10 +22,8 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // A child of vfork has its parent's memory, but a working directory of its own.
-        Place::Volume(spot) if fork::is_in_vfork() => {
-            inside::call(|| go_in_vfork(&spot)).to_c() as c_int
-        }
-        Place::Volume(spot) => inside::call(|| go_to(&spot)).to_c() as c_int,
+        Place::Volume(spot) if fork::is_in_vfork() => inside::call(|| go_in_vfork(&spot)).to_c(),
+        Place::Volume(spot) => inside::call(|| go_to(&spot)).to_c(),
         Place::Host(host) => {
             let done = real(host.pointer(name));
             if done == 0 {
@@ -78,7 +76,7 @@ unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
             let entered = inside::call(|| {
                 canonical(&open.shown).and_then(|shown| path::enter(open.clone(), shown))
             });
-            entered.to_c() as c_int
+            entered.to_c()
         }
         None => {
             let done = real(fd);

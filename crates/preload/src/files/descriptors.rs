@@ -349,10 +349,7 @@ fn forget(fd: c_int) {
         }
         return;
     }
-    let _ = inside::call(|| {
-        drop(take(fd));
-        Ok(())
-    });
+    let _ = inside::run(|| drop(take(fd)));
 }
 
 /// Closing any descriptor of a file releases the process's locks on it, says POSIX.
@@ -507,10 +504,7 @@ pub(crate) fn forget_vfork() {
     if inside::is_inside() {
         return;
     }
-    let _ = inside::call(|| {
-        drop(VFORKED.with(|of| of.replace(Vforked::NEW)));
-        Ok(())
-    });
+    let _ = inside::run(|| drop(VFORKED.with(|of| of.replace(Vforked::NEW))));
 }
 
 /// In a child of vfork: this stands behind a number of its own from now on.

@@ -556,10 +556,7 @@ fn from_working_directory(path: &[u8]) -> Place {
             }) => {
                 let place = relative(&directory, &shown, path);
                 // Another thread may have left the directory: this closes it.
-                let _ = inside::call(|| {
-                    drop(directory);
-                    Ok(())
-                });
+                inside::let_go(directory);
                 return place;
             }
             Some(WorkingDirectory {

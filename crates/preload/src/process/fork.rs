@@ -162,10 +162,7 @@ fn after_fork() {
         .heritage
         .take_if(|of| matches!(of, Heritage::Heir(_)))
     {
-        let _ = inside::call(|| {
-            heir.renounce();
-            Ok(())
-        });
+        let _ = inside::run(|| heir.renounce());
     }
     // With the locks last: see there.
     drop(forking);

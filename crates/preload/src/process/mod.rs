@@ -96,12 +96,11 @@ extern "C" fn at_exit(_: *mut c_void) {
     }
     calls::flush_streams();
     message::say_deferred();
-    let closed = inside::call(|| {
+    let closed = inside::run(|| {
         aio::finish();
         calls::flush_mappings();
         descriptors::close_all();
         path::leave();
-        Ok(())
     });
     debug_assert!(closed.is_ok(), "this thread was in no call");
     let Some(mut volume) = volume::swap(None) else {

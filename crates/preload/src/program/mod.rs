@@ -242,12 +242,10 @@ impl Drop for Source {
     fn drop(&mut self) {
         let file = self.0.take();
         if inside::is_inside() {
-            return drop(file);
-        }
-        let _ = inside::call(|| {
             drop(file);
-            Ok(())
-        });
+        } else {
+            inside::let_go(file);
+        }
     }
 }
 

@@ -67,6 +67,11 @@ impl Outcome for () {
     }
 }
 
+/// A number that a function of C returns: -1 for a failure.
+pub(crate) trait Number {
+    fn of(number: i64) -> Self;
+}
+
 macro_rules! numbers {
     ($($number:ty)*) => {$(
         impl Outcome for $number {
@@ -74,9 +79,20 @@ macro_rules! numbers {
                 *self != -1
             }
         }
+        impl Number for $number {
+            fn of(number: i64) -> $number {
+                number as $number
+            }
+        }
     )*};
 }
 numbers!(c_int i64 isize);
+
+/// Of a call that fails: sets `errno`.
+pub(crate) fn failed<T: Number>(errno: Errno) -> T {
+    set_errno(errno);
+    T::of(-1)
+}
 
 /// Of `signal`: the handler before.
 impl Outcome for libc::sighandler_t {
@@ -124,29 +140,26 @@ pub(crate) fn errno(error: adit::Error) -> Errno {
     error.errno()
 }
 
-/// What C gets: the number, or -1.
+/// What C gets: the number, or -1 and `errno`.
 pub(crate) trait ToC {
-    fn to_c(self) -> i64;
+    fn to_c<T: Number>(self) -> T;
 }
 
 impl ToC for Answer<i64> {
     #[inline]
-    fn to_c(self) -> i64 {
-        self.unwrap_or_else(|errno| {
-            set_errno(errno);
-            -1
-        })
+    fn to_c<T: Number>(self) -> T {
+        self.map_or_else(failed, T::of)
     }
 }
 
 impl ToC for Answer<()> {
-    fn to_c(self) -> i64 {
+    fn to_c<T: Number>(self) -> T {
         self.map(|()| 0).to_c()
     }
 }
 
 impl ToC for Answer<c_int> {
-    fn to_c(self) -> i64 {
+    fn to_c<T: Number>(self) -> T {
         self.map(i64::from).to_c()
     }
 }

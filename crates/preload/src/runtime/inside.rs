@@ -37,7 +37,20 @@ pub(crate) fn call<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     keeping_errno(|| interposed(work))
 }
 
-/// The same, in a function that is `#[interposed]` and does nothing else: it restores `errno` itself.
+/// Does work that doesn't fail. It isn't done by a signal handler that has interrupted a call.
+pub(crate) fn run(work: impl FnOnce()) -> Answer<()> {
+    call(|| {
+        work();
+        Ok(())
+    })
+}
+
+/// Drops in a call what may close files of the volume.
+pub(crate) fn let_go<T>(value: T) {
+    let _ = run(|| drop(value));
+}
+
+/// The work of a call, in a function that is `#[interposed]` and does nothing else: it restores `errno` itself.
 #[inline]
 pub(crate) fn interposed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if INSIDE.replace(true) {

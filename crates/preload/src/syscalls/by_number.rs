@@ -113,8 +113,7 @@ unsafe extern "C" fn by_number(
         }
     };
     if (-4095..0).contains(&result) {
-        answer::set_errno(adit::Errno::from_raw(-result as i32));
-        return -1;
+        return answer::failed(adit::Errno::from_raw(-result as i32));
     }
     errno.restore(&result);
     result

@@ -153,10 +153,7 @@ pub(crate) fn close_unused() {
         return;
     }
     // A signal handler that starts a process while its thread is in a call: the volume is in use.
-    let _ = inside::call(|| {
-        close();
-        Ok(())
-    });
+    let _ = inside::run(close);
 }
 
 fn close() {

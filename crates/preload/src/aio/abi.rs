@@ -81,17 +81,12 @@ pub(crate) const SYS_IO_PGETEVENTS: c_long = 292;
 /// As for the system call.
 pub(crate) unsafe fn setup(events: c_int, context: *mut usize) -> c_long {
     // SAFETY: promised by the caller.
-    unsafe {
-        call(
-            libc::SYS_io_setup,
-            [events as usize, context as usize, 0, 0, 0, 0],
-        )
-    }
+    unsafe { call(libc::SYS_io_setup, [events as usize, context as usize]) }
 }
 
 pub(crate) fn destroy(context: usize) -> c_long {
     // SAFETY: the kernel knows its contexts.
-    unsafe { call(libc::SYS_io_destroy, [context, 0, 0, 0, 0, 0]) }
+    unsafe { call(libc::SYS_io_destroy, [context]) }
 }
 
 /// # Safety
@@ -101,7 +96,7 @@ pub(crate) unsafe fn submit(context: usize, count: c_long, list: *const *mut Ioc
     unsafe {
         call(
             libc::SYS_io_submit,
-            [context, count as usize, list as usize, 0, 0, 0],
+            [context, count as usize, list as usize],
         )
     }
 }
@@ -113,7 +108,7 @@ pub(crate) unsafe fn cancel(context: usize, iocb: *mut Iocb, event: *mut Event) 
     unsafe {
         call(
             libc::SYS_io_cancel,
-            [context, iocb as usize, event as usize, 0, 0, 0],
+            [context, iocb as usize, event as usize],
         )
     }
 }

@@ -161,7 +161,7 @@ fn tell(notice: &Notice) {
                 rest: [0; 12],
             };
             let (process, signal) = (information.process as usize, notice.signal as usize);
-            let arguments = [process, signal, &raw const information as usize, 0, 0, 0];
+            let arguments = [process, signal, &raw const information as usize];
             // SAFETY: a signal to this process.
             unsafe { kernel::call(libc::SYS_rt_sigqueueinfo, arguments) };
         }

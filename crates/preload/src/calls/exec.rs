@@ -28,7 +28,14 @@ const SHELL: &CStr = c"/bin/sh";
 /// The errno of what failed; 0: it didn't.
 type Failed = c_int;
 
-fn to_c(errno: Failed) -> c_int {
+/// Has the kernel execute a program in the place of this one, with the files that are left to it.
+fn become_program(
+    arguments: Words,
+    environment: Words,
+    execute: impl FnOnce(Given) -> Failed,
+) -> c_int {
+    let execute = |environment| execute(Given::new(arguments, environment));
+    let errno = with_left(staying, environment, Start::Directly, execute);
     failed(Errno::from_raw(errno))
 }
 
@@ -135,17 +142,11 @@ unsafe fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
 
 #[interposed]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
-    to_c(with_left(
-        staying,
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            let execute = |path, arguments| by_kernel(path, arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { at_path(path, given, &execute) }
-        },
-    ))
+    become_program(arguments, environment, |given| {
+        let execute = |path, arguments| by_kernel(path, arguments, given.environment);
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { at_path(path, given, &execute) }
+    })
 }
 
 #[interposed]
@@ -156,16 +157,10 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
-    to_c(with_left(
-        staying,
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { in_path(file, &|path| at_path_or_by_shell(path, given)) }
-        },
-    ))
+    become_program(arguments, environment, |given| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { in_path(file, &|path| at_path_or_by_shell(path, given)) }
+    })
 }
 
 #[interposed]
@@ -176,16 +171,9 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Words) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
+    let (itself, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
     // SAFETY: as for this function.
-    unsafe {
-        execveat(
-            fd,
-            c"".as_ptr(),
-            arguments,
-            environment,
-            libc::AT_EMPTY_PATH,
-        )
-    }
+    unsafe { execveat(fd, itself, arguments, environment, flags) }
 }
 
 /// The C library has it since 2.34.
@@ -197,16 +185,10 @@ pub(crate) unsafe extern "C" fn execveat(
     environment: Words,
     flags: c_int,
 ) -> c_int {
-    to_c(with_left(
-        staying,
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { at_place(directory, path, flags, given) }
-        },
-    ))
+    become_program(arguments, environment, |given| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { at_place(directory, path, flags, given) }
+    })
 }
 
 /// # Safety
@@ -247,7 +229,6 @@ unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: G
         given.arguments as usize,
         given.environment as usize,
         flags as usize,
-        0,
     ];
     // SAFETY: promised by the caller.
     let failed = unsafe { kernel::call(libc::SYS_execveat as c_long, arguments) };
@@ -324,13 +305,35 @@ struct Child {
 }
 
 impl Child {
-    fn spawn(self, path: *const c_char, arguments: Words, environment: Words) -> Failed {
-        real!(posix_spawn(
-            self.number => *mut pid_t, path => *const c_char,
-            self.actions => *const posix_spawn_file_actions_t,
-            self.attributes => *const posix_spawnattr_t,
-            arguments => Words, environment => Words,
-        ) -> c_int)
+    /// Has `execute` start it, with the files that are left to it.
+    fn begin(
+        self,
+        arguments: Words,
+        environment: Words,
+        execute: impl FnOnce(Given) -> Failed,
+    ) -> Failed {
+        sharing::give_back();
+        let numbers = || spawned(self.actions);
+        let execute = |environment| execute(Given::new(arguments, environment));
+        with_left(numbers, environment, Start::Directly, execute)
+    }
+
+    /// # Safety
+    /// `path` is a C string; what is given is as for `posix_spawn`.
+    unsafe fn at_path(self, path: *const c_char, given: Given) -> Failed {
+        let execute = |path, arguments| {
+            real!(posix_spawn(
+                self.number => *mut pid_t, path => *const c_char,
+                self.actions => *const posix_spawn_file_actions_t,
+                self.attributes => *const posix_spawnattr_t,
+                arguments => Words, given.environment => Words,
+            ) -> c_int)
+        };
+        // SAFETY: promised by the caller.
+        unsafe {
+            let from = program_path(self.actions, path);
+            at_path(from.pointer(), given.called(path), &execute)
+        }
     }
 }
 
@@ -348,21 +351,10 @@ unsafe extern "C" fn posix_spawn(
         actions,
         attributes,
     };
-    sharing::give_back();
-    with_left(
-        || spawned(actions),
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            let execute = |path, arguments| child.spawn(path, arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe {
-                let from = program_path(actions, path);
-                at_path(from.pointer(), given.called(path), &execute)
-            }
-        },
-    )
+    child.begin(arguments, environment, |given| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { child.at_path(path, given) }
+    })
 }
 
 /// Does a search for a program come through the volume?
@@ -391,24 +383,18 @@ unsafe extern "C" fn posix_spawnp(
         actions,
         attributes,
     };
-    sharing::give_back();
-    with_left(
-        || spawned(actions),
-        environment,
-        Start::Directly,
-        |environment| {
-            if !may_be_in_volume(file) {
-                return real(number, file, actions, attributes, arguments, environment);
-            }
-            let given = Given::new(arguments, environment);
-            let execute = |path, arguments| child.spawn(path, arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe {
-                in_path(file, &|path| {
-                    let from = program_path(actions, path.as_ptr());
-                    at_path(from.pointer(), given.called(path.as_ptr()), &execute)
-                })
-            }
-        },
-    )
+    child.begin(arguments, environment, |given| {
+        if !may_be_in_volume(file) {
+            return real(
+                number,
+                file,
+                actions,
+                attributes,
+                arguments,
+                given.environment,
+            );
+        }
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { in_path(file, &|path| child.at_path(path.as_ptr(), given)) }
+    })
 }

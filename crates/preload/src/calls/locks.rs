@@ -184,7 +184,7 @@ impl HeldSignals {
         };
         let (rung, before) = (&raw mut rung as usize, &raw const self.before as usize);
         // SAFETY: variables that outlive the call.
-        let result = unsafe { kernel::call(libc::SYS_ppoll, [rung, 1, 0, before, SET_BYTES, 0]) };
+        let result = unsafe { kernel::call(libc::SYS_ppoll, [rung, 1, 0, before, SET_BYTES]) };
         match result {
             0.. => Ok(()),
             errno => Err(Errno::from_raw(-errno as i32)),

@@ -117,10 +117,7 @@ fn unblock() {
     // SAFETY: a mask of this frame.
     unsafe {
         let set = &raw const set as usize;
-        kernel::call(
-            libc::SYS_rt_sigprocmask,
-            [how, set, 0, action::MASK_BYTES, 0, 0],
-        );
+        kernel::call(libc::SYS_rt_sigprocmask, [how, set, 0, action::MASK_BYTES]);
     }
 }
 

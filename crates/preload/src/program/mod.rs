@@ -356,8 +356,6 @@ fn may_execute(path: &CStr) -> bool {
         path.as_ptr() as usize,
         libc::X_OK as usize,
         libc::AT_EACCESS as usize,
-        0,
-        0,
     ];
     // SAFETY: a C string.
     let answer = unsafe { kernel::call(FACCESSAT2, arguments) };

@@ -41,8 +41,6 @@ pub(crate) fn futex_wait(word: &AtomicI32, number: i32, timeout: Option<Duration
         (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize,
         number as usize,
         &raw const timeout as usize,
-        0,
-        0,
     ];
     // SAFETY: addresses of things that outlive the call.
     let result = unsafe { call(libc::SYS_futex, arguments) };
@@ -56,7 +54,7 @@ pub(crate) fn futex_wake(word: &AtomicI32) {
     unsafe {
         call(
             libc::SYS_futex,
-            [word.as_ptr() as usize, wake, i32::MAX as usize, 0, 0, 0],
+            [word.as_ptr() as usize, wake, i32::MAX as usize],
         )
     };
 }

@@ -92,7 +92,7 @@ unsafe fn set_action([signal, new, old, bytes, ..]: [usize; 6]) -> c_long {
             given.mask &= !SIGSYS_BIT;
         }
         let new = given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let arguments = [signal, new as usize, old as usize, bytes, 0, 0];
+        let arguments = [signal, new as usize, old as usize, bytes];
         // SAFETY: as for this function.
         return unsafe { kernel::call(libc::SYS_rt_sigaction, arguments) };
     }

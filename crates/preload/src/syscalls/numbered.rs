@@ -4,11 +4,15 @@
 //! Each is done as the C library's function of that name, which is ours. A call that the kernel has
 //! with fewer flags than the function has none here.
 
-use crate::calls::getdents64;
+use crate::calls::{execveat, getdents64};
+use crate::files::descriptors;
 use crate::files::path::{self, Place};
-use crate::runtime::answer::set_errno;
+use crate::program::Words;
+use crate::runtime::answer::failed;
+use crate::runtime::inside;
 use crate::runtime::message::say_once;
 use crate::runtime::real::text;
+use crate::volume;
 use crate::volume::identity;
 use adit::Errno;
 use libc::{
@@ -29,6 +33,7 @@ macro_rules! calls {
         pub(crate) const NUMBERS: &[c_long] = &[
             $(libc::$everywhere,)*
             $(#[cfg(target_arch = "x86_64")] libc::$old,)*
+            libc::SYS_execveat,
             libc::SYS_openat2,
             libc::SYS_utimensat,
             libc::SYS_faccessat,
@@ -51,11 +56,9 @@ macro_rules! calls {
             libc::SYS_setgroups,
         ];
 
-        /// Does a call as the function of its name, with errno. None: the kernel does it.
-        ///
         /// # Safety
         /// As for the system call.
-        pub(crate) unsafe fn perform(number: c_long, arguments: Arguments) -> Option<c_long> {
+        unsafe fn perform_now(number: c_long, arguments: Arguments) -> Option<c_long> {
             let mut arguments = arguments.into_iter();
             let mut next = || arguments.next().unwrap_or(0);
             let _ = &mut next;
@@ -79,6 +82,19 @@ type Pieces = *const libc::iovec;
 type Set = *mut libc::fd_set;
 
 calls! {
+    every SYS_close: close(c_int);
+    every SYS_close_range: close_range(c_uint, c_uint, c_int);
+    every SYS_copy_file_range: copy_file_range(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint);
+    every SYS_dup: dup(c_int);
+    every SYS_dup3: dup3(c_int, c_int, c_int);
+    every SYS_execve: execve(Path, Words, Words);
+    every SYS_fcntl: fcntl(c_int, c_int, usize);
+    every SYS_openat: openat(c_int, Path, c_int, mode_t);
+    every SYS_pread64: pread(c_int, *mut c_void, size_t, off_t);
+    every SYS_pwrite64: pwrite(c_int, *const c_void, size_t, off_t);
+    every SYS_read: read(c_int, *mut c_void, size_t);
+    every SYS_statx: statx(c_int, Path, c_int, c_uint, *mut libc::statx);
+    every SYS_write: write(c_int, *const c_void, size_t);
     every SYS_chdir: chdir(Path);
     every SYS_fallocate: fallocate(c_int, c_int, off_t, off_t);
     every SYS_fchdir: fchdir(c_int);
@@ -147,6 +163,7 @@ calls! {
     old SYS_chown: chown(Path, c_uint, c_uint);
     old SYS_creat: creat(Path, mode_t);
     old SYS_lchown: lchown(Path, c_uint, c_uint);
+    old SYS_dup2: dup2(c_int, c_int);
     old SYS_link: link(Path, Path);
     old SYS_lstat: lstat(Path, *mut libc::stat);
     old SYS_mkdir: mkdir(Path, mode_t);
@@ -165,105 +182,114 @@ calls! {
     old SYS_utimes: utimes(Path, *const libc::timeval);
 }
 
-/// Calls that are none of a function's, or have other arguments.
-unsafe fn special(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
-    let fail = |errno| {
-        set_errno(errno);
-        Some(-1)
-    };
-    match number {
-        libc::SYS_openat2 => {
-            // SAFETY: promised by the caller.
-            let is_ours = unsafe { path::find(a as c_int, b as Path) };
-            let Place::Volume(_) = is_ours else {
-                return None;
-            };
-            // SAFETY: as above.
-            let how = unsafe { (c as *const libc::open_how).as_ref() };
-            match how {
-                Some(how) if d >= size_of::<libc::open_how>() && how.resolve == 0 => {
-                    let (flags, mode) = (how.flags as c_int, how.mode as mode_t);
-                    // SAFETY: as above.
-                    Some(unsafe { libc::openat(a as c_int, b as Path, flags, mode) }.into())
-                }
-                // Programs that want such a path of older kernels, too, go on without.
-                Some(_) => fail(Errno::NOSYS),
-                None => fail(Errno::FAULT),
-            }
-        }
-        libc::SYS_faccessat => {
-            // SAFETY: as above.
-            Some(unsafe { libc::faccessat(a as c_int, b as Path, c as c_int, 0) }.into())
-        }
-        libc::SYS_fchmodat => {
-            // SAFETY: as above.
-            Some(unsafe { libc::fchmodat(a as c_int, b as Path, c as mode_t, 0) }.into())
-        }
-        libc::SYS_fadvise64 => {
-            let (at, len) = (b as off_t, c as off_t);
-            // SAFETY: as above.
-            match unsafe { libc::posix_fadvise(a as c_int, at, len, d as c_int) } {
-                0 => Some(0),
-                errno => fail(Errno::from_raw(errno)),
-            }
-        }
-        libc::SYS_getcwd => {
-            // SAFETY: as above. Without a buffer the C library's function would make one.
-            unsafe {
-                match a {
-                    0 => fail(Errno::FAULT),
-                    _ if libc::getcwd(a as *mut c_char, b).is_null() => Some(-1),
-                    _ => Some(text(a as Path).len() as c_long + 1),
-                }
-            }
-        }
-        libc::SYS_getdents64 => {
-            // SAFETY: as above.
-            let read = unsafe { getdents64(a as c_int, b as *mut c_void, c) };
-            Some(read as c_long)
-        }
-        // The fifth argument is the upper half of the offset, on machines of 32 bits.
-        libc::SYS_preadv2 => {
-            let (count, at) = (c as c_int, d as off_t);
-            // SAFETY: as above.
-            let read = unsafe { libc::preadv2(a as c_int, b as Pieces, count, at, f as c_int) };
-            Some(read as c_long)
-        }
-        libc::SYS_pwritev2 => {
-            let (count, at) = (c as c_int, d as off_t);
-            // SAFETY: as above.
-            let put = unsafe { libc::pwritev2(a as c_int, b as Pieces, count, at, f as c_int) };
-            Some(put as c_long)
-        }
-        libc::SYS_pselect6 => {
-            // SAFETY: as above: NULL, or the address of a mask, and its length.
-            let mask = unsafe { (f as *const *const libc::sigset_t).as_ref() };
-            let mask = mask.map_or(std::ptr::null(), |mask| *mask);
-            let (time, sets) = (e as *const timespec, [b as Set, c as Set, d as Set]);
-            let [read, write, except] = sets;
-            // SAFETY: as above.
-            let ready = unsafe { libc::pselect(a as c_int, read, write, except, time, mask) };
-            Some(ready.into())
-        }
-        libc::SYS_utimensat => {
-            let times = c as *const timespec;
-            // SAFETY: as above.
-            let set = unsafe {
-                match b {
-                    0 => libc::futimens(a as c_int, times),
-                    _ => libc::utimensat(a as c_int, b as Path, times, d as c_int),
-                }
-            };
-            Some(set.into())
-        }
-        libc::SYS_io_uring_setup => {
-            say_once!("io_uring goes past the volume, so this program gets none (ENOSYS)");
-            fail(Errno::NOSYS)
-        }
-        // Ids of this thread alone: the kernel changes them, and the next call looks.
-        _ => {
-            identity::changed();
-            None
-        }
+/// Those that are ours also in the middle of a call. Were the table of descriptors not told of a close,
+/// the next file of that number would be the volume's.
+const ALWAYS: &[c_long] = &[
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_copy_file_range,
+    libc::SYS_dup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fcntl,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_read,
+    libc::SYS_statx,
+    libc::SYS_write,
+];
+
+/// Does a call as the function of its name, with errno. None: it is the kernel's. No thread is
+/// cancelled in a system call.
+///
+/// # Safety
+/// As for the system call.
+pub(super) unsafe fn perform(number: c_long, arguments: Arguments) -> Option<c_long> {
+    let is_adits_own = || inside::is_inside() || volume::is_opening();
+    if !ALWAYS.contains(&number) && is_adits_own() || moves_data_of_host(number, arguments) {
+        return None;
     }
+    // SAFETY: promised by the caller.
+    inside::uncancelled(|| unsafe { perform_now(number, arguments) })
+}
+
+fn moves_data_of_host(number: c_long, [a, _, c, ..]: Arguments) -> bool {
+    let is_of_host = |fd: usize| descriptors::get(fd as c_int).is_none();
+    match number {
+        libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64 => is_of_host(a),
+        libc::SYS_copy_file_range => is_of_host(a) && is_of_host(c),
+        _ => false,
+    }
+}
+
+/// Calls that are none of a function's, or have other arguments.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn special(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    let (fd, path) = (a as c_int, b as Path);
+    // SAFETY: promised by the caller.
+    let result: c_long = unsafe {
+        match number {
+            libc::SYS_openat2 => {
+                let Place::Volume(_) = path::find(fd, path) else {
+                    return None;
+                };
+                match (c as *const libc::open_how).as_ref() {
+                    Some(how) if d >= size_of::<libc::open_how>() && how.resolve == 0 => {
+                        libc::openat(fd, path, how.flags as c_int, how.mode as mode_t).into()
+                    }
+                    // Programs that want such a path of older kernels, too, go on without.
+                    Some(_) => failed(Errno::NOSYS),
+                    None => failed(Errno::FAULT),
+                }
+            }
+            libc::SYS_execveat => execveat(fd, path, c as Words, d as Words, e as c_int).into(),
+            libc::SYS_faccessat => libc::faccessat(fd, path, c as c_int, 0).into(),
+            libc::SYS_fchmodat => libc::fchmodat(fd, path, c as mode_t, 0).into(),
+            libc::SYS_fadvise64 => {
+                match libc::posix_fadvise(fd, b as off_t, c as off_t, d as c_int) {
+                    0 => 0,
+                    errno => failed(Errno::from_raw(errno)),
+                }
+            }
+            // Without a buffer the C library's function would make one.
+            libc::SYS_getcwd if a == 0 => failed(Errno::FAULT),
+            libc::SYS_getcwd if libc::getcwd(a as *mut c_char, b).is_null() => -1,
+            libc::SYS_getcwd => text(a as Path).len() as c_long + 1,
+            libc::SYS_getdents64 => getdents64(fd, b as *mut c_void, c) as c_long,
+            // The fifth argument is the upper half of the offset, on machines of 32 bits.
+            libc::SYS_preadv2 => {
+                libc::preadv2(fd, b as Pieces, c as c_int, d as off_t, f as c_int) as c_long
+            }
+            libc::SYS_pwritev2 => {
+                libc::pwritev2(fd, b as Pieces, c as c_int, d as off_t, f as c_int) as c_long
+            }
+            libc::SYS_pselect6 => {
+                // NULL, or the address of a mask, and its length.
+                let mask = (f as *const *const libc::sigset_t).as_ref();
+                let mask = mask.map_or(std::ptr::null(), |mask| *mask);
+                let (read, write, except) = (b as Set, c as Set, d as Set);
+                libc::pselect(fd, read, write, except, e as *const timespec, mask).into()
+            }
+            libc::SYS_utimensat if b == 0 => libc::futimens(fd, c as *const timespec).into(),
+            libc::SYS_utimensat => {
+                libc::utimensat(fd, path, c as *const timespec, d as c_int).into()
+            }
+            libc::SYS_io_uring_setup => {
+                say_once!("io_uring goes past the volume, so this program gets none (ENOSYS)");
+                failed(Errno::NOSYS)
+            }
+            // Ids of this thread alone: the kernel changes them, and the next call looks.
+            _ => {
+                identity::changed();
+                return None;
+            }
+        }
+    };
+    Some(result)
 }

@@ -157,34 +157,31 @@ impl Meeting {
         };
         mask(&all, before.as_mut_ptr());
         // A copy of this process, without a signal at its end, which no plain `wait` sees.
-        let child = call(libc::SYS_clone, [0, 0, 0, 0]);
+        let child = call(libc::SYS_clone, [0]);
         if child == 0 {
             call(libc::SYS_setsid, [0; 4]);
             // One user, where this process is several.
-            call(libc::SYS_setresuid, [user, user, user, 0]);
-            if call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0]) == 0 {
+            call(libc::SYS_setresuid, [user, user, user]);
+            if call(libc::SYS_clone, [libc::SIGCHLD as usize]) == 0 {
                 // The standard streams, and the lock.
                 let lock = 3;
-                (0..lock).for_each(|fd| _ = call(libc::SYS_dup3, [nowhere, fd, 0, 0]));
-                call(libc::SYS_dup3, [held, lock, 0, 0]);
-                call(libc::SYS_fcntl, [lock, libc::F_SETFD as usize, 0, 0]);
-                call(libc::SYS_close_range, [lock + 1, u32::MAX as usize, 0, 0]);
-                call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0]);
+                (0..lock).for_each(|fd| _ = call(libc::SYS_dup3, [nowhere, fd]));
+                call(libc::SYS_dup3, [held, lock]);
+                call(libc::SYS_fcntl, [lock, libc::F_SETFD as usize]);
+                call(libc::SYS_close_range, [lock + 1, u32::MAX as usize]);
+                call(libc::SYS_chdir, [c"/".as_ptr() as usize]);
                 let none = [0u64];
                 mask(&none, std::ptr::null_mut());
                 let (path, words) = (arguments[0] as usize, arguments.as_ptr() as usize);
                 call(
                     libc::SYS_execve,
-                    [path, words, environment.as_ptr() as usize, 0],
+                    [path, words, environment.as_ptr() as usize],
                 );
             }
             call(libc::SYS_exit_group, [0; 4]);
         }
         let waited = match child {
-            1.. => call(
-                libc::SYS_wait4,
-                [child as usize, 0, libc::__WALL as usize, 0],
-            ),
+            1.. => call(libc::SYS_wait4, [child as usize, 0, libc::__WALL as usize]),
             failed => failed,
         };
         mask(&before, std::ptr::null_mut());
@@ -216,7 +213,7 @@ fn make_own(path: &Path) -> io::Result<()> {
 }
 
 /// Without errno, and past `syscall`, which is one of our functions.
-fn call(number: c_long, arguments: [usize; 4]) -> c_long {
+fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> c_long {
     // SAFETY: as the caller of this private function has it: addresses of things that are there.
     unsafe { kernel::call(number, arguments) }
 }

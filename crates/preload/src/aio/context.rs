@@ -14,7 +14,7 @@
 //! signals; the first one lasts no longer than the device.
 
 use super::abi::{self, Event, Iocb, SignalMask};
-use crate::runtime::kernel;
+use crate::runtime::kernel::{self, Deadline};
 use crate::runtime::message::say_once;
 use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume;
@@ -29,7 +29,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What stands beside a context of the kernel.
 pub(crate) struct Context {
@@ -189,9 +189,7 @@ impl Context {
         if self.kernel_sleepers.load(Ordering::SeqCst) > 0 {
             let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(bell) = bell.as_ref() {
-                let one = 1u64.to_ne_bytes();
-                // SAFETY: eight bytes.
-                unsafe { libc::write(bell.eventfd.as_raw_fd(), one.as_ptr().cast(), 8) };
+                kernel::ring(&*bell.eventfd);
             }
         }
     }
@@ -261,17 +259,8 @@ impl Context {
         if min > max {
             return -c_long::from(libc::EINVAL);
         }
-        let deadline = match timeout.is_null() {
-            true => None,
-            false => {
-                // SAFETY: the program's timeout.
-                let timespec { tv_sec, tv_nsec } = unsafe { *timeout };
-                let seconds = u64::try_from(tv_sec).unwrap_or(0).min(1 << 31);
-                let nanoseconds = u32::try_from(tv_nsec).unwrap_or(0);
-                Some(Instant::now() + Duration::new(seconds, nanoseconds))
-            }
-        };
-        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // SAFETY: the program's timeout, or NULL.
+        let deadline = Deadline::after(unsafe { timeout.as_ref() });
         let mut taken = 0;
         loop {
             let seen = self.changes.load(Ordering::SeqCst);
@@ -281,13 +270,9 @@ impl Context {
                 return if taken > 0 { taken as c_long } else { answer };
             }
             if self.is_destroyed.load(Ordering::SeqCst) {
-                return if taken > 0 {
-                    taken as c_long
-                } else {
-                    -c_long::from(libc::EINVAL)
-                };
+                return taken_or(libc::EINVAL, taken);
             }
-            let left = left();
+            let left = deadline.left();
             if left.is_some_and(|left| left.is_zero()) {
                 return taken as c_long;
             }
@@ -306,11 +291,7 @@ impl Context {
                 _ => unsafe { self.sleep_in_kernel(seen, max, events, &mut taken, left, mask) },
             };
             if woken == Errno::INTR {
-                return if taken > 0 {
-                    taken as c_long
-                } else {
-                    -c_long::from(libc::EINTR)
-                };
+                return taken_or(libc::EINTR, taken);
             }
         }
     }
@@ -427,6 +408,15 @@ impl Context {
         self.kernel_sleepers.fetch_sub(1, Ordering::SeqCst);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         woken
+    }
+}
+
+/// How many events were taken; an error, if none was.
+fn taken_or(errno: c_int, taken: usize) -> c_long {
+    if taken > 0 {
+        taken as c_long
+    } else {
+        -c_long::from(errno)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::calls::data;
 use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::{Answer, ToC, failed};
 use crate::runtime::inside;
-use crate::runtime::kernel;
+use crate::runtime::kernel::{self, Deadline};
 use crate::runtime::renewed::Renewed;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
@@ -24,7 +24,7 @@ use libc::{c_int, c_void, off_t, pthread_attr_t, size_t, ssize_t, timespec};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// `struct sigevent` of glibc.
 #[repr(C)]
@@ -435,10 +435,7 @@ unsafe fn suspend(
             timeout.as_ref(),
         )
     };
-    let deadline = timeout.map(|timeout| {
-        let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0).min(1 << 31);
-        Instant::now() + Duration::new(seconds, u32::try_from(timeout.tv_nsec).unwrap_or(0))
-    });
+    let deadline = Deadline::after(timeout);
     loop {
         let seen = ENDS.load(Ordering::SeqCst);
         let given = all.iter().filter(|request| !request.is_null());
@@ -449,7 +446,7 @@ unsafe fn suspend(
         if given.clone().next().is_none() || given.clone().any(|request| is_done(&request)) {
             return 0;
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.left();
         if left.is_some_and(|left| left.is_zero()) {
             return failed(Errno::AGAIN);
         }

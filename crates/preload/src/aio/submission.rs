@@ -7,6 +7,7 @@ use super::uncollected::Uncollected;
 use crate::calls::data;
 use crate::files::descriptors::{self, Held, Open};
 use crate::runtime::answer::{Answer, errno};
+use crate::runtime::kernel;
 use crate::volume::volume;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit::{Errno, FileKind};
@@ -138,19 +139,19 @@ unsafe fn begin(
         result2: 0,
     };
     // SAFETY: the program's memory.
-    let cached = unsafe { read_cached(&request, open) };
-    if let Some(count) = cached {
-        context.results.add(event(count));
-        eventfd.as_ref().inspect(|eventfd| ring(eventfd));
-        return Ok(());
-    }
-    // SAFETY: as above.
-    let Some(started) = (unsafe { prepare(&request, open)? }) else {
+    let (cached, started) = unsafe {
+        match read_cached(&request, open) {
+            Some(count) => (Some(count), None),
+            None => (None, prepare(&request, open)?),
+        }
+    };
+    let Some(started) = started else {
         // SAFETY: as above.
-        let result = unsafe { perform(&request, open) };
-        let result = result.unwrap_or_else(|errno| -i64::from(errno.raw()));
+        let result = cached.unwrap_or_else(|| unsafe { perform(&request, open) });
         context.results.add(event(result));
-        eventfd.as_ref().inspect(|eventfd| ring(eventfd));
+        if let Some(eventfd) = &eventfd {
+            kernel::ring(eventfd);
+        }
         return Ok(());
     };
     let to_event = move |result: adit::Result<usize>| {
@@ -169,7 +170,7 @@ unsafe fn begin(
             let (context, guard) = (context.clone(), Uncollected::begin());
             started.start().on_complete(move |result| {
                 context.results.add(to_event(result));
-                ring(&eventfd);
+                kernel::ring(&eventfd);
                 context.uncollected.fetch_sub(1, Ordering::SeqCst);
                 context.note();
                 drop(guard);
@@ -344,8 +345,8 @@ unsafe fn memory(request: &Iocb) -> Answer<Memory> {
     ))
 }
 
-/// Does a request at once.
-unsafe fn perform(request: &Iocb, open: &Open) -> Answer {
+/// Does a request at once. A failure is a negative error number.
+unsafe fn perform(request: &Iocb, open: &Open) -> i64 {
     let (buffer, len, at) = (
         request.buffer as *mut c_void,
         request.len as usize,
@@ -357,7 +358,7 @@ unsafe fn perform(request: &Iocb, open: &Open) -> Answer {
         iov_len: len,
     }];
     // SAFETY: as for this function.
-    unsafe {
+    let done = unsafe {
         match request.opcode {
             opcode::READ => data::read_at(open, buffer, len, at),
             opcode::READ_PIECES => data::read_pieces_at(open, vector, count, at),
@@ -367,7 +368,8 @@ unsafe fn perform(request: &Iocb, open: &Open) -> Answer {
             opcode::SYNC => data::sync_all(open).map(|()| 0),
             _ => data::sync_data(open).map(|()| 0),
         }
-    }
+    };
+    done.unwrap_or_else(|errno| -i64::from(errno.raw()))
 }
 
 /// Keeps an eventfd of the program until the request is done.
@@ -390,10 +392,4 @@ fn eventfd(fd: c_int) -> Answer<OwnedFd> {
         true => Ok(copy),
         false => Err(Errno::INVAL),
     }
-}
-
-fn ring(eventfd: &OwnedFd) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes.
-    unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), 8) };
 }

@@ -6,9 +6,8 @@
 //! Limit: files of the volume that the C library is to open are the host's.
 
 use crate::files::canonical::without_ups;
-use crate::files::descriptors;
-use crate::files::nowhere;
 use crate::files::path::{self, Place};
+use crate::files::{descriptors, nowhere};
 use crate::program::left::{Numbers, going_on};
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::inside;

@@ -9,8 +9,7 @@
 use crate::files::sharing;
 use crate::program::left::with_left_in_environment;
 use crate::runtime::answer::keeping_errno;
-use crate::runtime::inside;
-use crate::runtime::real;
+use crate::runtime::{inside, real};
 use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;

@@ -5,6 +5,7 @@ use crate::runtime::answer::{Answer, ToC, errno};
 use crate::runtime::inside;
 use crate::runtime::real::real;
 use adit::{Errno, FileKind};
+use adit_base::from_rustix;
 use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, mode_t, off_t, size_t, ssize_t};
 use std::os::fd::AsRawFd;
@@ -274,10 +275,6 @@ fn move_piped(from: &End, to: &End, len: usize, flags: c_uint) -> Answer {
     }
 }
 
-fn raw(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
-}
-
 /// What one call of `splice` moves at most: a pipe's room.
 const PIPE_BYTES: usize = 64 << 10;
 
@@ -296,9 +293,9 @@ fn into(from: &End, source: &Open, pipe: c_int, len: usize, flags: c_uint) -> An
     if count == 0 {
         return Ok(0);
     }
-    let memory =
-        rustix::fs::memfd_create(c"adit-splice", rustix::fs::MemfdFlags::CLOEXEC).map_err(raw)?;
-    rustix::io::write(&memory, &buffer[..count]).map_err(raw)?;
+    let memory = rustix::fs::memfd_create(c"adit-splice", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(from_rustix)?;
+    rustix::io::write(&memory, &buffer[..count]).map_err(from_rustix)?;
     let mut start: off_t = 0;
     let (fd, start, nowhere) = (memory.as_raw_fd(), &raw mut start, std::ptr::null_mut());
     let moved = real!(splice(
@@ -321,14 +318,15 @@ fn out_of(pipe: c_int, to: &End, target: &Open, len: usize, flags: c_uint) -> An
         Some(at) => at,
         None => *target.position() as off_t,
     };
-    let (out, into) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(raw)?;
+    let (out, into) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(from_rustix)?;
     // SAFETY: numbers of pipes.
     let seen = unsafe { libc::tee(pipe, into.as_raw_fd(), len.min(PIPE_BYTES), flags) };
     let Ok(seen @ 1..) = usize::try_from(seen) else {
         return if seen == 0 { Ok(0) } else { Err(Errno::last()) };
     };
     let mut buffer = vec![0; seen];
-    let count = rustix::io::read(&out, &mut buffer).map_err(raw)?;
+    let count = rustix::io::read(&out, &mut buffer).map_err(from_rustix)?;
     let data = buffer.as_ptr().cast();
     // SAFETY: memory of that length.
     let written = inside::call(|| unsafe { super::data::write_at(target, data, count, at) })?;

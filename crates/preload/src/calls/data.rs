@@ -1,7 +1,9 @@
 //! Reading, writing, seeking, syncing.
 
-use crate::files::descriptors::Open;
+use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::real::check_room;
 use crate::volume::settings;
 use adit::{AllocateFlags, Errno, FileKind};
 use adit_interposed::interposed;
@@ -104,16 +106,6 @@ unsafe fn read_checked(open: &Open, buffer: *mut c_void, len: size_t, room: size
     check_room(len, room);
     // SAFETY: as for this function.
     unsafe { read_next(open, buffer, len) }
-}
-
-/// As the C library: the program was about to write behind its buffer.
-fn check_room(len: size_t, room: size_t) {
-    if len > room {
-        crate::runtime::message::say(format_args!(
-            "buffer overflow detected: {len} bytes into {room}"
-        ));
-        std::process::abort();
-    }
 }
 
 pub(crate) unsafe fn read_at(open: &Open, buffer: *mut c_void, len: size_t, at: off_t) -> Answer {
@@ -233,7 +225,7 @@ unsafe fn read_pieces_flagged(
     }
 }
 
-unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
+fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
     open.check_readable()?;
     match open.kind {
         FileKind::Directory => Err(Errno::INVAL),
@@ -435,7 +427,7 @@ pub(crate) unsafe fn write_pieces_flagged(
 
 // ------------------------------------------------------------------------ position, size, syncs
 
-pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
+pub(crate) fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     open.check()?;
     if open.kind == FileKind::Directory {
         return super::directories::seek(open, by, whence);
@@ -467,16 +459,16 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     Ok(to as i64)
 }
 
-pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
+pub(crate) fn sync_all(open: &Open) -> Answer<()> {
     open.file.sync_all().map_err(errno)
 }
 
-pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
+pub(crate) fn sync_data(open: &Open) -> Answer<()> {
     open.file.sync_data().map_err(errno)
 }
 
 /// More than was asked for: it starts, or waits for, all of the file.
-unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<()> {
+fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<()> {
     const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_AFTER;
     const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | WAIT;
     open.check()?;
@@ -490,12 +482,12 @@ unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<(
     }
 }
 
-unsafe fn sync_volume(open: &Open) -> Answer<()> {
+fn sync_volume(open: &Open) -> Answer<()> {
     open.check()?;
     crate::volume::volume()?.sync().map_err(errno)
 }
 
-pub(crate) unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
+pub(crate) fn resize(open: &Open, size: off_t) -> Answer<()> {
     let size = offset(size)?;
     open.check()?;
     if !open.is_writable() {
@@ -512,7 +504,7 @@ const MODES: c_int = libc::FALLOC_FL_KEEP_SIZE
     | libc::FALLOC_FL_INSERT_RANGE
     | libc::FALLOC_FL_UNSHARE_RANGE;
 
-unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
+fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
     open.check()?;
     let (at, len) = (offset(at)?, offset(len)?);
     if len == 0 {
@@ -529,39 +521,28 @@ unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()
     open.file.allocate(flags, at, len).map_err(errno)
 }
 
-/// As `fallocate`, but returns its error instead of setting `errno`.
-macro_rules! returning_errors {
-    ($($name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
-            match crate::files::descriptors::get(fd) {
-                Some(open) => {
-                    // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer: Answer<()> = crate::runtime::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
-                    answer.map_or_else(Errno::raw, |()| 0)
-                }
-                None => real(fd$(, $argument)*),
-            }
-        }
-    )*};
-}
-returning_errors! {
-    posix_fallocate(at: off_t, len: off_t) = allocate_whole;
-    posix_fallocate64(at: off_t, len: off_t) = allocate_whole;
-    posix_fadvise(at: off_t, len: off_t, advice: c_int) = advise;
-    posix_fadvise64(at: off_t, len: off_t, advice: c_int) = advise;
+/// What a function returns that has its error as its result, and sets no `errno`.
+fn returned(answer: Answer<()>) -> c_int {
+    answer.map_or_else(Errno::raw, |()| 0)
 }
 
-unsafe fn allocate_whole(open: &Open, at: off_t, len: off_t) -> Answer<()> {
-    // SAFETY: as for this function.
-    unsafe { allocate(open, 0, at, len) }
+#[interposed(posix_fallocate64)]
+unsafe extern "C" fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int {
+    match descriptors::get(fd) {
+        Some(open) => returned(inside::call(|| allocate(&open, 0, at, len))),
+        None => real(fd, at, len),
+    }
 }
 
 /// Advice is not needed: the cache reads ahead by itself.
-unsafe fn advise(open: &Open, _at: off_t, len: off_t, advice: c_int) -> Answer<()> {
-    open.check()?;
-    match advice {
-        0..=5 if len >= 0 => Ok(()),
-        _ => Err(Errno::INVAL),
+#[interposed(posix_fadvise64)]
+unsafe extern "C" fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
+    match descriptors::get(fd) {
+        Some(open) => {
+            let is_known = (0..=5).contains(&advice) && len >= 0;
+            let known = if is_known { Ok(()) } else { Err(Errno::INVAL) };
+            returned(open.check().and(known))
+        }
+        None => real(fd, at, len, advice),
     }
 }

@@ -6,6 +6,7 @@ use crate::files::descriptors::{self, Listing, Open};
 use crate::files::path::{self, Place};
 use crate::runtime::answer::{Answer, pointer};
 use crate::runtime::inside;
+use crate::runtime::real::of_program;
 use crate::runtime::renewed::{InChild, Renewed};
 use adit::{Errno, FileKind};
 use adit_fs::DirEntry;
@@ -17,7 +18,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::of_descriptor;
-use crate::runtime::real::of_program;
 
 of_descriptor! {
     getdents64: (buffer: *mut c_void, room: size_t) -> ssize_t = read_entries;
@@ -179,7 +179,7 @@ fn fill(entry: &DirEntry, c: &mut dirent64) {
     }
 }
 
-unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
+fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
     let Some(entry) = next(&stream.open)? else {
         return Ok(None);
     };
@@ -194,8 +194,8 @@ pub(crate) unsafe extern "C" fn readdir(stream: *mut DIR) -> *mut dirent64 {
     let Some(known) = (unsafe { ours(stream) }) else {
         return real(stream);
     };
-    // SAFETY: as above. The end is told from a failure by an errno that didn't change.
-    let entry = inside::call(|| unsafe { read_entry(known) });
+    // The end is told from a failure by an errno that didn't change.
+    let entry = inside::call(|| read_entry(known));
     pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
 }
 

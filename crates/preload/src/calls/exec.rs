@@ -5,9 +5,8 @@
 //! Invariant: a search of `PATH` looks where the C library looks, in its order, with its errno.
 
 use super::actions::{program_path, spawned};
-use crate::files::descriptors;
 use crate::files::path::{self, Place};
-use crate::files::sharing;
+use crate::files::{descriptors, sharing};
 use crate::program::left::{Start, environ, staying, with_left};
 use crate::program::words::entries;
 use crate::program::{self, Found, Given, Words};
@@ -126,7 +125,7 @@ fn candidates(name: &[u8]) -> Vec<CString> {
 ///
 /// # Safety
 /// As for `execve`.
-unsafe fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
+fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
     let execute = |path, arguments| by_kernel(path, arguments, given.environment);
     // SAFETY: promised by the caller.
     let failed = unsafe { at_path(path.as_ptr(), given, &execute) };

@@ -24,7 +24,7 @@ of_descriptor! {
 /// Of mandatory locks.
 const LOCK_MAND: c_int = 32;
 
-unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
+fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
     if operation & LOCK_MAND != 0 {
         // As the kernel, which knows these no more.
         return Ok(());
@@ -121,8 +121,7 @@ impl Bell {
     }
 
     fn ring(&self) {
-        // It has room for one ring.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        kernel::ring(&*self.0);
     }
 }
 
@@ -317,7 +316,7 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
     Ok(0)
 }
 
-unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
+fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
     if !(libc::F_ULOCK..=libc::F_TEST).contains(&command) {
         return Err(Errno::INVAL);
     }

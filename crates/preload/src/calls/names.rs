@@ -6,11 +6,11 @@ use crate::files::path::{self, Place, Spot};
 use crate::program;
 use crate::runtime::answer::{Answer, ToC, errno, failed};
 use crate::runtime::inside;
-use crate::runtime::real::{real, text};
+use crate::runtime::real::{check_room, real, text};
 use crate::volume::volume;
 use adit::calls::{Link, MakeDirectory, MakeNode, MakeSymlink, RemoveDirectory, Rename, Unlink};
 use adit::{Errno, FileKind};
-use adit_fs::{At, Follow, RenameFlags};
+use adit_fs::{Follow, RenameFlags};
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_uint, dev_t, mode_t, size_t, ssize_t};
 use std::ffi::CString;
@@ -33,36 +33,32 @@ of_path_at! {
     mknodat: (mode: mode_t, device: dev_t) -> c_int = make_node;
 }
 
-unsafe fn remove_name(spot: &Spot) -> Answer<()> {
+fn remove_name(spot: &Spot) -> Answer<()> {
     let place = spot.at().into();
     volume()?.call(Unlink { place })
 }
 
-unsafe fn remove_directory(spot: &Spot) -> Answer<()> {
+fn remove_directory(spot: &Spot) -> Answer<()> {
     let place = spot.at().into();
     volume()?.call(RemoveDirectory { place })
 }
 
-unsafe fn remove_either(spot: &Spot) -> Answer<()> {
-    // SAFETY: as for this function.
-    match unsafe { remove_name(spot) } {
-        // SAFETY: as for this function.
-        Err(Errno::ISDIR | Errno::PERM) => unsafe { remove_directory(spot) },
+fn remove_either(spot: &Spot) -> Answer<()> {
+    match remove_name(spot) {
+        Err(Errno::ISDIR | Errno::PERM) => remove_directory(spot),
         done => done,
     }
 }
 
-unsafe fn remove_at(spot: &Spot, flags: c_int) -> Answer<()> {
+fn remove_at(spot: &Spot, flags: c_int) -> Answer<()> {
     match flags {
-        // SAFETY: as for this function.
-        0 => unsafe { remove_name(spot) },
-        // SAFETY: as for this function.
-        libc::AT_REMOVEDIR => unsafe { remove_directory(spot) },
+        0 => remove_name(spot),
+        libc::AT_REMOVEDIR => remove_directory(spot),
         _ => Err(Errno::INVAL),
     }
 }
 
-unsafe fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
+fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
     let call = MakeDirectory {
         place: spot.at().into(),
         mode: masked(mode),
@@ -70,11 +66,11 @@ unsafe fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
     volume()?.call(call).map(drop)
 }
 
-unsafe fn make_pipe(spot: &Spot, mode: mode_t) -> Answer<()> {
+fn make_pipe(spot: &Spot, mode: mode_t) -> Answer<()> {
     node(spot, FileKind::Fifo, mode, 0)
 }
 
-unsafe fn make_node(spot: &Spot, mode: mode_t, device: dev_t) -> Answer<()> {
+fn make_node(spot: &Spot, mode: mode_t, device: dev_t) -> Answer<()> {
     let kind = match mode & libc::S_IFMT {
         0 | libc::S_IFREG => FileKind::File,
         libc::S_IFIFO => FileKind::Fifo,
@@ -97,13 +93,12 @@ fn node(spot: &Spot, kind: FileKind, mode: mode_t, device: dev_t) -> Answer<()> 
     volume()?.call(call).map(drop)
 }
 
-unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
+fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
     if size < 0 {
         return Err(Errno::INVAL);
     }
     let open = super::open::open_at(spot.at(), &spot.shown, libc::O_WRONLY, 0)?;
-    // SAFETY: only numbers.
-    unsafe { super::data::resize(&open, size) }
+    super::data::resize(&open, size)
 }
 
 /// As much of a link as there is room for.
@@ -191,9 +186,7 @@ unsafe extern "C" fn __readlink_chk(
     room: size_t,
     size: size_t,
 ) -> ssize_t {
-    if room > size {
-        std::process::abort();
-    }
+    check_room(room, size);
     // SAFETY: as for this function.
     unsafe { readlink(path, buffer, room) }
 }
@@ -206,9 +199,7 @@ unsafe extern "C" fn __readlinkat_chk(
     room: size_t,
     size: size_t,
 ) -> ssize_t {
-    if room > size {
-        std::process::abort();
-    }
+    check_room(room, size);
     // SAFETY: as for this function.
     unsafe { readlinkat(directory, path, buffer, room) }
 }
@@ -246,7 +237,7 @@ unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Er
 /// Is the file there? The flags are those of `linkat`.
 unsafe fn check_file(place: &Place, given: Given, flags: c_int) -> Answer<()> {
     match place {
-        Place::Volume(spot) => crate::runtime::inside::call(|| {
+        Place::Volume(spot) => inside::call(|| {
             let found = volume()?.stat_at(spot.at(), follow(flags));
             found.map(drop).map_err(errno)
         }),
@@ -291,7 +282,7 @@ fn follow(flags: c_int) -> Follow {
 /// Is the directory there in which it is, or is to be?
 unsafe fn check_directory(place: &Place, given: Given) -> Answer<()> {
     let host = match place {
-        Place::Volume(spot) => return crate::runtime::inside::call(|| spot.check_parent()),
+        Place::Volume(spot) => return inside::call(|| spot.check_parent()),
         Place::Host(host) => host.pointer(given.1),
     };
     // SAFETY: NULL or a C string, says the program.
@@ -338,63 +329,66 @@ unsafe fn of_two(
     ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
     host: impl FnOnce(*const c_char, *const c_char) -> c_int,
 ) -> c_int {
+    let flags = match kind {
+        Across::Rename => 0,
+        Across::Link(flags) => flags,
+    };
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        let place = path::find(from.0, from.1);
-        of_two_found(kind, (place, from), to, ours, host)
-    }
-}
-
-/// The same, where the first path was looked at.
-unsafe fn of_two_found(
-    kind: Across,
-    (from_place, (from_directory, from)): (Place, Given),
-    (to_directory, to): Given,
-    ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
-    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
-) -> c_int {
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    let to_place = unsafe { path::find(to_directory, to) };
-    match (from_place, to_place) {
-        (Place::Volume(from), Place::Volume(to)) => {
-            crate::runtime::inside::call(|| ours(&from, &to)).to_c()
-        }
+    let places = unsafe {
+        let from = path::find_named(from.0, from.1, flags).place();
+        (from, path::find(to.0, to.1))
+    };
+    match places {
+        (Place::Volume(from), Place::Volume(to)) => inside::call(|| ours(&from, &to)).to_c(),
         (Place::Host(from_host), Place::Host(to_host)) => {
-            host(from_host.pointer(from), to_host.pointer(to))
+            host(from_host.pointer(from.1), to_host.pointer(to.1))
         }
         (from_place, to_place) => {
-            let from = (&from_place, (from_directory, from));
-            let to = (&to_place, (to_directory, to));
             // SAFETY: as above.
-            failed(unsafe { across(kind, from, to) })
+            failed(unsafe { across(kind, (&from_place, from), (&to_place, to)) })
         }
     }
 }
 
-fn move_name(from: &Spot, to: &Spot, flags: c_uint) -> Answer<()> {
-    let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-    volume()?.call(Rename {
-        from: from.at().into(),
-        to: to.at().into(),
-        flags,
-    })
+unsafe fn rename_with(
+    from: Given,
+    to: Given,
+    flags: c_uint,
+    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
+) -> c_int {
+    let ours = |from: &Spot, to: &Spot| {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let (from, to) = (from.at().into(), to.at().into());
+        volume()?.call(Rename { from, to, flags })
+    };
+    // SAFETY: as for this function.
+    unsafe { of_two(Across::Rename, from, to, ours, host) }
+}
+
+unsafe fn link_with(
+    from: Given,
+    to: Given,
+    flags: c_int,
+    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
+) -> c_int {
+    let ours = |from: &Spot, to: &Spot| {
+        let call = Link {
+            existing: from.at().into(),
+            follow: follow(flags),
+            place: to.at().into(),
+        };
+        volume()?.call(call).map(drop)
+    };
+    // SAFETY: as for this function.
+    unsafe { of_two(Across::Link(flags), from, to, ours, host) }
 }
 
 const HERE: c_int = libc::AT_FDCWD;
 
 #[interposed]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    let host = |from, to| real(from, to);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        of_two(
-            Across::Rename,
-            (HERE, from),
-            (HERE, to),
-            |from, to| move_name(from, to, 0),
-            host,
-        )
-    }
+    unsafe { rename_with((HERE, from), (HERE, to), 0, real) }
 }
 
 #[interposed]
@@ -405,17 +399,8 @@ unsafe extern "C" fn renameat(
     to: *const c_char,
 ) -> c_int {
     let host = |from, to| real(from_directory, from, to_directory, to);
-    let ours = |from: &Spot, to: &Spot| move_name(from, to, 0);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        of_two(
-            Across::Rename,
-            (from_directory, from),
-            (to_directory, to),
-            ours,
-            host,
-        )
-    }
+    unsafe { rename_with((from_directory, from), (to_directory, to), 0, host) }
 }
 
 #[interposed]
@@ -426,40 +411,20 @@ unsafe extern "C" fn renameat2(
     to: *const c_char,
     flags: c_uint,
 ) -> c_int {
-    let host = |from, to| real(from_directory, from, to_directory, to, flags);
-    let ours = |from: &Spot, to: &Spot| move_name(from, to, flags);
     const KNOWN: c_uint = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    let host = |from, to| real(from_directory, from, to_directory, to, flags);
     if flags & !KNOWN != 0 {
         // The kernel says so.
         return host(from, to);
     }
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        of_two(
-            Across::Rename,
-            (from_directory, from),
-            (to_directory, to),
-            ours,
-            host,
-        )
-    }
-}
-
-fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
-    let call = Link {
-        existing: existing.into(),
-        follow,
-        place: to.at().into(),
-    };
-    volume()?.call(call).map(drop)
+    unsafe { rename_with((from_directory, from), (to_directory, to), flags, host) }
 }
 
 #[interposed]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
-    let host = |from, to| real(from, to);
-    let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, Follow::No);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { of_two(Across::Link(0), (HERE, from), (HERE, to), ours, host) }
+    unsafe { link_with((HERE, from), (HERE, to), 0, real) }
 }
 
 #[interposed]
@@ -475,33 +440,36 @@ unsafe extern "C" fn linkat(
         // The kernel says so.
         return host(from, to);
     }
-    let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, follow(flags));
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        let from_place = path::find_named(from_directory, from, flags).place();
-        let (from, to) = ((from_directory, from), (to_directory, to));
-        of_two_found(Across::Link(flags), (from_place, from), to, ours, host)
-    }
+    unsafe { link_with((from_directory, from), (to_directory, to), flags, host) }
 }
 
-fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
-    let place = spot.at().into();
-    volume()?.call(MakeSymlink { target, place }).map(drop)
+/// The kernel says what is wrong with a target that it refuses.
+unsafe fn symlink_with(
+    target: *const c_char,
+    (directory, path): Given,
+    host: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let (place, is_refused) = unsafe { (path::find(directory, path), path::is_refused(target)) };
+    match place {
+        Place::Volume(_) if is_refused => host(path),
+        Place::Host(of_host) => host(of_host.pointer(path)),
+        Place::Volume(spot) => {
+            let make = || {
+                // SAFETY: as above.
+                let (target, place) = (unsafe { text(target) }, spot.at().into());
+                volume()?.call(MakeSymlink { target, place }).map(drop)
+            };
+            inside::call(make).to_c()
+        }
+    }
 }
 
 #[interposed]
 unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find(HERE, path) } {
-        // SAFETY: as above.
-        Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
-            // SAFETY: as above.
-            let target = unsafe { text(target) };
-            crate::runtime::inside::call(|| make_link(target, &spot)).to_c()
-        }
-        Place::Volume(_) => real(target, path),
-        Place::Host(host) => real(target, host.pointer(path)),
-    }
+    unsafe { symlink_with(target, (HERE, path), |path| real(target, path)) }
 }
 
 #[interposed]
@@ -510,15 +478,7 @@ unsafe extern "C" fn symlinkat(
     directory: c_int,
     path: *const c_char,
 ) -> c_int {
+    let host = |path| real(target, directory, path);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find(directory, path) } {
-        // SAFETY: as above.
-        Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
-            // SAFETY: as above.
-            let target = unsafe { text(target) };
-            crate::runtime::inside::call(|| make_link(target, &spot)).to_c()
-        }
-        Place::Volume(_) => real(target, directory, path),
-        Place::Host(host) => real(target, directory, host.pointer(path)),
-    }
+    unsafe { symlink_with(target, (directory, path), host) }
 }

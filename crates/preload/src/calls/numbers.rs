@@ -4,11 +4,10 @@
 
 use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::{Answer, ToC, Truth, errno, failed, pointer, set_errno};
-use crate::runtime::inside;
 use crate::runtime::message::say_once;
-use crate::runtime::own;
 use crate::runtime::real::of_program;
 use crate::runtime::real::real;
+use crate::runtime::{inside, own};
 use crate::volume;
 use adit::{Errno, FileKind};
 use adit_base::fork;

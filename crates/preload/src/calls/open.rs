@@ -5,6 +5,7 @@ use crate::files::canonical::without_ups;
 use crate::files::descriptors::{self, Open};
 use crate::files::path::Spot;
 use crate::runtime::answer::{Answer, Name, ToC, errno};
+use crate::runtime::real::of_program;
 use crate::volume::volume;
 use adit::calls::{MakeDirectory, Unlink};
 use adit::{Errno, FileKind};
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{of_path, of_path_at};
-use crate::runtime::real::of_program;
 use adit_base::fork;
 
 of_path! {
@@ -170,18 +170,16 @@ pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Ope
     }
 }
 
-unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
     open_behind(spot, spot.flags(checked(flags)?), mode)
 }
 
-unsafe fn open_plain(spot: &Spot, flags: c_int) -> Answer<Opening> {
-    // SAFETY: as for this function.
-    unsafe { open_spot(spot, flags, 0) }
+fn open_plain(spot: &Spot, flags: c_int) -> Answer<Opening> {
+    open_spot(spot, flags, 0)
 }
 
-unsafe fn create(spot: &Spot, mode: mode_t) -> Answer<Opening> {
-    // SAFETY: as for this function.
-    unsafe { open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+fn create(spot: &Spot, mode: mode_t) -> Answer<Opening> {
+    open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
 }
 
 // ------------------------------------------------------------------------ mkstemp, mkdtemp

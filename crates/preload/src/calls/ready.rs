@@ -6,6 +6,7 @@
 use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::failed;
 use crate::runtime::inside;
+use crate::runtime::real::check_room;
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};
@@ -56,46 +57,54 @@ unsafe fn poll_with(
     Some(answer + ready)
 }
 
-macro_rules! poll {
-    ($($name:ident($($room:ident)?);)*) => {$(
-        #[interposed]
-        unsafe extern "C-unwind" fn $name(
-            fds: *mut pollfd, count: c_ulong, timeout: c_int $(, $room: size_t)?
-        ) -> c_int {
-            let ask = |others: &mut [pollfd], may_wait: bool| {
-                let timeout = if may_wait { timeout } else { 0 };
-                inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout$(, $room)?))
-            };
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout$(, $room)?))
-        }
-    )*};
-}
-poll! {
-    poll();
-    __poll();
-    __poll_chk(room);
+#[interposed(__poll)]
+unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: c_ulong, timeout: c_int) -> c_int {
+    let ask = |others: &mut [pollfd], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { 0 };
+        inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout))
 }
 
-macro_rules! ppoll {
-    ($($name:ident($($room:ident)?);)*) => {$(
-        #[interposed]
-        unsafe extern "C-unwind" fn $name(
-            fds: *mut pollfd, count: c_ulong, timeout: *const timespec, mask: *const sigset_t
-            $(, $room: size_t)?
-        ) -> c_int {
-            let ask = |others: &mut [pollfd], may_wait: bool| {
-                let timeout = if may_wait { timeout } else { &raw const NOW };
-                inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout, mask$(, $room)?))
-            };
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout, mask$(, $room)?))
-        }
-    )*};
+#[interposed]
+unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    count: c_ulong,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    check_room(count as usize, room / size_of::<pollfd>());
+    // SAFETY: as for this function.
+    unsafe { poll(fds, count, timeout) }
 }
-ppoll! {
-    ppoll();
-    __ppoll_chk(room);
+
+#[interposed]
+unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    count: c_ulong,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let ask = |others: &mut [pollfd], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { &raw const NOW };
+        inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout, mask))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout, mask))
+}
+
+#[interposed]
+unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: c_ulong,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    check_room(count as usize, room / size_of::<pollfd>());
+    // SAFETY: as for this function.
+    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 static NOW: timespec = timespec {

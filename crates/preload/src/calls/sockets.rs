@@ -11,10 +11,10 @@
 use crate::calls::open::masked;
 use crate::files::descriptors::is_of_host;
 use crate::files::path::{self, HostPath, Place, Spot};
-use crate::runtime::answer::{Answer, ToC, errno, failed, set_errno};
+use crate::runtime::answer::{Answer, Number, ToC, errno, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say_once;
-use crate::runtime::real::real;
+use crate::runtime::real::{check_room, real};
 use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
 use adit::calls::{MakeNode, Unlink};
@@ -129,23 +129,20 @@ struct Way {
 }
 
 impl Leads {
-    /// None: the address that was given.
-    fn way(self) -> Answer<Option<Way>> {
-        match self {
-            Leads::Given => Ok(None),
-            Leads::Host(path) => Ok(Some(Way {
-                address: Address::of(path.as_bytes())?,
-                _host: None,
-            })),
+    fn way(self) -> Answer<Way> {
+        let (name, host) = match self {
+            Leads::Given => unreachable!("the caller takes the address that was given"),
+            Leads::Host(path) => (path.into_bytes(), None),
             Leads::Volume(spot, _) => {
                 let host = inside::call(|| bound_at(&spot))?;
                 let name = format!("/proc/self/fd/{}", host.as_raw_fd());
-                Ok(Some(Way {
-                    address: Address::of(name.as_bytes())?,
-                    _host: Some(host),
-                }))
+                (name.into_bytes(), Some(host))
             }
-        }
+        };
+        Ok(Way {
+            address: Address::of(&name)?,
+            _host: host,
+        })
     }
 }
 
@@ -165,19 +162,16 @@ fn bound_at(spot: &Spot) -> Answer<Registered<OwnedFd>> {
 }
 
 /// Does `call` with an address that leads there. `errno` is the call's.
-fn with_way<T: From<i8>>(leads: Leads, call: impl FnOnce(Option<&Address>) -> T) -> T {
+fn with_way<T: Number>(leads: Leads, call: impl FnOnce(*const sockaddr, socklen_t) -> T) -> T {
     match leads.way() {
         Ok(way) => {
-            let done = inside::uncancelled(|| call(way.as_ref().map(|way| &way.address)));
+            let done = inside::uncancelled(|| call(way.address.pointer(), way.address.len));
             let after = Errno::last();
             drop(way);
             set_errno(after);
             done
         }
-        Err(failed) => {
-            set_errno(failed);
-            T::from(-1)
-        }
+        Err(errno) => failed(errno),
     }
 }
 
@@ -186,10 +180,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
         Leads::Given => real(fd, address, len),
-        led => with_way(led, |way| {
-            let (address, len) = way.map_or((address, len), |way| (way.pointer(), way.len));
-            real(fd, address, len)
-        }),
+        led => with_way(led, |address, len| real(fd, address, len)),
     }
 }
 
@@ -205,8 +196,7 @@ unsafe extern "C-unwind" fn sendto(
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
         Leads::Given => real(fd, bytes, count, flags, address, len),
-        led => with_way(led, |way| {
-            let (address, len) = way.map_or((address, len), |way| (way.pointer(), way.len));
+        led => with_way(led, |address, len| {
             real(fd, bytes, count, flags, address, len)
         }),
     }
@@ -217,12 +207,10 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads_of(message) } {
         Leads::Given => real(fd, message, flags),
-        led => with_way(led, |way| {
+        led => with_way(led, |address, len| {
             // SAFETY: as above.
             let mut copy = unsafe { *message };
-            if let Some(way) = way {
-                (copy.msg_name, copy.msg_namelen) = (way.pointer().cast_mut().cast(), way.len);
-            }
+            (copy.msg_name, copy.msg_namelen) = (address.cast_mut().cast(), len);
             real(fd, &raw const copy, flags)
         }),
     }
@@ -634,9 +622,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> ssize_t {
-    if count > size {
-        std::process::abort();
-    }
+    check_room(count, size);
     // SAFETY: as for this function.
     unsafe { recvfrom(fd, bytes, count, flags, address, len) }
 }

@@ -11,8 +11,7 @@
 use crate::runtime::answer::{Answer, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say;
-use crate::volume;
-use crate::volume::identity;
+use crate::volume::{self, identity};
 use adit::{Errno, Moving};
 use adit_base::fork;
 use adit_interposed::interposed;

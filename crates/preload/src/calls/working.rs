@@ -1,14 +1,13 @@
 //! The working directory, and real paths.
 
 use crate::files::canonical::{canonical, without_ups};
-use crate::files::descriptors;
-use crate::files::nowhere;
 use crate::files::path::{self, Place, Spot};
+use crate::files::{descriptors, nowhere};
 use crate::program::copy;
 use crate::runtime::answer::{Answer, ToC, errno, pointer};
 use crate::runtime::inside;
 use crate::runtime::path_text::squeezed;
-use crate::runtime::real::text;
+use crate::runtime::real::{check_room, text};
 use crate::volume::{opened, volume};
 use adit::{Errno, FileKind};
 use adit_base::fork;
@@ -127,9 +126,7 @@ unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
 
 #[interposed]
 unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
-    if room > size {
-        std::process::abort();
-    }
+    check_room(room, size);
     // SAFETY: as for this function.
     unsafe { getcwd(buffer, room) }
 }

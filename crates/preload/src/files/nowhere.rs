@@ -11,8 +11,8 @@
 //! next program         ◄─  /proc/self/cwd -> /dev/shm/adit-cwd-Xk3f9a/adit/data (deleted)
 //! ```
 
-use crate::runtime::real::real;
-use libc::{c_char, c_int, mode_t, size_t, ssize_t};
+use crate::runtime::real::{link_target, real};
+use libc::{c_char, c_int, mode_t};
 use std::ffi::CString;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -115,12 +115,7 @@ fn removed_from(place: &str, shown: &[u8]) -> Option<Directory> {
 
 /// The path of the working directory in the volume, if this program was started in one.
 pub(crate) fn inherited() -> Option<Vec<u8>> {
-    let mut text = [0u8; libc::PATH_MAX as usize];
-    let (link, room) = (c"/proc/self/cwd".as_ptr(), text.len());
-    let count = real!(readlink(
-        link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => size_t
-    ) -> ssize_t);
-    let text = text.get(..usize::try_from(count).ok()?)?;
+    let text = link_target(c"/proc/self/cwd")?;
     let text = text.strip_suffix(REMOVED)?;
     let shown = PLACES.iter().find_map(|place| {
         let name = text.strip_prefix(place.as_bytes())?;

@@ -13,7 +13,7 @@ use crate::files::nowhere;
 use crate::runtime::answer::{Answer, errno, keeping_errno};
 use crate::runtime::inside;
 use crate::runtime::path_text::{goes_up, squeezed};
-use crate::runtime::real::{real, text};
+use crate::runtime::real::{link_target, real, text};
 use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::identity::credentials;
 use crate::volume::{settings, volume};
@@ -595,14 +595,8 @@ fn host_directory(directory: c_int) -> Option<Vec<u8>> {
         libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
         number => format!("/proc/self/fd/{number}"),
     };
-    let name = CString::new(name).ok()?;
-    let mut text = [0u8; PATH_MAX];
-    let (link, room) = (name.as_ptr(), text.len());
-    let count = real!(readlink(
-        link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => usize
-    ) -> isize);
-    let text = text.get(..usize::try_from(count).ok()?)?;
-    (text.first() == Some(&b'/')).then(|| text.to_vec())
+    let text = link_target(&CString::new(name).ok()?)?;
+    (text.first() == Some(&b'/')).then_some(text)
 }
 
 /// The path of the host's directory to which this path leads, without symbolic links.

@@ -11,13 +11,14 @@ use crate::runtime::answer::Answer;
 use crate::runtime::own::Own;
 use crate::runtime::renewed::Renewed;
 use adit::Errno;
-use adit_base::fork;
+use adit_base::{fork, from_rustix};
 use arc_swap::ArcSwapOption;
 use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::cell::UnsafeCell;
 use std::fs::File;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLockWriteGuard};
@@ -162,14 +163,8 @@ pub(crate) fn take_spare(position: &Position) {
 
 impl Cells {
     fn new(count: usize) -> Answer<Cells> {
-        // SAFETY: a C string; the result is ours.
-        let memory = unsafe {
-            let fd = libc::memfd_create(c"adit-positions".as_ptr(), libc::MFD_CLOEXEC);
-            if fd < 0 {
-                return Err(Errno::last());
-            }
-            File::from_raw_fd(fd)
-        };
+        let memory = memfd_create(c"adit-positions", MemfdFlags::CLOEXEC);
+        let memory = File::from(memory.map_err(from_rustix)?);
         let bytes = (count * size_of::<Cell>()) as u64;
         memory.set_len(bytes).map_err(|_| Errno::last())?;
         let cells = Cells::map(memory)?;

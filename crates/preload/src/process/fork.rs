@@ -1,8 +1,5 @@
 //! `fork`: the child has the open files of its parent, as a session of the server or of the parent.
 
-use crate::aio;
-use crate::calls;
-use crate::caught;
 use crate::files::descriptors::{self, Open};
 use crate::files::{path, sharing};
 use crate::runtime::answer::{Answer, errno, keeping_errno};
@@ -10,6 +7,7 @@ use crate::runtime::inside;
 use crate::runtime::message::{self, say, say_once};
 use crate::runtime::renewed::InChild;
 use crate::volume::{self, Opened, identity, opened, settings};
+use crate::{aio, calls, caught};
 use adit::{Errno, File, Fork, Volume};
 use adit_base::fork;
 use std::cell::RefCell;

@@ -4,16 +4,12 @@
 
 mod fork;
 
-use crate::aio;
-use crate::calls;
-use crate::caught;
 use crate::files::{descriptors, path};
-use crate::program;
 use crate::runtime::answer::keeping_errno;
 use crate::runtime::inside;
 use crate::runtime::message::{self, say};
-use crate::syscalls;
 use crate::volume::{self, Opened, Settings, opened, settings};
+use crate::{aio, calls, caught, program, syscalls};
 use adit::{Errno, Survive};
 use libc::{c_int, c_void};
 use std::os::fd::OwnedFd;

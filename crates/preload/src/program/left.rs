@@ -22,8 +22,10 @@ use crate::runtime::real::real;
 use crate::volume;
 use adit::{Errno, FileKind, Volume};
 use adit_base::fork::{self, Registered};
+use adit_base::from_rustix;
 use adit_base::numbers::{self, FIRST_FREE, FIRST_HIGH};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -162,14 +164,8 @@ fn leave(numbers: &Numbers, environment: Words, start: Start) -> Answer<Left> {
         put(&mut content, place);
     }
 
-    let told = numbers::high(|| {
-        // SAFETY: a C string; the result is ours.
-        let fd = unsafe { libc::memfd_create(c"adit-left".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: just made, and nobody else has it.
-        (fd >= 0)
-            .then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-            .ok_or_else(Errno::last)
-    })?;
+    let told = numbers::high(|| memfd_create(c"adit-left", MemfdFlags::CLOEXEC));
+    let told = told.map_err(from_rustix)?;
     // Past us: a child of vfork may have a number anew that is its parent's file.
     let (number, bytes, len) = (told.as_raw_fd(), content.as_ptr(), content.len());
     let written = real!(write(

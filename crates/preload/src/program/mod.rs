@@ -21,14 +21,12 @@ pub(crate) mod left;
 mod line;
 pub(crate) mod words;
 
-use crate::files::canonical;
 use crate::files::descriptors::Open;
 use crate::files::path::{self, HostPath, Place, Spot};
-use crate::files::sharing;
+use crate::files::{canonical, sharing};
 use crate::runtime::answer::{Answer, errno};
-use crate::runtime::inside;
-use crate::runtime::kernel;
 use crate::runtime::real::text;
+use crate::runtime::{inside, kernel};
 use crate::volume::identity::credentials;
 use crate::volume::{self, settings, volume};
 use adit::{Errno, File, FileKind};

@@ -2,8 +2,9 @@
 
 use adit::Errno;
 use libc::{c_long, timespec};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicI32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A system call that doesn't come through `syscall`, which is one of our functions.
 ///
@@ -63,5 +64,31 @@ pub(crate) fn as_timespec(duration: Duration) -> timespec {
     timespec {
         tv_sec: duration.as_secs() as libc::time_t,
         tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// Adds one to an eventfd.
+pub(crate) fn ring(eventfd: impl AsFd) {
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}
+
+/// Until when a call waits; None: for ever.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    pub(crate) fn after(timeout: Option<&timespec>) -> Deadline {
+        Deadline(timeout.map(|timeout| {
+            let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0).min(1 << 31);
+            let nanoseconds = u32::try_from(timeout.tv_nsec).unwrap_or(0);
+            Instant::now() + Duration::new(seconds, nanoseconds)
+        }))
+    }
+
+    /// How long from now on.
+    pub(crate) fn left(self) -> Option<Duration> {
+        let now = Instant::now();
+        self.0
+            .map(|deadline| deadline.saturating_duration_since(now))
     }
 }

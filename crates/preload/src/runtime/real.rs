@@ -66,6 +66,17 @@ macro_rules! of_program {
 }
 pub(crate) use of_program;
 
+/// To where a symbolic link of the host leads.
+pub(crate) fn link_target(link: &CStr) -> Option<Vec<u8>> {
+    let mut text = vec![0u8; libc::PATH_MAX as usize];
+    let (link, room) = (link.as_ptr(), text.len());
+    let count = real!(readlink(
+        link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => usize
+    ) -> isize);
+    text.truncate(usize::try_from(count).ok()?);
+    Some(text)
+}
+
 /// The text of a C string; empty for NULL.
 ///
 /// # Safety
@@ -76,4 +87,14 @@ pub(crate) unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
     }
     // SAFETY: as above.
     unsafe { CStr::from_ptr(string) }.to_bytes()
+}
+
+/// As the C library: the program was about to write behind its buffer.
+pub(crate) fn check_room(len: usize, room: usize) {
+    if len > room {
+        super::message::say(format_args!(
+            "buffer overflow detected: {len} bytes into {room}"
+        ));
+        std::process::abort();
+    }
 }

@@ -12,8 +12,7 @@ use crate::runtime::answer::failed;
 use crate::runtime::inside;
 use crate::runtime::message::say_once;
 use crate::runtime::real::text;
-use crate::volume;
-use crate::volume::identity;
+use crate::volume::{self, identity};
 use adit::Errno;
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, dev_t, mode_t, msghdr, off_t, size_t, sockaddr,

@@ -52,9 +52,10 @@ pub(crate) unsafe fn take<T>(pointer: *mut T) -> Result<Box<T>> {
 pub(crate) unsafe fn close<T>(pointer: *mut T, is_inherited: impl Fn(&T) -> bool) -> Result<()> {
     // SAFETY: as for this function.
     let object = unsafe { take(pointer)? };
-    match is_inherited(&object) {
-        true => Err(Error::new(Errno::BADF)),
-        false => Ok(()),
+    if is_inherited(&object) {
+        Err(Error::new(Errno::BADF))
+    } else {
+        Ok(())
     }
 }
 
@@ -127,9 +128,10 @@ pub(crate) unsafe fn growing_out<T: Copy>(pointer: *mut T) -> Result<GrowingOut<
 unsafe fn struct_bytes<T>(pointer: *const T) -> Result<usize> {
     // SAFETY: each such structure begins with its size.
     let struct_bytes = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
-    match (size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes) {
-        true => Ok(struct_bytes),
-        false => Err(invalid("use a structure whose struct_bytes is not set")),
+    if (size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes) {
+        Ok(struct_bytes)
+    } else {
+        Err(invalid("use a structure whose struct_bytes is not set"))
     }
 }
 

@@ -14,9 +14,10 @@ use std::path::Path;
 
 fn follow(flags: u32) -> Result<Follow> {
     check_flags(flags, NOFOLLOW)?;
-    Ok(match flags & NOFOLLOW != 0 {
-        true => Follow::No,
-        false => Follow::Yes,
+    Ok(if flags & NOFOLLOW != 0 {
+        Follow::No
+    } else {
+        Follow::Yes
     })
 }
 

@@ -162,10 +162,11 @@ pub unsafe extern "C" fn adit_check(
         // SAFETY: promised by adit.h.
         let (volume, mut listener) =
             unsafe { (&handle(volume)?.volume, Listener::of(given, false)?) };
-        let place = match result.is_null() {
-            true => None,
+        let place = if result.is_null() {
+            None
+        } else {
             // SAFETY: promised by adit.h.
-            false => Some(unsafe { growing_out(result)? }),
+            Some(unsafe { growing_out(result)? })
         };
         let report = volume.check_with(listener.progress())?;
         listener.tell_problems(&report.problems);
@@ -194,10 +195,11 @@ pub unsafe extern "C" fn adit_scrub(
         // SAFETY: promised by adit.h.
         let (volume, mut listener) =
             unsafe { (&handle(volume)?.volume, Listener::of(given, true)?) };
-        let place = match result.is_null() {
-            true => None,
+        let place = if result.is_null() {
+            None
+        } else {
             // SAFETY: promised by adit.h.
-            false => Some(unsafe { growing_out(result)? }),
+            Some(unsafe { growing_out(result)? })
         };
         let mut chosen = ScrubOptions::new();
         chosen.bytes_per_second(listener.given.bytes_per_second);
@@ -217,9 +219,10 @@ pub unsafe extern "C" fn adit_scrub(
         if let Some(place) = place {
             place.put(&ScrubResult {
                 struct_bytes: size_of::<ScrubResult>() as u32,
-                flags: match report.metadata_unchecked {
-                    true => SCRUB_METADATA_UNCHECKED,
-                    false => 0,
+                flags: if report.metadata_unchecked {
+                    SCRUB_METADATA_UNCHECKED
+                } else {
+                    0
                 },
                 findings: listener.findings + report.damages_omitted,
                 bytes: report.bytes,

@@ -215,9 +215,10 @@ pub unsafe extern "C" fn adit_queue_pending(queue: *mut QueueHandle) -> i64 {
     guard(|| {
         // SAFETY: promised by adit.h.
         let queue = unsafe { &handle(queue)?.queue };
-        match queue.is_inherited() {
-            true => Err(Error::new(Errno::BADF)),
-            false => Ok(queue.len() as i64),
+        if queue.is_inherited() {
+            Err(Error::new(Errno::BADF))
+        } else {
+            Ok(queue.len() as i64)
         }
     })
 }
@@ -229,9 +230,10 @@ pub unsafe extern "C" fn adit_queue_destroy(queue: *mut QueueHandle) -> c_int {
         let queue = unsafe { take(queue)? };
         let is_inherited = queue.queue.is_inherited();
         drop(queue);
-        match is_inherited {
-            true => Err(Error::new(Errno::BADF)),
-            false => Ok(()),
+        if is_inherited {
+            Err(Error::new(Errno::BADF))
+        } else {
+            Ok(())
         }
     })
 }

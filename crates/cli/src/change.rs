@@ -28,12 +28,13 @@ pub(crate) fn chmod(arguments: &Chmod, options: &VolumeArguments) -> adit::Resul
             volume.set_mode_of(path, follow, new)
         };
         change(path, Follow::Yes, &volume.metadata(path)?)?;
-        match arguments.recursive {
-            true => below(volume, path, &mut |path, metadata| match metadata.kind() {
+        if arguments.recursive {
+            below(volume, path, &mut |path, metadata| match metadata.kind() {
                 FileKind::Symlink => Ok(()),
                 _ => change(path, Follow::No, metadata),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     })
 }
@@ -42,17 +43,19 @@ pub(crate) fn chown(arguments: &Chown, options: &VolumeArguments) -> adit::Resul
     let (uid, gid) = owner(&arguments.owner)?;
     let (address, paths) = (&arguments.volume, &arguments.paths);
     // As with GNU's, -R follows no links.
-    let follow = match arguments.no_dereference || arguments.recursive {
-        true => Follow::No,
-        false => Follow::Yes,
+    let follow = if arguments.no_dereference || arguments.recursive {
+        Follow::No
+    } else {
+        Follow::Yes
     };
     each(options, address, paths, |volume, path| {
         volume.set_owner_of(path, follow, uid, gid)?;
-        match arguments.recursive {
-            true => below(volume, path, &mut |path, _| {
+        if arguments.recursive {
+            below(volume, path, &mut |path, _| {
                 volume.set_owner_of(path, Follow::No, uid, gid)
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     })
 }

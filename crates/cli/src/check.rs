@@ -55,13 +55,15 @@ impl<'a> From<&'a Finding> for ProblemLine<'a> {
 }
 
 pub(crate) fn check(arguments: &Check, options: &VolumeArguments) -> adit::Result<Outcome> {
-    interrupt::say(match arguments.repair {
-        true => "a repair that has begun is finished by the same command",
-        false => "a check changes nothing; the same command begins anew",
+    interrupt::say(if arguments.repair {
+        "a repair that has begun is finished by the same command"
+    } else {
+        "a check changes nothing; the same command begins anew"
     });
-    let outcome = match arguments.repair {
-        true => repair(arguments, options),
-        false => examine(arguments, options),
+    let outcome = if arguments.repair {
+        repair(arguments, options)
+    } else {
+        examine(arguments, options)
     };
     let outcome = match outcome {
         // Nothing in it can be believed: that is a finding, not a failure.
@@ -79,9 +81,10 @@ pub(crate) fn check(arguments: &Check, options: &VolumeArguments) -> adit::Resul
         outcome => outcome?,
     };
     tell(arguments, &outcome)?;
-    Ok(match outcome.left.is_empty() {
-        true => Outcome::Done,
-        false => Outcome::Problems,
+    Ok(if outcome.left.is_empty() {
+        Outcome::Done
+    } else {
+        Outcome::Problems
     })
 }
 

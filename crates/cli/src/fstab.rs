@@ -12,9 +12,10 @@ pub(crate) fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let name = given
         .first()
         .and_then(|program| Path::new(program).file_name());
-    match name == Some(OsStr::new("mount.adit")) {
-        true => for_mount(&given[1..]),
-        false => given,
+    if name == Some(OsStr::new("mount.adit")) {
+        for_mount(&given[1..])
+    } else {
+        given
     }
 }
 

@@ -33,9 +33,10 @@ struct OpenLines {
 pub(crate) fn lsof(arguments: &Lsof, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.inspect(&arguments.volume)?;
     let found = volume.open_descriptors()?;
-    let paths = match arguments.paths {
-        true => paths(&volume, &found)?,
-        false => HashMap::new(),
+    let paths = if arguments.paths {
+        paths(&volume, &found)?
+    } else {
+        HashMap::new()
     };
     let line = |open: &OpenDescriptor| {
         let path = paths.get(&(open.inode, open.generation));

@@ -87,9 +87,10 @@ fn is_gone(mapping: &Mapping) -> bool {
 }
 
 fn described(mapping: &Mapping) -> String {
-    let address = match mapping.address.is_empty() {
-        true => "a volume".to_owned(),
-        false => output::plain(&mapping.address).into_owned(),
+    let address = if mapping.address.is_empty() {
+        "a volume".to_owned()
+    } else {
+        output::plain(&mapping.address).into_owned()
     };
     let pid = mapping.pid.map_or("?".to_owned(), |pid| pid.to_string());
     let state = match (mapping.live, &mapping.unsaved, &mapping.problem) {

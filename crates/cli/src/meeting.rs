@@ -50,9 +50,10 @@ fn knows(process: &Path, place: &Path) -> Known {
         None if variables().any(|variable| variable.starts_with(b"ADIT_RUN_VOLUME=")) => Known::No,
         None => {
             let mapped = std::fs::read_to_string(process.join("maps"));
-            match mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so")) {
-                true => Known::Perhaps,
-                false => Known::No,
+            if mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so")) {
+                Known::Perhaps
+            } else {
+                Known::No
             }
         }
     }

@@ -112,9 +112,10 @@ fn serve(
         }
     }
     let read_only = arguments.read_only || has("ro");
-    let volume = match read_only {
-        true => options.open_to_read(&arguments.volume)?,
-        false => options.open(&arguments.volume)?,
+    let volume = if read_only {
+        options.open_to_read(&arguments.volume)?
+    } else {
+        options.open(&arguments.volume)?
     };
     let mount_options = MountOptions {
         read_only,

@@ -27,9 +27,10 @@ pub(crate) fn each(
 pub(crate) fn rm(arguments: &Rm, options: &VolumeArguments) -> adit::Result<Outcome> {
     let (address, paths) = (&arguments.volume, &arguments.paths);
     each(options, address, paths, |volume, path| {
-        let removed = match arguments.recursive {
-            true => volume.remove_dir_all(path),
-            false => volume.remove_file(path),
+        let removed = if arguments.recursive {
+            volume.remove_dir_all(path)
+        } else {
+            volume.remove_file(path)
         };
         match removed {
             Err(error) if arguments.force && error.errno() == Errno::NOENT => Ok(()),
@@ -41,9 +42,10 @@ pub(crate) fn rm(arguments: &Rm, options: &VolumeArguments) -> adit::Result<Outc
 pub(crate) fn mkdir(arguments: &Mkdir, options: &VolumeArguments) -> adit::Result<Outcome> {
     let (address, paths) = (&arguments.volume, &arguments.paths);
     each(options, address, paths, |volume, path| {
-        match arguments.parents {
-            true => volume.create_dir_all(path),
-            false => volume.create_dir(path),
+        if arguments.parents {
+            volume.create_dir_all(path)
+        } else {
+            volume.create_dir(path)
         }
     })
 }
@@ -71,9 +73,10 @@ pub(crate) fn mv(arguments: &Mv, options: &VolumeArguments) -> adit::Result<()> 
 pub(crate) fn ln(arguments: &Ln, options: &VolumeArguments) -> adit::Result<()> {
     let volume = options.open(&arguments.volume)?;
     let path = into_directory(&volume, &arguments.existing, &arguments.path)?;
-    match arguments.symbolic {
-        true => volume.symlink(&arguments.existing, path)?,
-        false => volume.hard_link(&arguments.existing, path)?,
+    if arguments.symbolic {
+        volume.symlink(&arguments.existing, path)?
+    } else {
+        volume.hard_link(&arguments.existing, path)?
     }
     volume.close()
 }

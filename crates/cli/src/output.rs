@@ -163,15 +163,17 @@ pub(crate) fn vanished(volume: &Inspector, error: &adit::Error) -> bool {
 
 /// Text without control characters, which a name may hold and a terminal would obey.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    match text.chars().any(char::is_control) {
-        false => Cow::Borrowed(text),
-        true => {
-            let escape = |c: char| match c.is_control() {
-                true => c.escape_default().to_string(),
-                false => c.to_string(),
-            };
-            Cow::Owned(text.chars().map(escape).collect())
-        }
+    if text.chars().any(char::is_control) {
+        let escape = |c: char| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
+        };
+        Cow::Owned(text.chars().map(escape).collect())
+    } else {
+        Cow::Borrowed(text)
     }
 }
 

@@ -32,9 +32,10 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn bytes(total: u64) -> Self {
-        let bar = match std::io::stderr().is_terminal() {
-            true => ProgressBar::new(total),
-            false => ProgressBar::hidden(),
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new(total)
+        } else {
+            ProgressBar::hidden()
         };
         let style = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(style) {
@@ -45,9 +46,10 @@ impl Progress {
 
     /// Named steps of a task of known length.
     pub(crate) fn steps() -> Self {
-        let bar = match std::io::stderr().is_terminal() {
-            true => ProgressBar::new(1000),
-            false => ProgressBar::hidden(),
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new(1000)
+        } else {
+            ProgressBar::hidden()
         };
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {wide_msg}") {
             bar.set_style(style);

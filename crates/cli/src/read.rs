@@ -35,9 +35,10 @@ impl Unread {
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
-        match self.0.get() {
-            true => Outcome::Partly,
-            false => Outcome::Done,
+        if self.0.get() {
+            Outcome::Partly
+        } else {
+            Outcome::Done
         }
     }
 
@@ -81,13 +82,12 @@ pub(crate) fn ls(arguments: &Ls, options: &VolumeArguments) -> adit::Result<Outc
         metadata = volume.metadata(path).unwrap_or(metadata);
     }
     let mut out = std::io::BufWriter::new(output::stdout());
-    match metadata.is_dir() {
-        true => listing.directories(&mut out, path)?,
-        false => {
-            let name = path.clone().into_os_string();
-            let entry = listing.entry(path, name, metadata.kind(), Some(metadata))?;
-            listing.print(&mut out, entry.as_slice(), false)?;
-        }
+    if metadata.is_dir() {
+        listing.directories(&mut out, path)?
+    } else {
+        let name = path.clone().into_os_string();
+        let entry = listing.entry(path, name, metadata.kind(), Some(metadata))?;
+        listing.print(&mut out, entry.as_slice(), false)?;
     }
     out.flush()?;
     drop(out);
@@ -228,9 +228,12 @@ fn target(volume: &Inspector, path: &Path, metadata: &Metadata) -> adit::Result<
 /// Bytes, or which device it is.
 fn size_text(metadata: &Metadata, human_readable: bool) -> String {
     let device = output::device(metadata.stat());
-    device.unwrap_or_else(|| match human_readable {
-        true => human(metadata.len()),
-        false => metadata.len().to_string(),
+    device.unwrap_or_else(|| {
+        if human_readable {
+            human(metadata.len())
+        } else {
+            metadata.len().to_string()
+        }
     })
 }
 

@@ -92,10 +92,11 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     }
     let (name, rest) = arguments.program.split_first().expect("clap wants one");
     let is_inside = Path::new(name).starts_with(&arguments.prefix);
-    let program = match is_inside {
+    let program = if is_inside {
         // Only a program that has the library finds it.
-        true => PathBuf::from(SHELL),
-        false => find(name)?,
+        PathBuf::from(SHELL)
+    } else {
+        find(name)?
     };
     check(&program, INTERPRETERS_MAX)?;
     let library = loadable(library(arguments.library.as_deref())?)?;
@@ -106,9 +107,10 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     }
     take_over(arguments, options)?;
     let mut command = Command::new(&program);
-    match is_inside {
-        true => command.args(["-c", EXECUTE]).arg(name),
-        false => command.arg0(name),
+    if is_inside {
+        command.args(["-c", EXECUTE]).arg(name)
+    } else {
+        command.arg0(name)
     };
     command
         .args(rest)
@@ -331,9 +333,10 @@ fn check_executable(program: &Path, content: &[u8]) -> Result<()> {
     let not_ours = |_| refused(program, "it is no program for this kind of machine");
     let header = elf::FileHeader64::<Endianness>::parse(content).map_err(not_ours)?;
     let endian = header.endian().map_err(not_ours)?;
-    let machine = match cfg!(target_arch = "aarch64") {
-        true => elf::EM_AARCH64,
-        false => elf::EM_X86_64,
+    let machine = if cfg!(target_arch = "aarch64") {
+        elf::EM_AARCH64
+    } else {
+        elf::EM_X86_64
     };
     if header.e_machine(endian) != machine {
         return Err(refused(

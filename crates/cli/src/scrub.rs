@@ -48,9 +48,10 @@ impl<'a> From<&'a Damaged> for DamageLine<'a> {
 }
 
 pub(crate) fn scrub(arguments: &Scrub, options: &VolumeArguments) -> adit::Result<Outcome> {
-    let volume = match arguments.read_only {
-        true => options.open_to_read(&arguments.volume)?,
-        false => options.open(&arguments.volume)?,
+    let volume = if arguments.read_only {
+        options.open_to_read(&arguments.volume)?
+    } else {
+        options.open(&arguments.volume)?
     };
     let data_checksums = volume.info()?.data_checksums;
     let progress = Progress::bytes(0);

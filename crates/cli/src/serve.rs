@@ -114,10 +114,13 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     notify("READY=1");
     let place = arguments.socket.parent().unwrap_or(Path::new("/"));
     let vain = Vain::begin(place);
-    let ends = || match server.has_heirs() {
-        // They may come at any time for files without names.
-        true => server.state().sessions.is_empty() && vain.is_known_to_nobody(),
-        false => server.is_over() || server.state().sessions.is_empty() && vain.is_over(),
+    let ends = || {
+        if server.has_heirs() {
+            // They may come at any time for files without names.
+            server.state().sessions.is_empty() && vain.is_known_to_nobody()
+        } else {
+            server.is_over() || server.state().sessions.is_empty() && vain.is_over()
+        }
     };
     let ends = arguments.while_used.then_some(&ends as &dyn Fn() -> bool);
     while signals.wait_unless(ends) == Some(libc::SIGHUP) {

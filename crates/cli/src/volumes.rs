@@ -274,15 +274,17 @@ pub(crate) fn bench(arguments: Bench) -> adit::Result<()> {
     let mut step = |what: &str, done: f64| progress.step(what, done);
     let text = if arguments.breakdown {
         let breakdown = adit_bench::run_breakdown(&options, &mut step)?;
-        match arguments.json {
-            true => breakdown.to_json()? + "\n",
-            false => breakdown.to_string(),
+        if arguments.json {
+            breakdown.to_json()? + "\n"
+        } else {
+            breakdown.to_string()
         }
     } else {
         let report = adit_bench::run(&options, &mut step)?;
-        match arguments.json {
-            true => report.to_json()? + "\n",
-            false => report.to_string(),
+        if arguments.json {
+            report.to_json()? + "\n"
+        } else {
+            report.to_string()
         }
     };
     drop(progress);
@@ -301,9 +303,10 @@ fn served(arguments: Bench) -> adit::Result<()> {
     let progress = Progress::steps();
     let report = adit_bench::run_served(&options, &mut |what, done| progress.step(what, done))?;
     drop(progress);
-    match arguments.json {
-        true => output::json(&mut output::stdout(), &report)?,
-        false => write!(output::stdout(), "{report}")?,
+    if arguments.json {
+        output::json(&mut output::stdout(), &report)?
+    } else {
+        write!(output::stdout(), "{report}")?
     }
     Ok(())
 }

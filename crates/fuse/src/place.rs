@@ -222,9 +222,10 @@ pub fn unmount(directory: &Path, lazy: bool) -> Result<()> {
 }
 
 fn unmount_lazily_or_not(path: &Path, lazy: bool) -> Result<()> {
-    let flags = match lazy {
-        true => UnmountFlags::DETACH,
-        false => UnmountFlags::empty(),
+    let flags = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::empty()
     };
     match rustix::mount::unmount(path, flags).map_err(from_rustix) {
         Err(Errno::PERM) => {
@@ -235,9 +236,10 @@ fn unmount_lazily_or_not(path: &Path, lazy: bool) -> Result<()> {
                 .arg("--")
                 .arg(path);
             let output = command.output().map_err(no_helper)?;
-            match output.status.success() {
-                true => Ok(()),
-                false => Err(refusal(&output.stderr)),
+            if output.status.success() {
+                Ok(())
+            } else {
+                Err(refusal(&output.stderr))
             }
         }
         done => Ok(done?),
@@ -364,9 +366,10 @@ fn no_helper(error: std::io::Error) -> Error {
 fn refusal(said: &[u8]) -> Error {
     let said = String::from_utf8_lossy(said);
     let said = said.trim();
-    let hint = match said.contains("Operation not permitted") {
-        true => format!(" ({HELPER} has to be set-user-ID root)"),
-        false => String::new(),
+    let hint = if said.contains("Operation not permitted") {
+        format!(" ({HELPER} has to be set-user-ID root)")
+    } else {
+        String::new()
     };
     let what = match said {
         "" => format!("{HELPER} did not mount, and does not say why"),

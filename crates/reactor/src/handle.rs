@@ -242,9 +242,10 @@ pub fn wait_any<'a, T: Send + 'static>(
             let sleep = deadline.as_mut().as_pin_mut();
             let is_over = sleep.is_some_and(|sleep| sleep.poll(context).is_ready());
             let is_reported = watch.as_mut().is_some_and(|watch| watch.poll(context));
-            match is_done() || is_reported || is_over {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            if is_done() || is_reported || is_over {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
             }
         })
         .await

@@ -120,9 +120,10 @@ impl QueueState {
     }
 
     fn event_step(&self) -> Option<EventStep> {
-        match self.done.is_empty() {
-            true => self.is_readable.then_some(EventStep::Clear),
-            false => (self.is_edge || !self.is_readable).then_some(EventStep::Signal),
+        if self.done.is_empty() {
+            self.is_readable.then_some(EventStep::Clear)
+        } else {
+            (self.is_edge || !self.is_readable).then_some(EventStep::Signal)
         }
     }
 

@@ -31,9 +31,10 @@ const UNKNOWN_CLAIM_MAX: Duration = Duration::from_secs(2);
 
 /// Takes the lock, or names its holder (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
-    let operation = match read_only {
-        true => FlockOperation::NonBlockingLockShared,
-        false => FlockOperation::NonBlockingLockExclusive,
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
     };
     let mut patience = Patience::new();
     loop {
@@ -42,9 +43,10 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
                 let pid = holder_pid(file);
-                let unknown_max = match sees_all_processes() {
-                    true => DEAD_HOLDER_MAX,
-                    false => UNKNOWN_HOLDER_MAX,
+                let unknown_max = if sees_all_processes() {
+                    DEAD_HOLDER_MAX
+                } else {
+                    UNKNOWN_HOLDER_MAX
                 };
                 if patience.waits_for(pid, unknown_max) {
                     continue;

@@ -68,13 +68,15 @@ impl Inside<'_> {
 
     fn tree(&mut self, from: &Path, to: &Path) -> adit::Result<()> {
         // As cp: with -r a link that is an argument is copied as one, too.
-        let metadata = match self.is_recursive() {
-            true => self.volume().symlink_metadata(from)?,
-            false => self.volume().metadata(from)?,
+        let metadata = if self.is_recursive() {
+            self.volume().symlink_metadata(from)?
+        } else {
+            self.volume().metadata(from)?
         };
-        let from = &match self.is_recursive() {
-            true => from.to_owned(),
-            false => resolved(self.volume(), from),
+        let from = &if self.is_recursive() {
+            from.to_owned()
+        } else {
+            resolved(self.volume(), from)
         };
         if !metadata.is_dir() {
             return self.node(from, to, &metadata);
@@ -130,9 +132,10 @@ impl Inside<'_> {
         let is_new = match self.volume().create_dir_with(to, 0o700) {
             Ok(()) => true,
             Err(error) if error.errno() == Errno::EXIST => {
-                match self.volume().metadata(to)?.is_dir() {
-                    true => false,
-                    false => return Err(error),
+                if self.volume().metadata(to)?.is_dir() {
+                    false
+                } else {
+                    return Err(error);
                 }
             }
             Err(error) => return Err(error),

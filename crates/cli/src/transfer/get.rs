@@ -53,19 +53,20 @@ pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Ou
         },
         (Err(_), _) => {}
     }
-    let total_bytes = match metadata.is_dir() {
-        true => volume_tree_bytes(&volume, &from),
-        false => metadata.len(),
+    let total_bytes = if metadata.is_dir() {
+        volume_tree_bytes(&volume, &from)
+    } else {
+        metadata.len()
     };
     let mut copy = Copy::new(&volume, &arguments.keep, total_bytes);
     copy.goes_on = mark.is_at(&to);
-    let done = match metadata.is_dir() {
-        true => target_directory(&to, &mark)
-            .and_then(|root| get_tree(&mut copy, &root, &from, &to, &mark)),
-        false => place(&to).and_then(|(directory, name)| {
+    let done = if metadata.is_dir() {
+        target_directory(&to, &mark).and_then(|root| get_tree(&mut copy, &root, &from, &to, &mark))
+    } else {
+        place(&to).and_then(|(directory, name)| {
             let metadata = volume.symlink_metadata(&from)?;
             get_node(&mut copy, &directory, name, &metadata, &from, &to).map(drop)
-        }),
+        })
     };
     if let Err(error) = done {
         copy.failed(error).map_err(|error| copy.ended(error))?;
@@ -170,12 +171,11 @@ fn get_tree(
                 }
             };
             if metadata.is_dir() {
-                match seen.insert(metadata.inode()) {
-                    true => pending.push(below),
-                    false => {
-                        let what = format!("copy {}: a directory with two names", from.display());
-                        copy.skip(&Error::with(Errno::UCLEAN, what));
-                    }
+                if seen.insert(metadata.inode()) {
+                    pending.push(below)
+                } else {
+                    let what = format!("copy {}: a directory with two names", from.display());
+                    copy.skip(&Error::with(Errno::UCLEAN, what));
                 }
                 continue;
             }

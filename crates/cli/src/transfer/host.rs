@@ -67,9 +67,10 @@ impl Node {
     /// The new inode, unless another process has replaced it.
     fn made(&self, name: &OsStr, wanted: FileKind) -> io::Result<Node> {
         let node = self.child(name)?;
-        match kind(&node.metadata()?) == wanted {
-            true => Ok(node),
-            false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        if kind(&node.metadata()?) == wanted {
+            Ok(node)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESTALE))
         }
     }
 

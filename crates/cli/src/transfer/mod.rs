@@ -193,9 +193,10 @@ impl<Source: Eq + Hash, Target: PartialEq> Links<Source, Target> {
 
 /// `top`, or what is below it.
 fn under(top: &Path, below: &Path) -> PathBuf {
-    match below.as_os_str().is_empty() {
-        true => top.to_owned(),
-        false => top.join(below),
+    if below.as_os_str().is_empty() {
+        top.to_owned()
+    } else {
+        top.join(below)
     }
 }
 

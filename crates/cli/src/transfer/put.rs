@@ -183,9 +183,10 @@ fn make_directory(volume: &Volume, path: &Path) -> adit::Result<bool> {
     // Private until its attributes are set.
     match volume.create_dir_with(path, 0o700) {
         Err(error) if error.errno() == Errno::EXIST => {
-            match volume.symlink_metadata(path)?.is_dir() {
-                true => Ok(false),
-                false => Err(error),
+            if volume.symlink_metadata(path)?.is_dir() {
+                Ok(false)
+            } else {
+                Err(error)
             }
         }
         done => done.map(|()| true),
@@ -325,13 +326,12 @@ fn put_node(
             return Ok(()); // named twice
         }
         // Between two names of one file a rename would do nothing.
-        let linked = match inode(volume, first) == inode(volume, to) {
-            true => Ok(()),
-            false => {
-                let mut site = Site::at_once(&directory, name, to, kind)?;
-                let linked = site.make(|at| volume.hard_link(first, directory.path.join(at)));
-                linked.and_then(|()| site.settle())
-            }
+        let linked = if inode(volume, first) == inode(volume, to) {
+            Ok(())
+        } else {
+            let mut site = Site::at_once(&directory, name, to, kind)?;
+            let linked = site.make(|at| volume.hard_link(first, directory.path.join(at)));
+            linked.and_then(|()| site.settle())
         };
         match linked {
             Ok(()) => {

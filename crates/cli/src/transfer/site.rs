@@ -83,9 +83,10 @@ impl<'a, D: Directory> Site<'a, D> {
             directory,
             name,
             to,
-            at: match takes_time || there.is_some() {
-                true => beside(name, D::SUFFIX),
-                false => name.to_owned(),
+            at: if takes_time || there.is_some() {
+                beside(name, D::SUFFIX)
+            } else {
+                name.to_owned()
             },
             replaces: there.is_some(),
             is_made: false,
@@ -151,9 +152,10 @@ impl<'a, D: Directory> Site<'a, D> {
 
     /// The state of the name if the copy ends now, for messages.
     pub(super) fn fate(&self) -> &'static str {
-        match self.replaces {
-            true => "is as it was",
-            false => "is not there",
+        if self.replaces {
+            "is as it was"
+        } else {
+            "is not there"
         }
     }
 

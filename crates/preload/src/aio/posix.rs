@@ -175,9 +175,10 @@ fn tell(notice: &Notice) {
                 let mut own: pthread_attr_t = std::mem::zeroed();
                 libc::pthread_attr_init(&mut own);
                 libc::pthread_attr_setdetachstate(&mut own, libc::PTHREAD_CREATE_DETACHED);
-                let attributes = match notice.attributes.is_null() {
-                    true => &raw const own,
-                    false => notice.attributes,
+                let attributes = if notice.attributes.is_null() {
+                    &raw const own
+                } else {
+                    notice.attributes
                 };
                 let mut thread = 0;
                 let failed =
@@ -267,9 +268,12 @@ enum Started {
 unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
     let (buffer, len) = (cb.buffer, cb.len.min(data::LEN_MAX));
     let at = u64::try_from(cb.offset).map_err(|_| Errno::INVAL)?;
-    let memory = || match buffer.is_null() {
-        true => Memory::One(std::ptr::NonNull::dangling().as_ptr(), 0),
-        false => Memory::One(buffer.cast(), len),
+    let memory = || {
+        if buffer.is_null() {
+            Memory::One(std::ptr::NonNull::dangling().as_ptr(), 0)
+        } else {
+            Memory::One(buffer.cast(), len)
+        }
     };
     let work = match kind {
         Kind::Read => {

@@ -166,10 +166,11 @@ macro_rules! since_2_29 {
                 Ok(name) => name,
                 Err(_) => panic!("a name has no zeroes"),
             };
-        match real::find(&FOUND, NAME).is_null() {
-            true => libc::ENOSYS,
-            false => real!($name($($argument => $type),*) -> c_int),
-        }
+        if real::find(&FOUND, NAME).is_null() {
+libc::ENOSYS
+} else {
+real!($name($($argument => $type),*) -> c_int)
+}
     }};
 }
 

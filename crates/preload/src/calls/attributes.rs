@@ -146,9 +146,10 @@ unsafe fn attributes_at(
     const KNOWN: c_int =
         libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | STATX_SYNC_TYPE;
     // NULL is as good as no text.
-    let named = match path.is_null() && flags & libc::AT_EMPTY_PATH != 0 {
-        true => c"".as_ptr(),
-        false => path,
+    let named = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 {
+        c"".as_ptr()
+    } else {
+        path
     };
     // SAFETY: promised by the caller.
     match unsafe { path::find_named(directory, named, flags) } {

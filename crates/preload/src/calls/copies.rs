@@ -48,9 +48,10 @@ impl End {
             // SAFETY: no preconditions.
             None => unsafe { libc::fcntl(self.fd, libc::F_GETFL) },
         };
-        match flags < 0 || flags & libc::O_PATH != 0 {
-            true => Err(Errno::BADF),
-            false => Ok(flags),
+        if flags < 0 || flags & libc::O_PATH != 0 {
+            Err(Errno::BADF)
+        } else {
+            Ok(flags)
         }
     }
 
@@ -142,9 +143,10 @@ fn copy_inside(from: &End, to: &End, source: &Open, target: &Open, len: usize) -
     let done = file.copy_range(source_at, &target.file, target_at, len);
     let done = done.map_err(errno)?;
     for (end, open) in [(from, source), (to, target)] {
-        match end.offset.is_null() {
-            true => *open.position() += done,
-            false => end.moved(done as i64),
+        if end.offset.is_null() {
+            *open.position() += done
+        } else {
+            end.moved(done as i64)
         }
     }
     Ok(done as i64)
@@ -305,9 +307,10 @@ fn into(from: &End, source: &Open, pipe: c_int, len: usize, flags: c_uint) -> An
     if moved < 0 {
         return Err(Errno::last());
     }
-    match from.offset.is_null() {
-        true => *source.position() = at + moved as u64,
-        false => from.moved(moved as i64),
+    if from.offset.is_null() {
+        *source.position() = at + moved as u64
+    } else {
+        from.moved(moved as i64)
     }
     Ok(moved as i64)
 }
@@ -332,9 +335,10 @@ fn out_of(pipe: c_int, to: &End, target: &Open, len: usize, flags: c_uint) -> An
     let written = inside::call(|| unsafe { super::data::write_at(target, data, count, at) })?;
     let (start, len) = (buffer.as_mut_ptr().cast(), written as usize);
     real!(read(pipe => c_int, start => *mut c_void, len => size_t) -> ssize_t);
-    match to.offset.is_null() {
-        true => *target.position() = (at + written) as u64,
-        false => to.moved(written),
+    if to.offset.is_null() {
+        *target.position() = (at + written) as u64
+    } else {
+        to.moved(written)
     }
     Ok(written)
 }

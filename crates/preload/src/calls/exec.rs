@@ -107,16 +107,20 @@ unsafe fn in_path(file: *const c_char, execute: &dyn Fn(&CStr) -> Failed) -> Fai
 fn candidates(name: &[u8]) -> Vec<CString> {
     // SAFETY: a C string; the program changes its environment in no other thread meanwhile.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    let path = match path.is_null() {
-        true => DEFAULT_PATH,
+    let path = if path.is_null() {
+        DEFAULT_PATH
+    } else {
         // SAFETY: as above.
-        false => unsafe { text(path) },
+        unsafe { text(path) }
     };
     let directories = path.split(|byte| *byte == b':');
     let short = directories.filter(|directory| directory.len() < libc::PATH_MAX as usize);
-    let candidate = |directory: &[u8]| match directory.is_empty() {
-        true => CString::new(name).ok(),
-        false => CString::new([directory, b"/", name].concat()).ok(),
+    let candidate = |directory: &[u8]| {
+        if directory.is_empty() {
+            CString::new(name).ok()
+        } else {
+            CString::new([directory, b"/", name].concat()).ok()
+        }
     };
     short.filter_map(candidate).collect()
 }

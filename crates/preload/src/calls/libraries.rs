@@ -76,9 +76,10 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
     let text = unsafe { text(name) };
     if is_libaio(text) {
         let handle = own_handle();
-        return match handle.is_null() {
-            true => Instead::NOTHING,
-            false => Instead::done(handle),
+        return if handle.is_null() {
+            Instead::NOTHING
+        } else {
+            Instead::done(handle)
         };
     }
     if !text.contains(&b'/') {
@@ -210,9 +211,10 @@ fn open(spot: &Spot) -> Answer<File> {
     let file = volume()?.open_at(spot.at(), OpenFlags::empty(), 0);
     let file = file.map_err(errno)?;
     let kind = file.metadata().map_err(errno)?.kind();
-    match kind == FileKind::File && settings().is_some_and(|settings| !settings.noexec) {
-        true => Ok(file),
-        false => Err(Errno::ACCESS),
+    if kind == FileKind::File && settings().is_some_and(|settings| !settings.noexec) {
+        Ok(file)
+    } else {
+        Err(Errno::ACCESS)
     }
 }
 

@@ -309,9 +309,10 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
     open.is_locked.store(true, Ordering::Relaxed);
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     let lock = RangeLock::new(owner, mode, first, len);
-    match wait {
-        true => lock_range(open, &lock)?,
-        false => open.file.lock_range(&lock, false).map_err(errno)?,
+    if wait {
+        lock_range(open, &lock)?
+    } else {
+        open.file.lock_range(&lock, false).map_err(errno)?
     }
     Ok(0)
 }
@@ -328,9 +329,10 @@ fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
         libc::F_LOCK | libc::F_TLOCK => {
             open.check_writable()?;
             open.is_locked.store(true, Ordering::Relaxed);
-            match command == libc::F_LOCK {
-                true => lock_range(open, &wanted),
-                false => open.file.lock_range(&wanted, false).map_err(errno),
+            if command == libc::F_LOCK {
+                lock_range(open, &wanted)
+            } else {
+                open.file.lock_range(&wanted, false).map_err(errno)
             }
         }
         libc::F_TEST => match open.file.test_lock(&wanted).map_err(errno)? {

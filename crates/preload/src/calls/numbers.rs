@@ -129,9 +129,12 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         return of_program!(duplicate());
     }
     // A thread of Adit may have got this number since. It makes no descriptor during the call.
-    let duplicate = || match is_the_volumes(new) {
-        true => failed(Errno::BUSY),
-        false => duplicate(),
+    let duplicate = || {
+        if is_the_volumes(new) {
+            failed(Errno::BUSY)
+        } else {
+            duplicate()
+        }
     };
     if is_the_volumes(new) {
         say_once!("the program needs descriptor {new}, which the volume has: EBUSY");

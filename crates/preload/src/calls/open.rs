@@ -138,14 +138,16 @@ pub(crate) fn checked(flags: c_int) -> Answer<c_int> {
         return Ok(flags & OF_PATH);
     }
     let is_unnamed = flags & UNNAMED != 0;
-    let wrong = match is_unnamed {
-        true => flags & (libc::O_DIRECTORY | libc::O_CREAT) != libc::O_DIRECTORY,
-        false => flags & libc::O_DIRECTORY != 0 && flags & libc::O_CREAT != 0,
+    let wrong = if is_unnamed {
+        flags & (libc::O_DIRECTORY | libc::O_CREAT) != libc::O_DIRECTORY
+    } else {
+        flags & libc::O_DIRECTORY != 0 && flags & libc::O_CREAT != 0
     };
     let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
-    match wrong || is_unnamed && is_read_only {
-        true => Err(Errno::INVAL),
-        false => Ok(flags),
+    if wrong || is_unnamed && is_read_only {
+        Err(Errno::INVAL)
+    } else {
+        Ok(flags)
     }
 }
 

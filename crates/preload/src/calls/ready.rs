@@ -142,10 +142,13 @@ unsafe fn select_with(
         return None;
     }
     let words = (end as usize).div_ceil(WORD_BITS);
-    let mut others = sets.map(|set| match set.is_null() {
-        true => None,
-        // SAFETY: as above.
-        false => Some(unsafe { std::slice::from_raw_parts(set, words) }.to_vec()),
+    let mut others = sets.map(|set| {
+        if set.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            Some(unsafe { std::slice::from_raw_parts(set, words) }.to_vec())
+        }
     });
     let mut ready = 0;
     for fd in &files {

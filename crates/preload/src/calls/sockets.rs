@@ -354,9 +354,10 @@ fn bind_at(fd: c_int, spot: &Spot, path: &[u8]) -> Answer<()> {
 fn node_at(spot: &Spot, made: BlobId) -> Answer<File> {
     let flags = OpenFlags::PATH | OpenFlags::NOFOLLOW;
     let node = volume()?.open_at(spot.at(), flags, 0).map_err(errno)?;
-    match node.id() == made {
-        true => Ok(node),
-        false => Err(Errno::NOENT),
+    if node.id() == made {
+        Ok(node)
+    } else {
+        Err(Errno::NOENT)
     }
 }
 

@@ -286,9 +286,10 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
         };
         __fpurge(stream);
         // It knows where it was in the other file.
-        let whence = match appends_only(flags) {
-            true => libc::SEEK_END,
-            false => libc::SEEK_SET,
+        let whence = if appends_only(flags) {
+            libc::SEEK_END
+        } else {
+            libc::SEEK_SET
         };
         libc::fseek(stream, 0, whence);
         libc::clearerr(stream);

@@ -45,10 +45,7 @@ fn or(id: u32, now: u32) -> u32 {
 
 /// The ids after `setuid` or `setgid`.
 fn set(id: u32, [real, _, saved]: Three, is_root: bool) -> Three {
-    match is_root {
-        true => [id; 3],
-        false => [real, id, saved],
-    }
+    if is_root { [id; 3] } else { [real, id, saved] }
 }
 
 /// The ids after `setreuid` or `setregid`.
@@ -72,9 +69,10 @@ fn begin_move(users: Three, groups: Three) -> Answer<Option<Moving>> {
         return Ok(None);
     };
     let (uid, gid) = (users[1], groups[1]);
-    let stays = match privileged && own.uid == 0 {
-        true => users.contains(&0),
-        false => own.is(uid, gid),
+    let stays = if privileged && own.uid == 0 {
+        users.contains(&0)
+    } else {
+        own.is(uid, gid)
     };
     if stays {
         return Ok(None);

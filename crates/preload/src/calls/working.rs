@@ -101,9 +101,10 @@ unsafe fn give(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer<*mut c_
     }
     // SAFETY: memory for the whole text: the program's buffer, or made here.
     unsafe {
-        let to = match buffer.is_null() {
-            true => libc::malloc(room.max(bytes.len())).cast(),
-            false => buffer,
+        let to = if buffer.is_null() {
+            libc::malloc(room.max(bytes.len())).cast()
+        } else {
+            buffer
         };
         if to.is_null() {
             return Err(Errno::NOMEM);
@@ -178,9 +179,10 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
                 there.map_err(errno)?;
                 canonical(&spot.shown)
             });
-            let room = match buffer.is_null() {
-                true => 0,
-                false => libc::PATH_MAX as usize,
+            let room = if buffer.is_null() {
+                0
+            } else {
+                libc::PATH_MAX as usize
             };
             // SAFETY: as above.
             pointer(found.and_then(|path| unsafe { give(&path, buffer, room) }))

@@ -95,13 +95,12 @@ fn resolved(shown: &[u8]) -> Answer<Resolved> {
             }
             let target = target(spot.at())?;
             let behind = components[at + 1..].join(&b'/');
-            left = match target.starts_with(b"/") {
-                true => target,
-                false => {
-                    let slash = done.iter().rposition(|byte| *byte == b'/');
-                    done.truncate(slash.unwrap_or(0));
-                    [&done[..], b"/", &target].concat()
-                }
+            left = if target.starts_with(b"/") {
+                target
+            } else {
+                let slash = done.iter().rposition(|byte| *byte == b'/');
+                done.truncate(slash.unwrap_or(0));
+                [&done[..], b"/", &target].concat()
             };
             if !behind.is_empty() {
                 left.push(b'/');

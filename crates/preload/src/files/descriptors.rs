@@ -384,9 +384,10 @@ fn pattern() -> Option<&'static Own> {
 fn number(close_on_exec: bool) -> Answer<c_int> {
     let fd = match pattern() {
         Some(pattern) => {
-            let command = match close_on_exec {
-                true => libc::F_DUPFD_CLOEXEC,
-                false => libc::F_DUPFD,
+            let command = if close_on_exec {
+                libc::F_DUPFD_CLOEXEC
+            } else {
+                libc::F_DUPFD
             };
             let pattern = pattern.as_raw_fd();
             of_program!(

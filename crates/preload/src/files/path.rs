@@ -121,9 +121,10 @@ impl Spot {
 
     /// The flags of `open`: what a descriptor names is there already.
     pub(crate) fn flags(&self, flags: c_int) -> c_int {
-        match self.is_descriptor && flags & libc::O_EXCL == 0 {
-            true => flags & !libc::O_CREAT,
-            false => flags,
+        if self.is_descriptor && flags & libc::O_EXCL == 0 {
+            flags & !libc::O_CREAT
+        } else {
+            flags
         }
     }
 }
@@ -243,9 +244,10 @@ fn absolute(path: &[u8]) -> Place {
 /// Where does a path lead that begins at the volume's root?
 fn inside_root(rest: &[u8]) -> Place {
     let shown = [prefix(), &squeezed(rest)].concat();
-    match goes_up(rest) {
-        true => upwards(None, rest, shown),
-        false => spot(None, rest.to_vec(), shown),
+    if goes_up(rest) {
+        upwards(None, rest, shown)
+    } else {
+        spot(None, rest.to_vec(), shown)
     }
 }
 

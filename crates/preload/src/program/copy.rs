@@ -52,9 +52,10 @@ fn memory(name: &[u8]) -> Answer<OwnedFd> {
 pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registered<OwnedFd>> {
     let len = file.len().map_err(errno)?;
     check_limit(len)?;
-    let called = match last_name(called) == last_name(shown) {
-        true => &[],
-        false => command(called),
+    let called = if last_name(called) == last_name(shown) {
+        &[]
+    } else {
+        command(called)
     };
     let mut name = [BEGIN, called, shown].concat();
     if name.len() > NAME_BYTES_MAX {

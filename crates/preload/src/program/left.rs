@@ -225,9 +225,10 @@ pub(crate) fn with_left<T>(
     }
     let left = inside::call(|| {
         let numbers = numbers();
-        match numbers.is_empty() {
-            true => Ok(None),
-            false => leave(&numbers, environment, start).map(Some),
+        if numbers.is_empty() {
+            Ok(None)
+        } else {
+            leave(&numbers, environment, start).map(Some)
         }
     });
     match left {

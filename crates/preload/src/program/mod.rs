@@ -103,13 +103,12 @@ impl Program {
         let (path, arguments) = (self.told.path.as_ptr(), self.told.arguments.as_ptr());
         // The program opens an embedded volume, if nothing else of it is in use here.
         sharing::give_back();
-        let kept = match fork::is_in_vfork() {
-            false => Some(self.told),
-            true => {
-                // In the memory of the parent, which nobody would free.
-                TOLD_IN_VFORK.with(|of| of.replace(Some(self.told)));
-                None
-            }
+        let kept = if fork::is_in_vfork() {
+            // In the memory of the parent, which nobody would free.
+            TOLD_IN_VFORK.with(|of| of.replace(Some(self.told)));
+            None
+        } else {
+            Some(self.told)
         };
         let done = execute(path, arguments);
         drop(kept);
@@ -140,9 +139,10 @@ pub(crate) unsafe fn find(
         Place::Volume(spot) => {
             // SAFETY: as above.
             let path = unsafe { text(given.called.unwrap_or(path)) };
-            let name = match directory == libc::AT_FDCWD || path.starts_with(b"/") {
-                true => Some(path.to_vec()),
-                false => name_of_number(directory, path, &spot.shown),
+            let name = if directory == libc::AT_FDCWD || path.starts_with(b"/") {
+                Some(path.to_vec())
+            } else {
+                name_of_number(directory, path, &spot.shown)
             };
             let first = Executable::at(&spot, follow)?;
             let name = match &first {
@@ -181,10 +181,11 @@ pub(crate) unsafe fn find_behind_host(path: *const c_char, given: Given) -> Answ
     // SAFETY: promised by the caller.
     let name = unsafe { text(path) };
     let first = Executable::Host(CString::new(name).map_err(|_| Errno::NOENT)?);
-    match line::is_script(&first.begin()?) {
+    if line::is_script(&first.begin()?) {
         // SAFETY: as above.
-        true => unsafe { prepare(first, Some(name.to_vec()), given) },
-        false => Err(Errno::NOENT),
+        unsafe { prepare(first, Some(name.to_vec()), given) }
+    } else {
+        Err(Errno::NOENT)
     }
 }
 
@@ -429,9 +430,10 @@ unsafe fn finish(
     environment: Words,
 ) -> Answer<Program> {
     let opens_itself = scripts.is_empty() || left::is_for_us(environment) && at.has_library();
-    let kept = match opens_itself {
-        true => Vec::new(),
-        false => copy_scripts(&mut scripts)?,
+    let kept = if opens_itself {
+        Vec::new()
+    } else {
+        copy_scripts(&mut scripts)?
     };
     let (path, program) = match at {
         Executable::Host(path) => (path, None),

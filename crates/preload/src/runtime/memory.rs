@@ -204,10 +204,11 @@ impl Class {
             block = unsafe { span.add(bytes) };
         }
         let left = SPAN_BYTES - block.addr() % SPAN_BYTES;
-        let next = match left >= 2 * bytes {
+        let next = if left >= 2 * bytes {
             // SAFETY: within the span.
-            true => unsafe { block.add(bytes) },
-            false => null_mut(),
+            unsafe { block.add(bytes) }
+        } else {
+            null_mut()
         };
         self.fresh.store(next, Ordering::Release);
         block
@@ -282,9 +283,10 @@ unsafe impl GlobalAlloc for Memory {
             Kind::Class(class) => class,
             Kind::Kept(class) => {
                 let kept = take_kept(class);
-                return match kept.is_null() {
-                    true => map(bytes_of(class), PAGE_BYTES),
-                    false => kept,
+                return if kept.is_null() {
+                    map(bytes_of(class), PAGE_BYTES)
+                } else {
+                    kept
                 };
             }
             Kind::Mapped(bytes) => return map(bytes, layout.align()),
@@ -297,10 +299,11 @@ unsafe impl GlobalAlloc for Memory {
             }
         }
         let alone = span(null());
-        match alone.is_null() {
-            true => alone,
+        if alone.is_null() {
+            alone
+        } else {
             // SAFETY: within the span.
-            false => unsafe { alone.add(bytes) },
+            unsafe { alone.add(bytes) }
         }
     }
 

@@ -63,30 +63,30 @@ fn read(epoch: u64) -> Known {
     };
     // SAFETY: neither call has preconditions.
     let real = unsafe { (libc::getuid(), libc::getgid()) };
-    let known = match volume.is_connected() {
-        true => {
-            // A forked child's session is that of the user that it is now.
-            let _ = volume.inherit();
-            // If there is none, the call will say why.
-            let Some((own, privileged)) = volume.session_user() else {
-                return as_this(interned(Credentials::process()));
-            };
-            let user = |(uid, gid)| match privileged && !own.is(uid, gid) {
-                true => interned(named(uid, gid)),
-                false => own,
-            };
-            Known {
-                epoch,
-                effective: user(ids()),
-                real: user(real),
+    let known = if volume.is_connected() {
+        // A forked child's session is that of the user that it is now.
+        let _ = volume.inherit();
+        // If there is none, the call will say why.
+        let Some((own, privileged)) = volume.session_user() else {
+            return as_this(interned(Credentials::process()));
+        };
+        let user = |(uid, gid)| {
+            if privileged && !own.is(uid, gid) {
+                interned(named(uid, gid))
+            } else {
+                own
             }
+        };
+        Known {
+            epoch,
+            effective: user(ids()),
+            real: user(real),
         }
-        false => {
-            let (uid, gid) = ids();
-            let mut who = named(uid, gid);
-            who.privileged = true;
-            as_this(interned(who))
-        }
+    } else {
+        let (uid, gid) = ids();
+        let mut who = named(uid, gid);
+        who.privileged = true;
+        as_this(interned(who))
     };
     KNOWN.set(Some(known));
     known

@@ -87,9 +87,10 @@ impl Meeting {
     /// This process has had the volume, and ends: others go on with a server, which also clears away
     /// what they leave.
     pub(crate) fn end(&self) {
-        match self.is_left() {
-            true => self.begin_successor(),
-            false => self.leave(),
+        if self.is_left() {
+            self.begin_successor()
+        } else {
+            self.leave()
         }
     }
 
@@ -206,9 +207,10 @@ fn make_own(path: &Path) -> io::Result<()> {
     };
     let found = std::fs::symlink_metadata(path)?;
     let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
-    match is_new || found.is_dir() && is_own {
-        true => Ok(()),
-        false => Err(io::Error::from_raw_os_error(libc::EACCES)),
+    if is_new || found.is_dir() && is_own {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EACCES))
     }
 }
 

@@ -179,9 +179,10 @@ impl Settings {
     ) -> adit::Result<Volume> {
         // A process that has become another user may be unable to open the image.
         let is_had = matches!(why.errno(), Errno::BUSY | Errno::ACCESS | Errno::PERM);
-        match self.share.is_some() && !self.is_served() && is_had {
-            true => Volume::open_with(&self.address_of_others(), options).map_err(|_| why),
-            false => Err(why),
+        if self.share.is_some() && !self.is_served() && is_had {
+            Volume::open_with(&self.address_of_others(), options).map_err(|_| why)
+        } else {
+            Err(why)
         }
     }
 

@@ -2,11 +2,12 @@
 //! extended attributes.
 
 use crate::arguments::{answer, bytes, check_flags, handle, invalid, path, text};
-use crate::file::{FileHandle, file};
+use crate::file::file;
+use crate::handles::FileHandle;
+use crate::handles::VolumeHandle;
 use crate::names::on_name;
 use crate::result::{guard, guard_unit};
 use crate::types::{AditTime, NOFOLLOW, TIME_NOW, TIME_OMIT, XATTR_CREATE, XATTR_REPLACE};
-use crate::volume::VolumeHandle;
 use adit::{Access, FileKind, Follow, Result, SetTime, Timestamp, Volume, XattrMode};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;

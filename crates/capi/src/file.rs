@@ -4,6 +4,8 @@ use crate::arguments::{
     bytes, bytes_mut, check_flags, close, growing_out, handle, invalid, items, out, path,
     with_slices, with_slices_mut,
 };
+use crate::handles::FileHandle;
+use crate::handles::VolumeHandle;
 use crate::result::{failed, guard, guard_int, guard_unit};
 use crate::types::{
     AditRangeLock, AditReadRequest, AditStat, AditWriteRange, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE,
@@ -11,30 +13,13 @@ use crate::types::{
     O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH,
     O_RDWR, O_SYNC, O_TRUNC, O_WRONLY, WRITE_DSYNC,
 };
-use crate::volume::VolumeHandle;
 use adit::{
     AllocateFlags, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ReadRequest,
-    Result, SharedMapping,
+    Result,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{Mutex, PoisonError};
-
-/// Behind `adit_file *`.
-pub struct FileHandle {
-    pub(crate) file: File,
-    /// What C has mapped of it, until it is closed.
-    mappings: Mutex<Vec<SharedMapping>>,
-}
-
-impl FileHandle {
-    pub(crate) fn new(file: File) -> FileHandle {
-        FileHandle {
-            file,
-            mappings: Mutex::default(),
-        }
-    }
-}
+use std::sync::PoisonError;
 
 #[inline]
 pub(crate) unsafe fn file<'a>(pointer: *const FileHandle) -> Result<&'a File> {

@@ -1,6 +1,7 @@
 //! Figures of a volume, and its health: info, grow, check, scrub.
 
 use crate::arguments::{answer, check_flags, growing_out, handle, invalid, options};
+use crate::handles::VolumeHandle;
 use crate::result::{guard, guard_unit};
 use crate::types::{
     AditFinding, AditInfo, CheckResult, FINDING_DATA, FINDING_METADATA, HealthOptions,
@@ -8,7 +9,6 @@ use crate::types::{
     SCRUB_METADATA_UNCHECKED, ScrubResult, TEXT_ADDRESS, TEXT_FAILURE, TEXT_LABEL, TEXT_MAPPING,
     TEXT_UNSAVED,
 };
-use crate::volume::VolumeHandle;
 use adit::{Result, ScrubOptions};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -1,9 +1,9 @@
 //! Names: stat, lstat, truncate, fsync by path, link, unlink, rename, mkdir, rmdir.
 
 use crate::arguments::{check_flags, growing_out, handle, path};
+use crate::handles::VolumeHandle;
 use crate::result::guard_unit;
 use crate::types::{AditStat, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use crate::volume::VolumeHandle;
 use adit::{Follow, OpenOptions, RenameFlags, Result, Volume};
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::Path;

@@ -3,13 +3,14 @@
 use crate::arguments::{
     bytes_mut, check_flags, handle, invalid, items, options, out, take, timeout,
 };
-use crate::file::FileHandle;
-use crate::operation::{Context, Done, borrowed};
+use crate::handles::Done;
+use crate::handles::FileHandle;
+use crate::handles::VolumeHandle;
+use crate::operation::{Context, borrowed};
 use crate::result::{guard, guard_int, guard_unit, negative};
 use crate::types::{
     AditCompletion, AditRequest, OP_APPEND, OP_FDATASYNC, OP_FSYNC, OP_READ, OP_WRITE, QueueOptions,
 };
-use crate::volume::VolumeHandle;
 use adit::{CompletionQueue, Errno, Error, Pending, Result};
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;

@@ -1,6 +1,5 @@
 //! The options of all commands that open a volume, and how they open it.
 
-use super::size;
 use adit::{Inspector, IoEngine, RepairReport, Repaired, Survive, Takeover, Volume, VolumeOptions};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -202,4 +201,9 @@ fn patiently<T>(address: &str, mut open: impl FnMut() -> adit::Result<T>) -> adi
             outcome => return outcome,
         }
     }
+}
+
+/// A number of bytes, as people write it.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    adit::parse_size(text).map_err(|_| "not a size; write 4096, 512M, 4G or 1.5T".to_owned())
 }

@@ -2,9 +2,10 @@
 //! keeps its inode and its other names, as cp does.
 
 use super::attributes::Attributes;
-use super::{Copy, resolved, under};
+use super::copy::{Copy, resolved, under};
 use crate::arguments::{Cp, Keep, VolumeArguments};
-use crate::{Outcome, interrupt};
+use crate::output::Outcome;
+use crate::output::interrupt;
 use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn cp(arguments: &Cp, options: &VolumeArguments) -> adit::Result<Outcome> {
     interrupt::note();
-    let umask = super::umask();
+    let umask = crate::files::umask();
     let volume = options.open(&arguments.volume)?;
     let is_directory = match volume.metadata(&arguments.to) {
         Ok(there) => there.is_dir(),

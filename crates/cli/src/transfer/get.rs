@@ -5,12 +5,14 @@
 //! never opened.
 
 use super::attributes::Attributes;
+use super::copy::{Copy, Links, local, resolved, under};
 use super::host::{self, Node};
 use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
-use super::{Copy, Links, local, resolved, under};
 use crate::arguments::{Cat, Get, VolumeArguments};
-use crate::{Outcome, interrupt, read};
+use crate::files;
+use crate::output::Outcome;
+use crate::output::interrupt;
 use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -28,7 +30,7 @@ pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Ou
             volume: arguments.volume.clone(),
             paths: vec![arguments.path.clone()],
         };
-        return read::cat(&cat, options);
+        return files::cat(&cat, options);
     }
     interrupt::note();
     let volume = options.open_to_read(&arguments.volume)?;

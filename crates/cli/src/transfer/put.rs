@@ -1,13 +1,13 @@
 //! put: from the host into a volume.
 
 use super::attributes::Attributes;
+use super::copy::{Copy, Links, local, resolved, under};
 use super::host::{self, Node};
 use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
-use super::{Copy, Links, local, resolved, under};
-use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
-use crate::interrupt;
+use crate::output::Outcome;
+use crate::output::interrupt;
 use adit::{Errno, Error, File, FileKind, FlockOperation, OpenOptions, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -201,7 +201,7 @@ fn put_standard_input(arguments: &Put, options: &VolumeArguments) -> adit::Resul
                     it has no name";
         return Err(Error::with(Errno::INVAL, what));
     }
-    let mode = 0o666 & !umask();
+    let mode = 0o666 & !crate::files::umask();
     let volume = options.open(&arguments.volume)?;
     if path.as_os_str().as_bytes().ends_with(b"/")
         || volume.metadata(path).is_ok_and(|there| there.is_dir())
@@ -225,15 +225,6 @@ fn put_standard_input(arguments: &Put, options: &VolumeArguments) -> adit::Resul
     drop(target);
     volume.close()?;
     Ok(Outcome::Done)
-}
-
-/// The permission bits that this process gives to no file. Asked before a volume is open: nobody
-/// else makes files meanwhile.
-pub(crate) fn umask() -> u32 {
-    let nothing = rustix::fs::Mode::empty();
-    let mask = rustix::process::umask(nothing);
-    rustix::process::umask(mask);
-    mask.as_raw_mode()
 }
 
 /// A directory of the volume.

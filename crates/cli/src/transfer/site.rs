@@ -7,7 +7,7 @@
 //! The temporary name is always the same, so that a killed copy leaves one file at most, which the
 //! next copy removes. A lock (flock) tells it from a file that another process copies.
 
-use super::check_replaceable;
+use super::copy::check_replaceable;
 use adit::{Errno, Error, FileKind};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -52,7 +52,9 @@
 mod caller;
 mod drive;
 mod end;
+mod keeper;
 mod leave;
+mod options;
 mod park;
 mod reentry;
 mod role;
@@ -65,13 +67,13 @@ use adit_base::sync::{Mutex, RaceCheck};
 use adit_base::{Errno, Error, Result, fork};
 use adit_block::{Completion, Device};
 
-use crate::keeper::Keeper;
 use crate::lock::{DriverLock, Inbox, lock};
-use crate::pooled::OperationPool;
 use crate::reactor::Reactor;
-use crate::task::Driving;
+use crate::reactor::pooled::OperationPool;
+use crate::reactor::task::Driving;
+use keeper::Keeper;
 
-pub(crate) use leave::DeferredWakeups;
+pub use options::EngineOptions;
 pub use reentry::{ReentryGuard, is_inside_call};
 pub(crate) use role::{DriverRole, NextStep, Notify};
 
@@ -123,10 +125,7 @@ unsafe impl Send for Core {}
 unsafe impl Sync for Core {}
 
 impl Core {
-    pub(crate) fn new(
-        device: Arc<dyn Device>,
-        options: &crate::EngineOptions,
-    ) -> Result<Arc<Core>> {
+    pub(crate) fn new(device: Arc<dyn Device>, options: &EngineOptions) -> Result<Arc<Core>> {
         fork::install();
         let queue = device.open_queue(options.queue_depth)?;
         let pool = Arc::new(OperationPool::new());

@@ -7,8 +7,8 @@ use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 
 use super::Reactor;
-use crate::driver::DeferredWakeups;
-use crate::node::{APPOINTED, BUSY, DONE, NOT_LISTED, Node, SLEEPING};
+use crate::reactor::DeferredWakeups;
+use crate::reactor::node::{APPOINTED, BUSY, DONE, NOT_LISTED, Node, SLEEPING};
 
 impl Reactor {
     /// Adds an operation to the list of those whose threads wait, or will.

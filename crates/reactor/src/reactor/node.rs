@@ -35,7 +35,7 @@ use adit_base::{Error, Result};
 
 use crate::lock::{Message, MessageKind};
 use crate::reactor::Reactor;
-use crate::task::{Polled, Task, TaskKind, TaskVtable};
+use crate::reactor::task::{Polled, Task, TaskKind, TaskVtable};
 
 pub(crate) const BUSY: u32 = 0;
 pub(crate) const WAITING: u32 = 1;

@@ -1,10 +1,10 @@
 //! `adit check`: the problems of a volume, and `--repair`.
 
-use crate::Outcome;
 use crate::arguments::{Check, VolumeArguments};
-use crate::interrupt;
+use crate::output::Outcome;
+use crate::output::interrupt;
+use crate::output::progress::Progress;
 use crate::output::{self, ask};
-use crate::progress::Progress;
 use adit::{Errno, Error, Finding, RepairReport, Repaired};
 use serde::Serialize;
 use std::borrow::Cow;

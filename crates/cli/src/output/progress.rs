@@ -1,6 +1,6 @@
 //! A progress bar for long commands, on a terminal; elsewhere a line for some steps.
 
-use crate::output::{plain, tell};
+use super::{plain, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,8 @@
 //! Commands that change names: rm, mkdir, rmdir, mv, ln.
 
 use crate::arguments::{Cat, Ln, Mkdir, Mv, Rm, VolumeArguments};
-use crate::{Outcome, output};
+use crate::output;
+use crate::output::Outcome;
 use adit::{Errno, RenameFlags, Volume};
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,7 @@ use adit_base::sync::{Mutex, tries};
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Error, Result};
 
-use crate::driver::{Core, DriverRole, NextStep, ReentryGuard};
+use super::{Core, DriverRole, NextStep, ReentryGuard};
 use crate::futex;
 use crate::lock::lock;
 

@@ -9,8 +9,8 @@
 //! the log: a mount whose messages wait for a log on that mount would hang. Lines that stderr or
 //! syslog doesn't take at once are counted and lost.
 
-use crate::output::{plain, tell, time};
-use crate::progress::beside_the_bar;
+use super::progress::beside_the_bar;
+use super::{plain, tell, time};
 use adit::log::{Filter, Level, send_to, write_to_stderr};
 use adit::{Error, Result};
 use std::fs::{File, OpenOptions};

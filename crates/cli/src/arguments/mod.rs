@@ -7,6 +7,7 @@ mod volume;
 pub(crate) use change::{Chmod, Chown, Cp, Find, Touch, Truncate};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use volume::size;
 pub(crate) use volume::{EngineArgument, SurviveArgument, TakeoverArgument, VolumeArguments};
 
 /// Adit: a user-space file system for database storage engines.
@@ -720,10 +721,6 @@ pub(crate) enum SuiteArgument {
     Quick,
     /// About an hour and a half on two cores
     Full,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    adit::parse_size(text).map_err(|_| "not a size; write 4096, 512M, 4G or 1.5T".to_owned())
 }
 
 #[cfg(test)]

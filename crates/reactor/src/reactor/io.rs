@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use adit_block::Completion;
 
 use crate::reactor::Reactor;
-use crate::task::TaskId;
+use crate::reactor::task::TaskId;
 
 enum Slot {
     Free,

@@ -6,9 +6,10 @@
 //! that works in part would keep the locks of sessions that it can't end. A service manager that waits
 //! for it is told when sessions can begin (sd_notify(3)).
 
+use super::meeting;
+use super::meeting::Known;
 use crate::arguments::{Serve, VolumeArguments};
-use crate::meeting::Known;
-use crate::{log, meeting};
+use crate::output::log;
 use adit::log::{Filter, write_to_stderr};
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
 use adit_fuse::{MountOptions, ServedMount};
@@ -420,7 +421,10 @@ mod tests {
     #[test]
     fn a_panic_of_any_thread_ends_the_server() {
         let status = Command::new(std::env::current_exe().expect("known"))
-            .args(["--exact", "serve::tests::the_process_that_panics"])
+            .args([
+                "--exact",
+                "processes::serve::tests::the_process_that_panics",
+            ])
             .args(["--ignored", "--nocapture"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())

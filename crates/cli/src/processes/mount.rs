@@ -1,7 +1,9 @@
 //! `adit mount`.
 
+use super::fstab;
 use crate::arguments::{Mount, Umount, VolumeArguments};
-use crate::{fstab, log, output};
+use crate::output;
+use crate::output::log;
 use adit::log::Filter;
 use adit::{Address, Error, Result};
 use adit_fuse::MountOptions;

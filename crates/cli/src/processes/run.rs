@@ -4,8 +4,8 @@
 //! environment variables say the rest. So the program must be linked dynamically against glibc;
 //! what is not is refused here, by name, and not half served.
 
+use super::loadable::loadable;
 use crate::arguments::{EngineArgument, Run, SurviveArgument, TakeoverArgument, VolumeArguments};
-use crate::loadable::loadable;
 use adit::{Address, Errno, Error, Result};
 use object::elf::PT_INTERP;
 use object::read::elf::{FileHeader, ProgramHeader};

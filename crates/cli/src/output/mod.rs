@@ -1,4 +1,12 @@
-//! Values as output: JSON objects, and lines for people.
+//! What a command says: values as JSON objects, and lines for people.
+//!
+//! - `log`: messages of Adit besides the result
+//! - `progress`: a bar for long commands
+//! - `interrupt`: what a signal leaves
+
+pub(crate) mod interrupt;
+pub(crate) mod log;
+pub(crate) mod progress;
 
 use adit::{Errno, FileKind, Inspector, Metadata, Owner, Stat};
 use serde::Serialize;
@@ -9,6 +17,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
+
+/// How a command that did not fail ended.
+pub(crate) enum Outcome {
+    Done,
+    /// Some things failed, each of which was already said.
+    Partly,
+    /// `check` found problems.
+    Problems,
+}
 
 /// An inode in the JSON of `ls` and `stat`.
 #[derive(Serialize)]

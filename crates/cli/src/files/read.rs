@@ -1,7 +1,7 @@
 //! Commands that only look: ls, stat, cat, du.
 
-use crate::Outcome;
 use crate::arguments::{Cat, Du, Ls, Paths, VolumeArguments};
+use crate::output::Outcome;
 use crate::output::{self, FileLine, kind_name, mode_text};
 use adit::{Errno, Error, FileKind, Inspector, Metadata, OpenOptions};
 use serde::Serialize;

@@ -21,10 +21,10 @@ use adit_base::sync::{Mutex, RaceCheck};
 use adit_base::{Error, Result};
 
 use crate::lock::{Message, MessageKind, lock};
-use crate::node::Stage;
-use crate::queue::QueueShared;
 use crate::reactor::Reactor;
-use crate::task::{Polled, Task, TaskId, TaskKind, TaskVtable};
+use crate::reactor::completions::QueueShared;
+use crate::reactor::node::Stage;
+use crate::reactor::task::{Polled, Task, TaskId, TaskKind, TaskVtable};
 
 /// Operations up to this size need no allocation.
 const INLINE_BYTES: usize = 2048;

@@ -1,9 +1,9 @@
 //! `adit scrub`: reads everything, to detect data that a device lost.
 
-use crate::Outcome;
 use crate::arguments::{Scrub, VolumeArguments};
 use crate::output;
-use crate::progress::Progress;
+use crate::output::Outcome;
+use crate::output::progress::Progress;
 use adit::{Damaged, ScrubOptions, Scrubbed, format_size};
 use serde::Serialize;
 use std::borrow::Cow;

@@ -1,9 +1,9 @@
-//! Commands about a whole volume: mkfs, info, df, grow, bench. For check see `check.rs`.
+//! mkfs, info, df, grow, label, bench.
 
 use crate::arguments::{Bench, Grow, Info, Label, Mkfs, VolumeArguments};
-use crate::interrupt;
+use crate::output::interrupt;
+use crate::output::progress::Progress;
 use crate::output::{self, OwnerLine};
-use crate::progress::Progress;
 use adit::{Errno, Error, MkfsOptions, Volume, format_size};
 use serde::Serialize;
 use std::io::Write;

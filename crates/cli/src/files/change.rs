@@ -1,11 +1,11 @@
 //! Commands that change attributes and sizes: chmod, chown, touch, truncate. Their arguments mean
 //! here as they do in GNU's commands; names of users and groups are the host's.
 
-use crate::Outcome;
+use super::names::each;
+use super::times;
+use super::umask;
 use crate::arguments::{Chmod, Chown, Touch, Truncate, VolumeArguments};
-use crate::names::each;
-use crate::times;
-use crate::transfer::umask;
+use crate::output::Outcome;
 use adit::{
     Errno, Error, FileKind, Follow, Metadata, OpenOptions, SetTime, Timestamp, Volume, parse_size,
 };

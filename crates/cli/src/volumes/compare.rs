@@ -1,9 +1,9 @@
 //! `adit compare`, and `adit measure`, which it starts.
 
-use crate::Outcome;
 use crate::arguments::{Compare, SuiteArgument};
+use crate::output::Outcome;
+use crate::output::progress::Progress;
 use crate::output::{self, ask};
-use crate::progress::Progress;
 use adit::{Errno, Error};
 use adit_bench::{CompareOptions, Suite, System};
 use std::io::{BufRead, Write};

@@ -1,9 +1,10 @@
 //! find: what is below directories of a volume. Its words mean what they do for find(1); all of its
 //! tests must be true. Links are not followed.
 
+use super::read::Unread;
 use crate::arguments::{Find, VolumeArguments};
-use crate::read::Unread;
-use crate::{Outcome, output};
+use crate::output;
+use crate::output::Outcome;
 use adit::{Errno, Error, FileKind, Inspector, Metadata};
 use std::ffi::{CString, OsStr, OsString};
 use std::io::Write;

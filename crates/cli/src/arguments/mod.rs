@@ -8,7 +8,7 @@ pub(crate) use change::{Chmod, Chown, Cp, Find, Touch, Truncate};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use volume::size;
-pub(crate) use volume::{EngineArgument, SurviveArgument, TakeoverArgument, VolumeArguments};
+pub(crate) use volume::{TakeoverArgument, VolumeArguments};
 
 /// Adit: a user-space file system for database storage engines.
 ///

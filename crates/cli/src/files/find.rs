@@ -24,10 +24,7 @@ pub(crate) fn find(arguments: &Find, options: &VolumeArguments) -> adit::Result<
     for top in &query.tops {
         match volume.symlink_metadata(top) {
             Ok(metadata) => search.below(&mut out, top, metadata)?,
-            Err(error) => {
-                output::complain(&error);
-                outcome = Outcome::Partly;
-            }
+            Err(error) => outcome.failed(&error),
         }
     }
     out.flush()?;

@@ -1,8 +1,7 @@
 //! Commands that change names: rm, mkdir, rmdir, mv, ln.
 
 use crate::arguments::{Cat, Ln, Mkdir, Mv, Rm, VolumeArguments};
-use crate::output;
-use crate::output::Outcome;
+use crate::output::{Outcome, found};
 use adit::{Errno, RenameFlags, Volume};
 use std::path::{Path, PathBuf};
 
@@ -17,8 +16,7 @@ pub(crate) fn each(
     let mut outcome = Outcome::Done;
     for path in paths {
         if let Err(error) = change(&volume, path) {
-            output::complain(&error);
-            outcome = Outcome::Partly;
+            outcome.failed(&error);
         }
     }
     volume.close()?;
@@ -85,10 +83,9 @@ pub(crate) fn ln(arguments: &Ln, options: &VolumeArguments) -> adit::Result<()> 
 /// `to`, or the name of `from` in it when it is a directory.
 pub(crate) fn into_directory(volume: &Volume, from: &Path, to: &Path) -> adit::Result<PathBuf> {
     let is_directory = match volume.metadata(to) {
-        Ok(metadata) => metadata.is_dir(),
-        // Also a symbolic link that leads nowhere.
-        Err(error) if matches!(error.errno(), Errno::NOENT | Errno::LOOP) => false,
-        Err(error) => return Err(error),
+        // A symbolic link that leads nowhere.
+        Err(error) if error.errno() == Errno::LOOP => false,
+        there => found(there)?.is_some_and(|there| there.is_dir()),
     };
     match (is_directory, from.file_name()) {
         (true, Some(name)) => Ok(to.join(name)),

@@ -2,8 +2,8 @@
 
 use crate::arguments::{Cat, Du, Ls, Paths, VolumeArguments};
 use crate::output::Outcome;
-use crate::output::{self, FileLine, kind_name, mode_text};
-use adit::{Errno, Error, FileKind, Inspector, Metadata, OpenOptions};
+use crate::output::{self, FileLine, Rows, kind_name, mode_text};
+use adit::{Errno, Error, FileKind, Inspector, Metadata, OpenOptions, format_size};
 use serde::Serialize;
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -298,8 +298,7 @@ pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result
         let (metadata, target) = match about {
             Ok(about) => about,
             Err(error) => {
-                output::complain(&error);
-                outcome = Outcome::Partly;
+                outcome.failed(&error);
                 continue;
             }
         };
@@ -307,44 +306,32 @@ pub(crate) fn stat(arguments: &Paths, options: &VolumeArguments) -> adit::Result
             lines.push(FileLine::new(path, &metadata, target.as_deref()));
             continue;
         }
-        let stat = metadata.stat();
         writeln!(out, "{}", output::plain(&path.to_string_lossy()))?;
-        writeln!(out, "  kind       {}", kind_name(stat.kind))?;
+        let mut rows = Rows {
+            out: &mut out,
+            width: 10,
+        };
+        let stat = metadata.stat();
+        let size = format_size(stat.size_bytes);
+        let (mode, bits) = (mode_text(stat.kind, stat.mode), stat.mode & 0o7777);
+        rows.row("kind", kind_name(stat.kind))?;
         if let Some(target) = target {
-            let target = target.to_string_lossy();
-            writeln!(out, "  target     {}", output::plain(&target))?;
+            rows.row("target", output::plain(&target.to_string_lossy()))?;
         }
         if let Some(device) = output::device(stat) {
-            writeln!(out, "  device     {device}")?;
+            rows.row("device", device)?;
         }
-        writeln!(
-            out,
-            "  size       {} ({} bytes)",
-            adit::format_size(stat.size_bytes),
-            stat.size_bytes
-        )?;
-        writeln!(
-            out,
-            "  allocated  {}",
-            adit::format_size(stat.allocated_bytes)
-        )?;
-        writeln!(
-            out,
-            "  mode       {} ({:04o})",
-            mode_text(stat.kind, stat.mode),
-            stat.mode & 0o7777
-        )?;
-        writeln!(out, "  links      {}", stat.links)?;
-        writeln!(out, "  owner      {}:{}", stat.uid, stat.gid)?;
-        writeln!(
-            out,
-            "  inode      {} (generation {})",
-            stat.inode, stat.generation
-        )?;
-        writeln!(out, "  accessed   {}", output::time(metadata.accessed()))?;
-        writeln!(out, "  modified   {}", output::time(metadata.modified()))?;
-        writeln!(out, "  changed    {}", output::time(metadata.changed()))?;
-        writeln!(out, "  created    {}", output::time(metadata.created()))?;
+        rows.row("size", format!("{size} ({} bytes)", stat.size_bytes))?;
+        rows.row("allocated", format_size(stat.allocated_bytes))?;
+        rows.row("mode", format!("{mode} ({bits:04o})"))?;
+        rows.row("links", stat.links)?;
+        rows.row("owner", format!("{}:{}", stat.uid, stat.gid))?;
+        let generation = stat.generation;
+        rows.row("inode", format!("{} (generation {generation})", stat.inode))?;
+        rows.row("accessed", output::time(metadata.accessed()))?;
+        rows.row("modified", output::time(metadata.modified()))?;
+        rows.row("changed", output::time(metadata.changed()))?;
+        rows.row("created", output::time(metadata.created()))?;
     }
     if arguments.json {
         output::json(&mut out, &lines)?;
@@ -358,15 +345,11 @@ pub(crate) fn cat(arguments: &Cat, options: &VolumeArguments) -> adit::Result<Ou
     let mut out = output::stdout();
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut outcome = Outcome::Done;
-    let mut failed = |error: Error| {
-        output::complain(&error);
-        outcome = Outcome::Partly;
-    };
     for path in &arguments.paths {
         let file = match volume.open_file(path, OpenOptions::new().read(true)) {
             Ok(file) => file,
             Err(error) => {
-                failed(error);
+                outcome.failed(&error);
                 continue;
             }
         };
@@ -381,7 +364,7 @@ pub(crate) fn cat(arguments: &Cat, options: &VolumeArguments) -> adit::Result<Ou
                 // All that can be read before the page that can't.
                 Err(_) if wanted > PAGE_BYTES => wanted = PAGE_BYTES,
                 Err(error) => {
-                    failed(error.context(format_args!("read {}", path.display())));
+                    outcome.failed(&error.context(format_args!("read {}", path.display())));
                     break;
                 }
             }
@@ -421,7 +404,7 @@ pub(crate) fn du(arguments: &Du, options: &VolumeArguments) -> adit::Result<Outc
             writeln!(
                 out,
                 "{:>10}  {}",
-                adit::format_size(usage.allocated_bytes),
+                format_size(usage.allocated_bytes),
                 output::plain(&usage.path)
             )?;
         }

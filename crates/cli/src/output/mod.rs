@@ -27,6 +27,14 @@ pub(crate) enum Outcome {
     Problems,
 }
 
+impl Outcome {
+    /// Says what has failed; the command goes on with the rest.
+    pub(crate) fn failed(&mut self, error: &adit::Error) {
+        complain(error);
+        *self = Outcome::Partly;
+    }
+}
+
 /// An inode in the JSON of `ls` and `stat`.
 #[derive(Serialize)]
 pub(crate) struct FileLine<'a> {
@@ -173,9 +181,34 @@ pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> adit::Result<
     Ok(writeln!(out)?)
 }
 
+/// Lines for people: `name  value`, each below what they are about.
+pub(crate) struct Rows<'o> {
+    pub(crate) out: &'o mut dyn Write,
+    /// Of the longest name.
+    pub(crate) width: usize,
+}
+
+impl Rows<'_> {
+    pub(crate) fn row(&mut self, name: &str, value: impl std::fmt::Display) -> adit::Result<()> {
+        Ok(writeln!(
+            self.out,
+            "  {name:width$} {value}",
+            width = self.width
+        )?)
+    }
+}
+
 /// Did it disappear while the process that has the volume open worked on?
 pub(crate) fn vanished(volume: &Inspector, error: &adit::Error) -> bool {
     matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && volume.owner().is_some()
+}
+
+/// What is there; None: nothing.
+pub(crate) fn found<T>(answer: adit::Result<T>) -> adit::Result<Option<T>> {
+    match answer {
+        Err(error) if error.errno() == Errno::NOENT => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 /// Text without control characters, which a name may hold and a terminal would obey.

@@ -32,34 +32,25 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn bytes(total: u64) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(total)
-        } else {
-            ProgressBar::hidden()
-        };
         let style = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {wide_msg}";
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
-        }
-        Progress::shown(bar)
+        Progress::shown(total, style)
     }
 
     /// Named steps of a task of known length.
     pub(crate) fn steps() -> Self {
+        Progress::shown(1000, "{bar:30} {percent:>3}% {wide_msg}")
+    }
+
+    fn shown(len: u64, style: &str) -> Self {
         let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(1000)
+            ProgressBar::new(len)
         } else {
             ProgressBar::hidden()
         };
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {wide_msg}") {
+        if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        Progress::shown(bar)
-    }
-
-    fn shown(bar: ProgressBar) -> Self {
-        let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        *shown = Some(bar.clone());
+        *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
         let line = Mutex::new(Instant::now());
         Progress { bar, line }
     }

@@ -5,8 +5,9 @@
 //! what is not is refused here, by name, and not half served.
 
 use super::loadable::loadable;
-use crate::arguments::{EngineArgument, Run, SurviveArgument, TakeoverArgument, VolumeArguments};
+use crate::arguments::{Run, TakeoverArgument, VolumeArguments};
 use adit::{Address, Errno, Error, Result};
+use clap::ValueEnum;
 use object::elf::PT_INTERP;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, elf};
@@ -118,26 +119,12 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
         .env("ADIT_RUN_VOLUME", &volume)
         .env("ADIT_RUN_PREFIX", prefix)
         .env("ADIT_RUN_CACHE", options.cache_size.to_string())
-        .env(
-            "ADIT_RUN_SURVIVE",
-            match options.survive {
-                SurviveArgument::Require => "require",
-                SurviveArgument::Prefer => "prefer",
-                SurviveArgument::Off => "off",
-            },
-        )
+        .env("ADIT_RUN_SURVIVE", word(&options.survive))
         .env(
             "ADIT_RUN_SURVIVE_IN",
             std::path::absolute(&options.survive_in)?,
         )
-        .env(
-            "ADIT_RUN_ENGINE",
-            match options.engine {
-                EngineArgument::Probe => "probe",
-                EngineArgument::IoUring => "io_uring",
-                EngineArgument::Sync => "sync",
-            },
-        )
+        .env("ADIT_RUN_ENGINE", word(&options.engine))
         .env(
             "ADIT_RUN_CATCH",
             if arguments.catch_system_calls {
@@ -153,13 +140,9 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
             arguments.atomic_writes.unwrap_or(0).to_string(),
         );
     match &arguments.share {
-        Some(socket) => {
-            command.env("ADIT_RUN_SHARE", std::path::absolute(socket)?);
-        }
-        None => {
-            command.env_remove("ADIT_RUN_SHARE");
-        }
-    }
+        Some(socket) => command.env("ADIT_RUN_SHARE", std::path::absolute(socket)?),
+        None => command.env_remove("ADIT_RUN_SHARE"),
+    };
     let meets = !arguments.embedded && arguments.share.is_none();
     match meeting_place(&volume, &options.survive_in).filter(|_| meets) {
         Some(place) => command
@@ -169,6 +152,12 @@ pub(crate) fn run(arguments: &Run, options: &VolumeArguments) -> Result<Infallib
     };
     let error = Error::from(command.exec());
     Err(error.context(format_args!("start {}", program.display())))
+}
+
+/// A choice, as the command line has it.
+fn word(choice: &impl ValueEnum) -> String {
+    let value = choice.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Opens and closes the volume as `--takeover` says, before the program starts. The option is about

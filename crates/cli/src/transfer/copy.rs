@@ -1,13 +1,15 @@
 //! The state of a copy besides the two files.
 
+use super::attributes::Attributes;
 use crate::arguments::Keep;
 use crate::output::Outcome;
-use crate::output::kind_name;
 use crate::output::progress::Progress;
-use adit::{Address, Errno, Error, FileKind, Metadata, Volume};
+use crate::output::{found, kind_name};
+use adit::{Address, Errno, Error, FileKind, Follow, Metadata, Volume};
 use std::collections::HashMap;
 use std::fs;
 use std::hash::Hash;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -104,6 +106,13 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
+    /// The attributes of an inode of the volume; unreadable ones are reported.
+    pub(super) fn attributes(&mut self, from: &Path) -> adit::Result<Attributes> {
+        let (attributes, errors) = Attributes::of_path(self.volume, self.keep, from)?;
+        errors.iter().for_each(|error| self.skip(error));
+        Ok(attributes)
+    }
+
     pub(super) fn outcome(self) -> Outcome {
         match self.failures {
             0 => Outcome::Done,
@@ -191,6 +200,33 @@ pub(super) fn check_replaceable(
     Err(Error::with(Errno::EXIST, what))
 }
 
-pub(super) fn local(error: impl Into<std::io::Error>, verb: &str, path: &Path) -> Error {
-    Error::from(error.into()).context(format_args!("{verb} {}", path.display()))
+/// Must what a copy goes to be a directory?
+pub(super) fn needs_directory(from: &[PathBuf], to: &Path) -> bool {
+    from.len() > 1 || to.as_os_str().as_bytes().ends_with(b"/")
+}
+
+/// Is it a directory of the volume? ENOTDIR if it must be one.
+pub(super) fn is_directory(volume: &Volume, path: &Path, must: bool) -> adit::Result<bool> {
+    let is_one = found(volume.metadata(path))?.is_some_and(|there| there.is_dir());
+    if must && !is_one {
+        let what = format!(
+            "copy to {}: it is not a directory of the volume",
+            path.display()
+        );
+        return Err(Error::with(Errno::NOTDIR, what));
+    }
+    Ok(is_one)
+}
+
+/// Makes a directory of the volume, or finds it: false.
+pub(super) fn make_directory(volume: &Volume, path: &Path, follow: Follow) -> adit::Result<bool> {
+    let is_there = || match follow {
+        Follow::Yes => Ok(volume.metadata(path)?.is_dir()),
+        Follow::No => Ok::<_, Error>(volume.symlink_metadata(path)?.is_dir()),
+    };
+    // Private until its attributes are set.
+    match volume.create_dir_with(path, 0o700) {
+        Err(error) if error.errno() == Errno::EXIST && is_there()? => Ok(false),
+        made => made.map(|()| true),
+    }
 }

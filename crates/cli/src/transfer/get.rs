@@ -4,9 +4,8 @@
 //! name by name, without following symbolic links; a name has no slashes; and each file is created,
 //! never opened.
 
-use super::attributes::Attributes;
-use super::copy::{Copy, Links, local, resolved, under};
-use super::host::{self, Node};
+use super::copy::{Copy, Links, resolved, under};
+use super::host::{self, Node, local};
 use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
 use crate::arguments::{Cat, Get, VolumeArguments};
@@ -323,8 +322,7 @@ impl<'a> OnHost<'a> {
 }
 
 fn give_attributes(copy: &mut Copy<'_>, node: &Node, from: &Path, to: &Path) -> adit::Result<()> {
-    let (attributes, errors) = Attributes::of_path(copy.volume, copy.keep, from)?;
-    errors.iter().for_each(|error| copy.skip(error));
+    let attributes = copy.attributes(from)?;
     let errors = attributes.give_to_node(node, copy.keep, to);
     copy.not_kept(errors)
 }

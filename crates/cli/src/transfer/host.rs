@@ -4,7 +4,7 @@
 //! does not block. The kernel's name for a descriptor, `/proc/self/fd/N`, leads to exactly that
 //! node, of any kind and also after a rename: it is read and changed by that name.
 
-use adit::FileKind;
+use adit::{Error, FileKind};
 use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, FlockOperation, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -194,4 +194,9 @@ pub(super) fn kind(metadata: &Metadata) -> FileKind {
         () if kind.is_block_device() => FileKind::BlockDevice,
         () => FileKind::File,
     }
+}
+
+/// The error of a call on the host.
+pub(super) fn local(error: impl Into<std::io::Error>, verb: &str, path: &Path) -> Error {
+    Error::from(error.into()).context(format_args!("{verb} {}", path.display()))
 }

@@ -3,7 +3,7 @@
 use crate::arguments::{Bench, Grow, Info, Label, Mkfs, VolumeArguments};
 use crate::output::interrupt;
 use crate::output::progress::Progress;
-use crate::output::{self, OwnerLine};
+use crate::output::{self, OwnerLine, Rows};
 use adit::{Errno, Error, MkfsOptions, Volume, format_size};
 use serde::Serialize;
 use std::io::Write;
@@ -127,67 +127,67 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         return volume.close();
     }
     writeln!(out, "{}", line.address)?;
-    writeln!(out, "  id        {}", line.id)?;
-    if !line.label.is_empty() {
-        writeln!(out, "  label     {}", output::plain(&line.label))?;
-    }
-    writeln!(out, "  created   {}", line.created)?;
-    writeln!(out, "  size      {}", format_size(line.volume_bytes))?;
-    writeln!(
-        out,
-        "  free      {}, {} available to files",
-        format_size(line.free_bytes),
-        format_size(line.available_bytes)
-    )?;
-    writeln!(
-        out,
-        "  journal   {}, {} to be replayed after a crash",
-        format_size(line.journal_bytes),
-        format_size(line.journal_live_bytes)
-    )?;
-    writeln!(out, "  cluster   {}", format_size(line.cluster_bytes))?;
-    let checksums = if line.data_checksums {
-        "of metadata and data"
-    } else {
-        "of metadata"
+    let mut rows = Rows {
+        out: &mut out,
+        width: 9,
     };
-    writeln!(out, "  checksums {checksums}")?;
-    writeln!(
-        out,
-        "  blobs     {} (files and directories included)",
-        line.blobs
+    let size = format_size(line.volume_bytes);
+    let (free, available) = (
+        format_size(line.free_bytes),
+        format_size(line.available_bytes),
+    );
+    let journal = format_size(line.journal_bytes);
+    let live = format_size(line.journal_live_bytes);
+    rows.row("id", &line.id)?;
+    if !line.label.is_empty() {
+        rows.row("label", output::plain(&line.label))?;
+    }
+    rows.row("created", &line.created)?;
+    rows.row("size", size)?;
+    rows.row("free", format!("{free}, {available} available to files"))?;
+    rows.row(
+        "journal",
+        format!("{journal}, {live} to be replayed after a crash"),
     )?;
-    writeln!(out, "  epoch     {}", line.epoch)?;
+    rows.row("cluster", format_size(line.cluster_bytes))?;
+    let of_data = if line.data_checksums { " and data" } else { "" };
+    rows.row("checksums", format!("of metadata{of_data}"))?;
+    rows.row(
+        "blobs",
+        format!("{} (files and directories included)", line.blobs),
+    )?;
+    rows.row("epoch", line.epoch)?;
     if let Some(owner) = &line.open_by {
-        writeln!(out, "  open by   {owner}")?;
-        writeln!(
-            out,
-            "  cache     {} at most, {} on huge pages now",
+        let (cache, huge) = (
             format_size(info.cache_bytes),
-            format_size(info.cache_huge_bytes)
+            format_size(info.cache_huge_bytes),
+        );
+        rows.row("open by", owner)?;
+        rows.row(
+            "cache",
+            format!("{cache} at most, {huge} on huge pages now"),
         )?;
         match &line.survives_in {
-            Some(path) => writeln!(out, "  survives  its process, in {}", output::plain(path))?,
-            None if info.survives => writeln!(out, "  survives  its process")?,
-            None => writeln!(out, "  survives  NOT: unsynced writes die with its process")?,
+            Some(path) => rows.row(
+                "survives",
+                format!("its process, in {}", output::plain(path)),
+            )?,
+            None if info.survives => rows.row("survives", "its process")?,
+            None => rows.row("survives", "NOT: unsynced writes die with its process")?,
         }
     }
-    if let Some(unsaved) = &line.unsaved {
-        let unsaved = output::plain(unsaved);
-        writeln!(
-            out,
-            "  unsaved   {unsaved} (shown here; the next opening takes it over)"
+    if let Some(unsaved) = line.unsaved.as_deref().map(output::plain) {
+        rows.row(
+            "unsaved",
+            format!("{unsaved} (shown here; the next opening takes it over)"),
         )?;
     }
-    if let Some(path) = &line.lost_path {
-        let path = output::plain(path);
-        writeln!(
-            out,
-            "  IMAGE     NOT at {path}: somebody has removed, renamed or replaced it there"
-        )?;
+    if let Some(path) = line.lost_path.as_deref().map(output::plain) {
+        let lost = format!("NOT at {path}: somebody has removed, renamed or replaced it there");
+        rows.row("IMAGE", lost)?;
     }
-    if let Some(failure) = &line.failure {
-        writeln!(out, "  READ-ONLY since: {}", output::plain(failure))?;
+    if let Some(failure) = line.failure.as_deref().map(output::plain) {
+        rows.row("READ-ONLY", format!("since: {failure}"))?;
     }
     volume.close()
 }

@@ -128,11 +128,9 @@ pub(crate) unsafe fn growing_out<T: Copy>(pointer: *mut T) -> Result<GrowingOut<
 unsafe fn struct_bytes<T>(pointer: *const T) -> Result<usize> {
     // SAFETY: each such structure begins with its size.
     let struct_bytes = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
-    if (size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes) {
-        Ok(struct_bytes)
-    } else {
-        Err(invalid("use a structure whose struct_bytes is not set"))
-    }
+    ((size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes))
+        .then_some(struct_bytes)
+        .ok_or_else(|| invalid("use a structure whose struct_bytes is not set"))
 }
 
 /// A string.

@@ -21,10 +21,52 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::PoisonError;
 
+/// Functions of an open file: of a row with `-> i64` the result is the number, or an error, of others 0.
+macro_rules! of_file {
+    ($($name:ident($($argument:ident: $type:ty),*) $(-> $number:ty)? = |$file:ident| $body:expr;)*) => {
+        $($crate::file::of_file!(@ $name($($argument: $type),*) [$($number)?] |$file| $body);)*
+    };
+    (@ $name:ident($($argument:ident: $type:ty),*) [] |$file:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pointer: *mut $crate::handles::FileHandle $(, $argument: $type)*
+        ) -> std::ffi::c_int {
+            $crate::result::guard_unit(|| {
+                // SAFETY: promised by adit.h.
+                let $file = unsafe { $crate::file::file(pointer)? };
+                $body
+            })
+        }
+    };
+    (@ $name:ident($($argument:ident: $type:ty),*) [$number:ty] |$file:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pointer: *mut $crate::handles::FileHandle $(, $argument: $type)*
+        ) -> $number {
+            $crate::result::guard(|| {
+                // SAFETY: promised by adit.h.
+                let $file = unsafe { $crate::file::file(pointer)? };
+                Ok($body? as i64)
+            })
+        }
+    };
+}
+pub(crate) use of_file;
+
 #[inline]
 pub(crate) unsafe fn file<'a>(pointer: *const FileHandle) -> Result<&'a File> {
     // SAFETY: as for this function.
     Ok(&unsafe { handle(pointer)? }.file)
+}
+
+of_file! {
+    adit_fsync() = |file| file.sync_all();
+    adit_fdatasync() = |file| file.sync_data();
+    adit_start_write_back() = |file| file.start_write_back();
+    adit_ftruncate(size: u64) = |file| file.set_len(size);
+    adit_release_locks(owner: u64) = |file| file.release_locks(owner);
+    adit_file_size() -> i64 = |file| file.len();
+    adit_atomic_write_max() -> i64 = |file| file.atomic_write_max();
 }
 
 fn open_options(flags: u32, mode: u32) -> Result<OpenOptions> {
@@ -286,39 +328,7 @@ pub unsafe extern "C" fn adit_pwrite_atomic(
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_atomic_write_max(pointer: *mut FileHandle) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.atomic_write_max()? as i64))
-}
-
-// ------------------------------------------------------------------------ syncing
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fsync(pointer: *mut FileHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.sync_all())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fdatasync(pointer: *mut FileHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.sync_data())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_start_write_back(pointer: *mut FileHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.start_write_back())
-}
-
 // ------------------------------------------------------------------------ space
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_ftruncate(pointer: *mut FileHandle, size: u64) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.set_len(size))
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_fallocate(
@@ -378,12 +388,6 @@ pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditS
         result.put(&metadata.stat().into());
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_file_size(pointer: *mut FileHandle) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.len()? as i64))
 }
 
 #[unsafe(no_mangle)]
@@ -468,10 +472,4 @@ pub unsafe extern "C" fn adit_test_lock(
         });
         Ok(1)
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_release_locks(pointer: *mut FileHandle, owner: u64) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.release_locks(owner))
 }

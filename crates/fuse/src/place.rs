@@ -236,11 +236,11 @@ fn unmount_lazily_or_not(path: &Path, lazy: bool) -> Result<()> {
                 .arg("--")
                 .arg(path);
             let output = command.output().map_err(no_helper)?;
-            if output.status.success() {
-                Ok(())
-            } else {
-                Err(refusal(&output.stderr))
-            }
+            output
+                .status
+                .success()
+                .then_some(())
+                .ok_or_else(|| refusal(&output.stderr))
         }
         done => Ok(done?),
     }

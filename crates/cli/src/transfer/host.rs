@@ -67,11 +67,9 @@ impl Node {
     /// The new inode, unless another process has replaced it.
     fn made(&self, name: &OsStr, wanted: FileKind) -> io::Result<Node> {
         let node = self.child(name)?;
-        if kind(&node.metadata()?) == wanted {
-            Ok(node)
-        } else {
-            Err(io::Error::from_raw_os_error(libc::ESTALE))
-        }
+        (kind(&node.metadata()?) == wanted)
+            .then_some(node)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
     }
 
     pub(super) fn make_special(

@@ -388,9 +388,7 @@ fn eventfd(fd: c_int) -> Answer<OwnedFd> {
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: as above. What has no type of file takes these eight bytes only if it is an eventfd.
     let done = unsafe { libc::fstat(copy.as_raw_fd(), &mut stat) };
-    if done == 0 && stat.st_mode & libc::S_IFMT == 0 {
-        Ok(copy)
-    } else {
-        Err(Errno::INVAL)
-    }
+    (done == 0 && stat.st_mode & libc::S_IFMT == 0)
+        .then_some(copy)
+        .ok_or(Errno::INVAL)
 }

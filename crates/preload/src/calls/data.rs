@@ -62,11 +62,9 @@ unsafe fn bytes<'a>(buffer: *const c_void, len: usize) -> Answer<&'a [u8]> {
 /// The kernel moves no bytes behind the last offset that there can be.
 fn check_end(offset: u64, len: usize) -> Answer<()> {
     let end = offset.checked_add(len as u64);
-    if end.is_some_and(|end| i64::try_from(end).is_ok()) {
-        Ok(())
-    } else {
-        Err(Errno::INVAL)
-    }
+    end.is_some_and(|end| i64::try_from(end).is_ok())
+        .then_some(())
+        .ok_or(Errno::INVAL)
 }
 
 fn offset(offset: off_t) -> Answer<u64> {

@@ -211,11 +211,9 @@ fn open(spot: &Spot) -> Answer<File> {
     let file = volume()?.open_at(spot.at(), OpenFlags::empty(), 0);
     let file = file.map_err(errno)?;
     let kind = file.metadata().map_err(errno)?.kind();
-    if kind == FileKind::File && settings().is_some_and(|settings| !settings.noexec) {
-        Ok(file)
-    } else {
-        Err(Errno::ACCESS)
-    }
+    (kind == FileKind::File && settings().is_some_and(|settings| !settings.noexec))
+        .then_some(file)
+        .ok_or(Errno::ACCESS)
 }
 
 /// Makes a copy, unless another thread has since.

@@ -314,11 +314,7 @@ fn check_host(directory: c_int, path: *const c_char, flags: c_int) -> Answer<()>
         directory => c_int, path => *const c_char, &raw mut found => *mut libc::stat,
         flags => c_int
     ) -> c_int);
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(Errno::last())
-    }
+    (done == 0).then_some(()).ok_or_else(|| Errno::last())
 }
 
 /// Both in the volume: `ours`. Both of the host: `host`. Else EXDEV.

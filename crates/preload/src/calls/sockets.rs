@@ -354,11 +354,7 @@ fn bind_at(fd: c_int, spot: &Spot, path: &[u8]) -> Answer<()> {
 fn node_at(spot: &Spot, made: BlobId) -> Answer<File> {
     let flags = OpenFlags::PATH | OpenFlags::NOFOLLOW;
     let node = volume()?.open_at(spot.at(), flags, 0).map_err(errno)?;
-    if node.id() == made {
-        Ok(node)
-    } else {
-        Err(Errno::NOENT)
-    }
+    (node.id() == made).then_some(node).ok_or(Errno::NOENT)
 }
 
 fn bind_to(socket: BorrowedFd<'_>, node: &File, kind: u32, path: &[u8]) -> Answer<()> {

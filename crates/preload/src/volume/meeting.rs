@@ -207,11 +207,9 @@ fn make_own(path: &Path) -> io::Result<()> {
     };
     let found = std::fs::symlink_metadata(path)?;
     let is_own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
-    if is_new || found.is_dir() && is_own {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::EACCES))
-    }
+    (is_new || found.is_dir() && is_own)
+        .then_some(())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EACCES))
 }
 
 /// Without errno, and past `syscall`, which is one of our functions.

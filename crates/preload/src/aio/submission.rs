@@ -6,7 +6,7 @@ use super::context::Context;
 use super::uncollected::Uncollected;
 use crate::calls::data;
 use crate::files::descriptors::{self, Held, Open};
-use crate::runtime::answer::{Answer, errno};
+use crate::runtime::answer::{Answer, checked, errno};
 use crate::runtime::kernel;
 use crate::volume::volume;
 use adit::collected::{Durable, Memory, Request, Work};
@@ -378,10 +378,7 @@ fn eventfd(fd: c_int) -> Answer<OwnedFd> {
         return Err(Errno::INVAL);
     }
     // SAFETY: no preconditions.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_HIGH) };
-    if copy < 0 {
-        return Err(Errno::last());
-    }
+    let copy = checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_HIGH) })?;
     // SAFETY: just made.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
     // SAFETY: all zeroes are a value; the call fills it.

@@ -1,7 +1,7 @@
 //! Copies between descriptors: copy_file_range, sendfile, splice.
 
 use crate::files::descriptors::{self, Held, Open};
-use crate::runtime::answer::{Answer, ToC, errno};
+use crate::runtime::answer::{Answer, ToC, checked, errno};
 use crate::runtime::inside;
 use crate::runtime::real::real;
 use adit::{Errno, FileKind};
@@ -66,10 +66,7 @@ impl End {
                     let mut found: libc::stat = std::mem::zeroed();
                     (libc::fstat(self.fd, &mut found), found)
                 };
-                match done {
-                    0 => Ok(found.st_mode & libc::S_IFMT),
-                    _ => Err(Errno::last()),
-                }
+                checked(done).map(|_| found.st_mode & libc::S_IFMT)
             }
         }
     }
@@ -89,7 +86,7 @@ impl End {
             // SAFETY: as above.
             None => unsafe { libc::read(self.fd, start, len) },
         };
-        usize::try_from(count).map_err(|_| Errno::last())
+        checked(count).map(|count| count as usize)
     }
 
     fn write(&self, data: &[u8]) -> Answer<usize> {
@@ -100,7 +97,7 @@ impl End {
             // SAFETY: as above.
             None => unsafe { libc::write(self.fd, start, len) },
         };
-        usize::try_from(count).map_err(|_| Errno::last())
+        checked(count).map(|count| count as usize)
     }
 }
 
@@ -300,13 +297,10 @@ fn into(from: &End, source: &Open, pipe: c_int, len: usize, flags: c_uint) -> An
     rustix::io::write(&memory, &buffer[..count]).map_err(from_rustix)?;
     let mut start: off_t = 0;
     let (fd, start, nowhere) = (memory.as_raw_fd(), &raw mut start, std::ptr::null_mut());
-    let moved = real!(splice(
+    let moved = checked(real!(splice(
         fd => c_int, start => *mut off_t, pipe => c_int, nowhere => *mut off_t, count => size_t,
         flags => c_uint
-    ) -> ssize_t);
-    if moved < 0 {
-        return Err(Errno::last());
-    }
+    ) -> ssize_t))?;
     if from.offset.is_null() {
         *source.position() = at + moved as u64
     } else {
@@ -325,10 +319,10 @@ fn out_of(pipe: c_int, to: &End, target: &Open, len: usize, flags: c_uint) -> An
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(from_rustix)?;
     // SAFETY: numbers of pipes.
     let seen = unsafe { libc::tee(pipe, into.as_raw_fd(), len.min(PIPE_BYTES), flags) };
-    let Ok(seen @ 1..) = usize::try_from(seen) else {
-        return if seen == 0 { Ok(0) } else { Err(Errno::last()) };
-    };
-    let mut buffer = vec![0; seen];
+    let mut buffer = vec![0; checked(seen)? as usize];
+    if seen == 0 {
+        return Ok(0);
+    }
     let count = rustix::io::read(&out, &mut buffer).map_err(from_rustix)?;
     let data = buffer.as_ptr().cast();
     // SAFETY: memory of that length.

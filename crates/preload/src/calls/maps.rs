@@ -11,7 +11,7 @@
 //! Invariant: the file stays open here as long as a part of it is mapped, so its memory stays, too.
 
 use crate::files::descriptors::{self, Open};
-use crate::runtime::answer::{Answer, ToC, errno, failed, pointer};
+use crate::runtime::answer::{Answer, ToC, checked, errno, failed, pointer};
 use crate::runtime::inside;
 use crate::runtime::own::Own;
 use crate::runtime::real::real;
@@ -342,13 +342,10 @@ fn copy(
     let kept = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | libc::MAP_32BIT;
     let flags = flags & kept | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    let memory = real!(mmap(
+    let memory = checked(real!(mmap(
         address => *mut c_void, len => size_t, writable => c_int, flags => c_int, -1 => c_int,
         0 => off_t
-    ) -> *mut c_void);
-    if memory == libc::MAP_FAILED {
-        return Err(Errno::last());
-    }
+    ) -> *mut c_void))?;
     let unmap = |error| {
         real!(munmap(memory => *mut c_void, len => size_t) -> c_int);
         error

@@ -4,7 +4,7 @@ use crate::calls::open::masked;
 use crate::files::canonical::{target, without_ups};
 use crate::files::path::{self, Place, Spot};
 use crate::program;
-use crate::runtime::answer::{Answer, ToC, errno, failed};
+use crate::runtime::answer::{Answer, ToC, checked, errno, failed};
 use crate::runtime::inside;
 use crate::runtime::real::{check_room, real, text};
 use crate::volume::volume;
@@ -314,7 +314,7 @@ fn check_host(directory: c_int, path: *const c_char, flags: c_int) -> Answer<()>
         directory => c_int, path => *const c_char, &raw mut found => *mut libc::stat,
         flags => c_int
     ) -> c_int);
-    (done == 0).then_some(()).ok_or_else(|| Errno::last())
+    checked(done).map(drop)
 }
 
 /// Both in the volume: `ours`. Both of the host: `host`. Else EXDEV.

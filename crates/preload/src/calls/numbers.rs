@@ -3,7 +3,7 @@
 //! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
 
 use crate::files::descriptors::{self, Open};
-use crate::runtime::answer::{Answer, ToC, Truth, errno, failed, pointer, set_errno};
+use crate::runtime::answer::{Answer, ToC, Truth, checked, errno, failed, pointer, set_errno};
 use crate::runtime::message::say_once;
 use crate::runtime::real::of_program;
 use crate::runtime::real::real;
@@ -154,12 +154,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         if let Some(after) = &after {
             descriptors::put(new, after.clone())?;
         }
-        let done = of_program!(duplicate());
-        let done = if done < 0 {
-            Err(Errno::last())
-        } else {
-            Ok(done)
-        };
+        let done = checked(of_program!(duplicate()));
         match after {
             // The number keeps what it had.
             Some(_) if done.is_err() => descriptors::put(new, before)?,
@@ -283,7 +278,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_i
     };
     let close_on_exec = |flag: c_int| {
         let set = real!(fcntl(fd => c_int, libc::F_SETFD => c_int, flag => c_int) -> c_int);
-        if set < 0 { Err(Errno::last()) } else { Ok(()) }
+        checked(set).map(drop)
     };
     let answer = open.check().and_then(|()| match request {
         libc::FIOCLEX => close_on_exec(libc::FD_CLOEXEC),

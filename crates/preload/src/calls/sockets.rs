@@ -11,7 +11,7 @@
 use crate::calls::open::masked;
 use crate::files::descriptors::is_of_host;
 use crate::files::path::{self, HostPath, Place, Spot};
-use crate::runtime::answer::{Answer, Number, ToC, errno, failed, set_errno};
+use crate::runtime::answer::{Answer, Number, ToC, checked, errno, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say_once;
 use crate::runtime::real::{check_room, real};
@@ -287,10 +287,7 @@ fn option(fd: c_int, name: c_int) -> Answer<c_int> {
         let value = (&raw mut value).cast();
         libc::getsockopt(fd, libc::SOL_SOCKET, name, value, &raw mut len)
     };
-    match failed {
-        0 => Ok(value),
-        _ => Err(Errno::last()),
-    }
+    checked(failed).map(|_| value)
 }
 
 /// Has it a name of its own, and a peer?
@@ -397,12 +394,9 @@ fn take_place(old: c_int, new: &OwnedFd) -> Answer<()> {
         // SAFETY: as above.
         let close_on_exec = unsafe { libc::fcntl(number, libc::F_GETFD) } & libc::FD_CLOEXEC != 0;
         let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-        let replaced = real!(dup3(
+        checked(real!(dup3(
             new.as_raw_fd() => c_int, number => c_int, flags => c_int
-        ) -> c_int);
-        if replaced < 0 {
-            return Err(Errno::last());
-        }
+        ) -> c_int))?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 use crate::calls::pipes::{Opening, Pipe};
 use crate::files::descriptors;
 use crate::files::path::{self, HostPath, Place};
-use crate::runtime::answer::{Answer, pointer};
+use crate::runtime::answer::{Answer, checked, pointer};
 use crate::runtime::inside;
 use crate::runtime::real::of_program;
 use crate::runtime::real::{real, text};
@@ -268,16 +268,10 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     unsafe {
         // An error of this is nobody's, as with the C library.
         libc::fflush(stream);
-        let fd = libc::open(name, flags | libc::O_CLOEXEC, 0o666);
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        let replaced = libc::dup3(fd, number, flags & libc::O_CLOEXEC);
-        let errno = Errno::last();
+        let fd = checked(libc::open(name, flags | libc::O_CLOEXEC, 0o666))?;
+        let replaced = checked(libc::dup3(fd, number, flags & libc::O_CLOEXEC));
         libc::close(fd);
-        if replaced < 0 {
-            return Err(errno);
-        }
+        replaced?;
         let stream = match number {
             0 => stdin,
             1 => stdout,
@@ -305,18 +299,10 @@ fn go_to_end(fd: c_int) {
 
 /// The C library's own stream.
 fn over_pipe(pipe: Pipe, mode: *const c_char) -> Answer<*mut FILE> {
-    let fd = pipe.open();
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    let stream = real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
-    if stream.is_null() {
-        let failed = Errno::last();
-        // SAFETY: made above.
-        unsafe { libc::close(fd) };
-        return Err(failed);
-    }
-    Ok(stream)
+    let fd = checked(pipe.open())?;
+    let stream = checked(real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE));
+    // SAFETY: made above.
+    stream.inspect_err(|_| _ = unsafe { libc::close(fd) })
 }
 
 unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FILE, HostPath> {

@@ -11,7 +11,7 @@
 //! Looking one up takes no lock.
 
 use crate::files::position::{self, Locked, Position};
-use crate::runtime::answer::{Answer, errno};
+use crate::runtime::answer::{Answer, checked, errno};
 use crate::runtime::inside;
 use crate::runtime::own::Own;
 use crate::runtime::real::of_program;
@@ -403,10 +403,7 @@ fn number(close_on_exec: bool) -> Answer<c_int> {
             )
         }
     };
-    match fd {
-        0.. => Ok(fd),
-        _ => Err(Errno::last()),
-    }
+    checked(fd)
 }
 
 /// Gets a number from the kernel, opens the file and puts it behind the number. In this order: if

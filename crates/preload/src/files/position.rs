@@ -7,7 +7,7 @@
 //! of its owner releases it. A child can wait for a thread of its parent that holds it; it could
 //! not wait for the lock of the process.
 
-use crate::runtime::answer::Answer;
+use crate::runtime::answer::{Answer, checked};
 use crate::runtime::own::Own;
 use crate::runtime::renewed::Renewed;
 use adit::Errno;
@@ -183,9 +183,7 @@ impl Cells {
         let (nowhere, fd) = (std::ptr::null_mut(), memory.as_raw_fd());
         // SAFETY: a new mapping, wherever the kernel likes.
         let start = unsafe { libc::mmap(nowhere, bytes, protection, libc::MAP_SHARED, fd, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
+        let start = checked(start)?;
         Ok(Cells {
             memory,
             start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,

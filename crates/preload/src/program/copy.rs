@@ -7,7 +7,7 @@
 //! Limit: a copy is as large as the file, and is made at each execution.
 
 use crate::files::path;
-use crate::runtime::answer::{Answer, errno};
+use crate::runtime::answer::{Answer, checked, errno};
 use crate::runtime::message::say_once;
 use crate::runtime::real::{link_target, real};
 use adit::{Errno, File};
@@ -76,10 +76,7 @@ pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registe
     }
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: a descriptor of this function's; the kernel looks at no memory.
-    match unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } {
-        0 => Ok(made),
-        _ => Err(Errno::last()),
-    }
+    checked(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }).map(|_| made)
 }
 
 /// A copy beyond the process's limit of files would end the process (SIGXFSZ).

@@ -135,6 +135,15 @@ impl<T> Outcome for *mut T {
     }
 }
 
+/// What a function of the C library has returned; `errno`, if it has failed.
+pub(crate) fn checked<T: Outcome>(result: T) -> Answer<T> {
+    if result.is_success() {
+        Ok(result)
+    } else {
+        Err(Errno::last())
+    }
+}
+
 /// The errno of a failed call.
 pub(crate) fn errno(error: adit::Error) -> Errno {
     error.errno()

@@ -41,6 +41,23 @@ impl End {
         }
     }
 
+    /// Where the transfer begins in a file of the volume.
+    fn begin(&self, open: &Open) -> Answer<u64> {
+        Ok(match self.at()? {
+            Some(at) => at as u64,
+            None => *open.position(),
+        })
+    }
+
+    /// So much of a file of the volume was moved, past its position.
+    fn went_on(&self, open: &Open, count: i64) {
+        if self.offset.is_null() {
+            *open.position() += count as u64;
+        } else {
+            self.moved(count);
+        }
+    }
+
     /// Those of the open file. A descriptor of `O_PATH` is none here.
     fn flags(&self) -> Answer<c_int> {
         let flags = match &self.open {
@@ -131,22 +148,13 @@ fn copy(from: &End, to: &End, len: usize) -> Answer {
 
 /// Both in the volume: the file system copies, and keeps holes.
 fn copy_inside(from: &End, to: &End, source: &Open, target: &Open, len: usize) -> Answer {
-    let place = |end: &End, open: &Open| match end.at()? {
-        Some(at) => Ok(at as u64),
-        None => Ok(*open.position()),
-    };
-    let (source_at, target_at) = (place(from, source)?, place(to, target)?);
+    let (source_at, target_at) = (from.begin(source)?, to.begin(target)?);
     let (file, len) = (&source.file, len as u64);
     let done = file.copy_range(source_at, &target.file, target_at, len);
-    let done = done.map_err(errno)?;
-    for (end, open) in [(from, source), (to, target)] {
-        if end.offset.is_null() {
-            *open.position() += done
-        } else {
-            end.moved(done as i64)
-        }
-    }
-    Ok(done as i64)
+    let done = done.map_err(errno)? as i64;
+    from.went_on(source, done);
+    to.went_on(target, done);
+    Ok(done)
 }
 
 /// The kernel's checks in its order, and the copy. A file of the host's is on another file system.
@@ -283,10 +291,7 @@ fn into(from: &End, source: &Open, pipe: c_int, len: usize, flags: c_uint) -> An
     if source.kind != FileKind::File {
         return Err(Errno::INVAL);
     }
-    let at = match from.at()? {
-        Some(at) => at as u64,
-        None => *source.position(),
-    };
+    let at = from.begin(source)?;
     let mut buffer = vec![0; len.min(PIPE_BYTES)];
     let count = inside::call(|| super::data::read_from(source, &mut buffer, at))? as usize;
     if count == 0 {
@@ -301,20 +306,13 @@ fn into(from: &End, source: &Open, pipe: c_int, len: usize, flags: c_uint) -> An
         fd => c_int, start => *mut off_t, pipe => c_int, nowhere => *mut off_t, count => size_t,
         flags => c_uint
     ) -> ssize_t))?;
-    if from.offset.is_null() {
-        *source.position() = at + moved as u64
-    } else {
-        from.moved(moved as i64)
-    }
+    from.went_on(source, moved as i64);
     Ok(moved as i64)
 }
 
 /// From a pipe into a file. The pipe keeps its bytes until the file has them.
 fn out_of(pipe: c_int, to: &End, target: &Open, len: usize, flags: c_uint) -> Answer {
-    let at = match to.at()? {
-        Some(at) => at,
-        None => *target.position() as off_t,
-    };
+    let at = to.begin(target)? as off_t;
     let (out, into) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(from_rustix)?;
     // SAFETY: numbers of pipes.
@@ -329,10 +327,6 @@ fn out_of(pipe: c_int, to: &End, target: &Open, len: usize, flags: c_uint) -> An
     let written = inside::call(|| unsafe { super::data::write_at(target, data, count, at) })?;
     let (start, len) = (buffer.as_mut_ptr().cast(), written as usize);
     real!(read(pipe => c_int, start => *mut c_void, len => size_t) -> ssize_t);
-    if to.offset.is_null() {
-        *target.position() = (at + written) as u64
-    } else {
-        to.moved(written)
-    }
+    to.went_on(target, written);
     Ok(written)
 }

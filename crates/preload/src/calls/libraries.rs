@@ -219,7 +219,7 @@ fn open(spot: &Spot) -> Answer<File> {
 /// Makes a copy, unless another thread has since.
 fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
     let copy = copy::sealed(file, shown, shown)?.into_inner();
-    let memory = Own::new(std::fs::File::from(copy)).map_err(|_| Errno::MFILE)?;
+    let memory = Own::new(copy)?;
     let made = Library {
         file: file.id(),
         shown: shown.to_vec(),

@@ -117,7 +117,7 @@ impl Bell {
     /// None: there is no descriptor for it.
     fn new() -> Option<Bell> {
         let made = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
-        Own::new(made.into()).ok().map(Bell)
+        Own::new(made).ok().map(Bell)
     }
 
     fn ring(&self) {

@@ -21,7 +21,6 @@ use adit_fs::BlobId;
 use adit_interposed::interposed;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,16 +116,12 @@ impl MapsLock {
     }
 }
 
-fn io(error: std::io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
 impl Shared {
     /// Takes hold of the memory of a file, which has this range then.
     fn new(open: Arc<Open>, offset: u64, len: u64) -> Answer<Shared> {
         open.file.map(offset, len).map_err(errno)?;
         let memory = open.file.mapped_memory().map_err(errno);
-        let memory = memory.and_then(|memory| Own::new(File::from(memory)).map_err(io));
+        let memory = memory.and_then(Own::new);
         match memory {
             Ok(memory) => Ok(Shared {
                 memory,

@@ -3,12 +3,13 @@
 //! A program that closes all numbers, or replaces them, doesn't know them. Would one of them go, the
 //! next file of the program got its number, and our bytes.
 
-use adit_base::numbers::{FIRST_FREE, FIRST_HIGH};
+use super::answer::Answer;
+use adit::Errno;
+use adit_base::numbers;
 use libc::c_int;
 use std::fs::File;
-use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Numbers that can be ours; the kernel's usual limit.
@@ -20,25 +21,10 @@ pub(crate) struct Own(File);
 
 impl Own {
     /// Gives it a high number, if the process may have so many.
-    pub(crate) fn new(file: File) -> io::Result<Own> {
-        let low = file.as_raw_fd();
-        let duplicate = |least: c_int| {
-            // SAFETY: a new number, or -1.
-            unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, least) }
-        };
-        let fd = match duplicate(FIRST_HIGH) {
-            -1 => duplicate(FIRST_FREE),
-            high => high,
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: made above, and nobody else has it.
-        let file = unsafe { File::from_raw_fd(fd) };
-        match word(fd) {
-            Some((word, bit)) => _ = word.fetch_or(bit, Ordering::AcqRel),
-            None => return Err(io::Error::from_raw_os_error(libc::EMFILE)),
-        }
+    pub(crate) fn new(file: impl Into<OwnedFd>) -> Answer<Own> {
+        let file = File::from(numbers::raised(file.into()));
+        let (word, bit) = word(file.as_raw_fd()).ok_or(Errno::MFILE)?;
+        word.fetch_or(bit, Ordering::AcqRel);
         Ok(Own(file))
     }
 }

@@ -21,10 +21,10 @@ pub(crate) fn stamp(text: &str, now: Timestamp) -> Option<Timestamp> {
         _ => return None,
     };
     let pair = |at: usize| number(&rest[at..at + 2]);
-    let given = Given {
+    let given = DateParts {
         date: Some((year, pair(0)?, pair(2)?)),
         time: Some((pair(4)?, pair(6)?, second, 0)),
-        ..Given::default()
+        ..DateParts::default()
     };
     given.moment(now)
 }
@@ -36,7 +36,7 @@ pub(crate) fn date(text: &str, now: Timestamp) -> Option<Timestamp> {
     if let Some(seconds) = text.trim().strip_prefix('@') {
         return since_1970(seconds);
     }
-    let mut given = Given::default();
+    let mut given = DateParts::default();
     let mut words = text.split_whitespace().peekable();
     words.peek()?;
     while let Some(word) = words.next() {
@@ -58,7 +58,7 @@ pub(crate) fn date(text: &str, now: Timestamp) -> Option<Timestamp> {
 
 /// The parts of a date that were given.
 #[derive(Default)]
-struct Given {
+struct DateParts {
     /// Year, month, day.
     date: Option<(i32, i32, i32)>,
     /// Hour, minute, second, nanosecond.
@@ -70,7 +70,7 @@ struct Given {
     seconds: i64,
 }
 
-impl Given {
+impl DateParts {
     /// Takes a word that is no offset of units; None: it is none, or there was one like it.
     fn take_word(&mut self, word: &str) -> Option<()> {
         let word = word.to_ascii_lowercase();

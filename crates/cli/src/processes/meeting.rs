@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How sure it is that a process knows a place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Known {
+pub(crate) enum Certainty {
     No,
     /// It has the library, and has written over its environment (PostgreSQL does).
     Perhaps,
@@ -22,7 +22,7 @@ pub(crate) enum Known {
 
 /// Is there a process that knows the place at least so surely? Processes of other PID namespaces
 /// are not seen.
-pub(crate) fn is_known(place: &Path, at_least: Known) -> bool {
+pub(crate) fn is_known(place: &Path, at_least: Certainty) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return true;
     };
@@ -36,24 +36,26 @@ pub(crate) fn is_known(place: &Path, at_least: Known) -> bool {
     others.any(|process| knows(&process, place) >= at_least)
 }
 
-fn knows(process: &Path, place: &Path) -> Known {
+fn knows(process: &Path, place: &Path) -> Certainty {
     const NAME: &[u8] = b"ADIT_RUN_MEET=";
     // That of another user's process can't be read: this user's processes have no such children.
     let Ok(environment) = std::fs::read(process.join("environ")) else {
-        return Known::No;
+        return Certainty::No;
     };
     let variables = || environment.split(|byte| *byte == 0);
     match variables().find_map(|variable| variable.strip_prefix(NAME)) {
-        Some(known) if known == place.as_os_str().as_bytes() => Known::Yes,
-        Some(_) => Known::No,
+        Some(known) if known == place.as_os_str().as_bytes() => Certainty::Yes,
+        Some(_) => Certainty::No,
         // A program of a server's volume.
-        None if variables().any(|variable| variable.starts_with(b"ADIT_RUN_VOLUME=")) => Known::No,
+        None if variables().any(|variable| variable.starts_with(b"ADIT_RUN_VOLUME=")) => {
+            Certainty::No
+        }
         None => {
             let mapped = std::fs::read_to_string(process.join("maps"));
             if mapped.is_ok_and(|mapped| mapped.contains("/libadit_preload.so")) {
-                Known::Perhaps
+                Certainty::Perhaps
             } else {
-                Known::No
+                Certainty::No
             }
         }
     }
@@ -86,7 +88,7 @@ pub(crate) fn is_left_by_another(socket: &Path) -> bool {
             {
                 return true;
             }
-            Err(_) if !is_known(place, Known::Yes) => {
+            Err(_) if !is_known(place, Certainty::Yes) => {
                 leave(place);
                 return false;
             }
@@ -124,7 +126,7 @@ fn is_first(place: &Path) -> bool {
 
 /// Removes what is there, unless somebody can still come.
 pub(crate) fn leave(place: &Path) {
-    if is_known(place, Known::Perhaps) {
+    if is_known(place, Certainty::Perhaps) {
         return;
     }
     for name in ["s.next", "s.guard", "s.sessions", "s.sessions.new"] {

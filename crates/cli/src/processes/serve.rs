@@ -7,7 +7,7 @@
 //! for it is told when sessions can begin (sd_notify(3)).
 
 use super::meeting;
-use super::meeting::Known;
+use super::meeting::Certainty;
 use crate::arguments::{Serve, VolumeArguments};
 use crate::output::log;
 use adit::log::{Filter, write_to_stderr};
@@ -175,7 +175,7 @@ impl Vain<'_> {
         if begin < self.next.get() {
             return false;
         }
-        let is_known = meeting::is_known(self.place, Known::Yes);
+        let is_known = meeting::is_known(self.place, Certainty::Yes);
         let pause = self.pause.get();
         self.pause.set(VAIN_LOOK_MAX.min(2 * pause));
         let pause = pause.max(begin.elapsed() * VAIN_PART);

@@ -5,7 +5,7 @@ use super::abi::{Event, FLAG_EVENTFD, Iocb, opcode};
 use super::context::Context;
 use super::uncollected::Uncollected;
 use crate::calls::data;
-use crate::files::descriptors::{self, Held, Open};
+use crate::files::descriptors::{self, Open, OpenRef};
 use crate::runtime::answer::{Answer, checked, errno};
 use crate::runtime::kernel;
 use crate::volume::volume;
@@ -86,7 +86,7 @@ pub(crate) unsafe fn submit(
 }
 
 /// The volume's file of a request that is not the kernel's.
-unsafe fn ours(iocb: *const Iocb) -> Option<Held> {
+unsafe fn ours(iocb: *const Iocb) -> Option<OpenRef> {
     // SAFETY: NULL or a request, says the program.
     let iocb = unsafe { iocb.as_ref() }?;
     // Polls are the kernel's, which refuses the volume's numbers.

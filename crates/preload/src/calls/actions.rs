@@ -6,7 +6,7 @@
 //! Limit: files of the volume that the C library is to open are the host's.
 
 use crate::files::canonical::without_ups;
-use crate::files::path::{self, Place};
+use crate::files::path::{self, Location};
 use crate::files::{descriptors, nowhere};
 use crate::program::left::{Numbers, going_on};
 use crate::runtime::answer::{Answer, errno};
@@ -202,7 +202,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
     let from = unsafe { program_path(actions, path) };
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, from.pointer()) } {
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             let shown = inside::call(|| {
                 let found = volume()?.stat_at(spot.at(), Follow::Yes).map_err(errno)?;
                 match found.kind {
@@ -213,7 +213,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
             let entered = shown.and_then(|shown| enter(actions, shown));
             entered.unwrap_or_else(|errno| errno.raw())
         }
-        Place::Host(host) => {
+        Location::Host(host) => {
             let path = host.pointer(from.pointer());
             // SAFETY: as above.
             let shown = unsafe { text(path) };

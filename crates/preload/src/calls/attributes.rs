@@ -2,7 +2,7 @@
 
 use crate::calls::pipes;
 use crate::files::descriptors::{self, Open};
-use crate::files::path::{self, Named, Place, Spot};
+use crate::files::path::{self, Location, Named, Spot};
 use crate::runtime::answer::{Answer, ToC, errno, failed};
 use crate::runtime::inside;
 use crate::volume::{device, identity, settings, volume};
@@ -153,10 +153,12 @@ unsafe fn attributes_at(
     };
     // SAFETY: promised by the caller.
     match unsafe { path::find_named(directory, named, flags) } {
-        Named::At(Place::Host(host)) => Err(host),
+        Named::At(Location::Host(host)) => Err(host),
         _ if flags & !KNOWN != 0 => Ok(Err(Errno::INVAL)),
         Named::Open(open) => Ok(inside::call(|| attributes_open(&open))),
-        Named::At(Place::Volume(spot)) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
+        Named::At(Location::Volume(spot)) => {
+            Ok(inside::call(|| attributes(spot.at(), follow(flags))))
+        }
     }
 }
 
@@ -421,10 +423,10 @@ unsafe extern "C" fn futimesat(
     // SAFETY: as above.
     match unsafe { path::find(directory, path) } {
         // SAFETY: as above.
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             inside::call(|| unsafe { set_microseconds(&spot, Follow::Yes, given) }).to_c()
         }
-        Place::Host(host) => real(directory, host.pointer(path), given),
+        Location::Host(host) => real(directory, host.pointer(path), given),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Copies between descriptors: copy_file_range, sendfile, splice.
 
-use crate::files::descriptors::{self, Held, Open};
+use crate::files::descriptors::{self, Open, OpenRef};
 use crate::runtime::answer::{Answer, ToC, checked, errno};
 use crate::runtime::inside;
 use crate::runtime::real::real;
@@ -16,7 +16,7 @@ const COPY_MAX: usize = 1 << 20;
 /// One end of a copy: a file of the volume or the host, at an offset or at its position.
 struct End {
     fd: c_int,
-    open: Option<Held>,
+    open: Option<OpenRef>,
     offset: *mut off_t,
 }
 

@@ -247,15 +247,15 @@ impl Written {
 }
 
 /// Where a write goes: to an offset, or, None, to the end.
-type Place = Option<u64>;
+type WriteOffset = Option<u64>;
 
 /// Another thread may change the file's flag: it is read once.
-fn place(open: &Open, offset: u64) -> Place {
+fn place(open: &Open, offset: u64) -> WriteOffset {
     (!open.appends()).then_some(offset)
 }
 
 /// Writes there. `atomic`: all of it or nothing survives a crash.
-fn write_to(open: &Open, data: &[u8], place: Place, atomic: bool) -> Answer<Written> {
+fn write_to(open: &Open, data: &[u8], place: WriteOffset, atomic: bool) -> Answer<Written> {
     open.check_writable()?;
     check_end(place.unwrap_or(0), data.len())?;
     let written = match place {
@@ -288,7 +288,11 @@ pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
 
 /// Writes at the position, and moves it. An append needs no lock of it meanwhile: a process that is
 /// stopped then keeps nobody from the position who shares it.
-fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<Written>) -> Answer {
+fn at_position(
+    open: &Open,
+    appends: bool,
+    write: impl FnOnce(WriteOffset) -> Answer<Written>,
+) -> Answer {
     let mut position = open.position();
     let before = *position;
     let place = (!appends).then_some(before);
@@ -333,7 +337,7 @@ unsafe fn write_vector(
     open: &Open,
     vector: *const iovec,
     count: c_int,
-    place: Place,
+    place: WriteOffset,
     flags: c_int,
 ) -> Answer<Written> {
     open.check_writable()?;

@@ -3,7 +3,7 @@
 //! A `DIR` of ours is a box of our own; a table tells it from the C library's.
 
 use crate::files::descriptors::{self, Listing, Open};
-use crate::files::path::{self, Place};
+use crate::files::path::{self, Location};
 use crate::runtime::answer::{Answer, pointer};
 use crate::runtime::inside;
 use crate::runtime::real::of_program;
@@ -70,7 +70,7 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
 pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
             let mut directory = None;
             let open = || {
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
             let fd = inside::call(|| descriptors::install(true, open));
             pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
-        Place::Host(host) => {
+        Location::Host(host) => {
             of_program!(real(host.pointer(name)))
         }
     }
@@ -405,8 +405,8 @@ unsafe fn scan_path(
     use crate::runtime::answer::ToC;
     // SAFETY: as for this function.
     let spot = match unsafe { path::find(directory, name) } {
-        Place::Volume(spot) => spot,
-        Place::Host(host) => return Err(host),
+        Location::Volume(spot) => spot,
+        Location::Host(host) => return Err(host),
     };
     let open = || super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
     let scanned = inside::uncancelled(|| {
@@ -480,7 +480,7 @@ unsafe extern "C" fn fts_open(
     while !at.is_null() && !unsafe { *at }.is_null() {
         // SAFETY: as above.
         let place = unsafe { path::find(libc::AT_FDCWD, *at) };
-        if matches!(place, Place::Volume(_)) {
+        if matches!(place, Location::Volume(_)) {
             crate::runtime::message::say_once!("fts_open in a volume is not supported: ENOTSUP");
             return pointer(Err(Errno::OPNOTSUPP));
         }

@@ -5,11 +5,11 @@
 //! Invariant: a search of `PATH` looks where the C library looks, in its order, with its errno.
 
 use super::actions::{program_path, spawned};
-use crate::files::path::{self, Place};
+use crate::files::path::{self, Location};
 use crate::files::{descriptors, sharing};
 use crate::program::left::{Start, environ, staying, with_left};
 use crate::program::words::entries;
-use crate::program::{self, Found, Given, Words};
+use crate::program::{self, Found, ProgramArguments, Words};
 use crate::runtime::answer::failed;
 use crate::runtime::kernel;
 use crate::runtime::real::{real, text};
@@ -31,9 +31,9 @@ type Failed = c_int;
 fn become_program(
     arguments: Words,
     environment: Words,
-    execute: impl FnOnce(Given) -> Failed,
+    execute: impl FnOnce(ProgramArguments) -> Failed,
 ) -> c_int {
-    let execute = |environment| execute(Given::new(arguments, environment));
+    let execute = |environment| execute(ProgramArguments::new(arguments, environment));
     let errno = with_left(staying, environment, Start::Directly, execute);
     failed(Errno::from_raw(errno))
 }
@@ -51,7 +51,7 @@ fn by_kernel(path: *const c_char, arguments: Words, environment: Words) -> Faile
 /// `path` is NULL or a C string; what is given is as for `execve`.
 unsafe fn at_path(
     path: *const c_char,
-    given: Given,
+    given: ProgramArguments,
     execute: &dyn Fn(*const c_char, Words) -> Failed,
 ) -> Failed {
     // SAFETY: promised by the caller.
@@ -129,7 +129,7 @@ fn candidates(name: &[u8]) -> Vec<CString> {
 ///
 /// # Safety
 /// As for `execve`.
-fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
+fn at_path_or_by_shell(path: &CStr, given: ProgramArguments) -> Failed {
     let execute = |path, arguments| by_kernel(path, arguments, given.environment);
     // SAFETY: promised by the caller.
     let failed = unsafe { at_path(path.as_ptr(), given, &execute) };
@@ -196,7 +196,12 @@ pub(crate) unsafe extern "C" fn execveat(
 
 /// # Safety
 /// As for `execveat`.
-unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: Given) -> Failed {
+unsafe fn at_place(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    given: ProgramArguments,
+) -> Failed {
     let execute = |path, arguments| by_kernel(path, arguments, given.environment);
     let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: promised by the caller.
@@ -313,17 +318,17 @@ impl Child {
         self,
         arguments: Words,
         environment: Words,
-        execute: impl FnOnce(Given) -> Failed,
+        execute: impl FnOnce(ProgramArguments) -> Failed,
     ) -> Failed {
         sharing::give_back();
         let numbers = || spawned(self.actions);
-        let execute = |environment| execute(Given::new(arguments, environment));
+        let execute = |environment| execute(ProgramArguments::new(arguments, environment));
         with_left(numbers, environment, Start::Directly, execute)
     }
 
     /// # Safety
     /// `path` is a C string; what is given is as for `posix_spawn`.
-    unsafe fn at_path(self, path: *const c_char, given: Given) -> Failed {
+    unsafe fn at_path(self, path: *const c_char, given: ProgramArguments) -> Failed {
         let execute = |path, arguments| {
             real!(posix_spawn(
                 self.number => *mut pid_t, path => *const c_char,
@@ -367,7 +372,7 @@ fn may_be_in_volume(file: *const c_char) -> bool {
     let is_ours = |path: &CString| {
         // SAFETY: a C string.
         let place = unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) };
-        matches!(place, Place::Volume(_))
+        matches!(place, Location::Volume(_))
     };
     settings().is_some() && (name.contains(&b'/') || candidates(name).iter().any(is_ours))
 }

@@ -6,7 +6,7 @@
 //! Limits: names without a slash are the loader's, which finds them with the host only. So are
 //! libraries that one needs, but for those in its own path (`$ORIGIN/../lib`), which are loaded first.
 
-use crate::files::path::{self, Place, Spot};
+use crate::files::path::{self, Location, Spot};
 use crate::program::{copy, elf};
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::inside;
@@ -88,11 +88,11 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // The loader finds nothing at this path, and says so.
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             forget_unloaded();
             load(&spot, flags, 0).map_or(Instead::NOTHING, Instead::done)
         }
-        Place::Host(_) => Instead::NOTHING,
+        Location::Host(_) => Instead::NOTHING,
     }
 }
 
@@ -187,8 +187,8 @@ fn load_needed(library: &Library, depth: usize) -> Vec<*mut c_void> {
             let path = CString::new([directory, &b"/"[..], name].concat()).ok()?;
             // SAFETY: a C string.
             match unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) } {
-                Place::Volume(spot) => load(&spot, libc::RTLD_LAZY, depth + 1).ok(),
-                Place::Host(_) => None,
+                Location::Volume(spot) => load(&spot, libc::RTLD_LAZY, depth + 1).ok(),
+                Location::Host(_) => None,
             }
         })
     };

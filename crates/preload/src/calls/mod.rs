@@ -127,7 +127,7 @@ macro_rules! of_path_flagged {
         $($crate::calls::of_place!(
             $name (directory: libc::c_int, path: *const libc::c_char) $arguments
             (flags: libc::c_int) $result, $ours,
-            path in $crate::files::path::find_named(directory, path, flags).place(), []
+            path in $crate::files::path::find_named(directory, path, flags).location(), []
         );)*
     };
 }
@@ -146,7 +146,7 @@ macro_rules! of_place {
         ) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
             match unsafe { $find } {
-                $crate::files::path::Place::Volume(spot) => {
+                $crate::files::path::Location::Volume(spot) => {
                     // SAFETY: as above.
                     #[allow(unused_unsafe)]
                     let ours = || unsafe {
@@ -155,7 +155,7 @@ macro_rules! of_place {
                     let answer = $crate::runtime::inside::interposed(ours);
                     $crate::runtime::answer::ToC::to_c(answer)
                 }
-                $crate::files::path::Place::Host(host) => {
+                $crate::files::path::Location::Host(host) => {
                     let $path = host.pointer($path);
                     let real = || real($($first,)* $($argument,)* $($last)?);
                     $crate::calls::of_place!(@ real, $made)

@@ -2,7 +2,7 @@
 
 use crate::calls::open::masked;
 use crate::files::canonical::{target, without_ups};
-use crate::files::path::{self, Place, Spot};
+use crate::files::path::{self, Location, Spot};
 use crate::program;
 use crate::runtime::answer::{Answer, ToC, checked, errno, failed};
 use crate::runtime::inside;
@@ -128,7 +128,7 @@ fn link_text(spot: &Spot, is_named: bool) -> Answer<Vec<u8>> {
 /// Without a path and with `AT_EMPTY_PATH`: the link behind the descriptor (`O_PATH`,
 /// `O_NOFOLLOW`).
 unsafe fn read_link(
-    (directory, path): Given,
+    (directory, path): PathAt,
     flags: c_int,
     (buffer, room): (*mut c_char, size_t),
     host: impl FnOnce(*const c_char) -> ssize_t,
@@ -143,9 +143,9 @@ unsafe fn read_link(
         return unsafe { give_link(shown, buffer, room) }.to_c();
     }
     // SAFETY: as above.
-    match unsafe { path::find_named(directory, path, flags) }.place() {
-        Place::Host(of_host) => host(of_host.pointer(path)),
-        Place::Volume(spot) => {
+    match unsafe { path::find_named(directory, path, flags) }.location() {
+        Location::Host(of_host) => host(of_host.pointer(path)),
+        Location::Volume(spot) => {
             let given = inside::call(|| {
                 if room as c_int <= 0 {
                     return Err(Errno::INVAL);
@@ -207,7 +207,7 @@ unsafe extern "C" fn __readlinkat_chk(
 // ------------------------------------------------------------------------ two paths
 
 /// A path as a call gives it.
-type Given = (c_int, *const c_char);
+type PathAt = (c_int, *const c_char);
 
 /// Of two files of which one is the volume's.
 #[derive(Clone, Copy)]
@@ -219,7 +219,7 @@ enum Across {
 
 /// The error of a call that has one path in the volume and one of the host's: EXDEV, unless the
 /// kernel finds another one first. A rename looks at the directories, a link at the files.
-unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Errno {
+unsafe fn across(kind: Across, from: (&Location, PathAt), to: (&Location, PathAt)) -> Errno {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let found = unsafe {
         match kind {
@@ -235,28 +235,28 @@ unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Er
 }
 
 /// Is the file there? The flags are those of `linkat`.
-unsafe fn check_file(place: &Place, given: Given, flags: c_int) -> Answer<()> {
+unsafe fn check_file(place: &Location, given: PathAt, flags: c_int) -> Answer<()> {
     match place {
-        Place::Volume(spot) => inside::call(|| {
+        Location::Volume(spot) => inside::call(|| {
             let found = volume()?.stat_at(spot.at(), follow(flags));
             found.map(drop).map_err(errno)
         }),
-        Place::Host(host) => check_host(given.0, host.pointer(given.1), flags),
+        Location::Host(host) => check_host(given.0, host.pointer(given.1), flags),
     }
 }
 
 /// May a file be made there? With a slash behind it the name must be one that is taken.
-unsafe fn check_new(place: &Place, given: Given) -> Answer<()> {
+unsafe fn check_new(place: &Location, given: PathAt) -> Answer<()> {
     let (found, has_slash) = match place {
-        Place::Volume(spot) => {
-            let name = Place::Volume(spot.without_slashes());
+        Location::Volume(spot) => {
+            let name = Location::Volume(spot.without_slashes());
             // SAFETY: it names nothing of the program's.
             (
                 unsafe { check_file(&name, given, 0) },
                 spot.ends_with_slash(),
             )
         }
-        Place::Host(host) => {
+        Location::Host(host) => {
             // SAFETY: NULL or a C string, says the program.
             let path = unsafe { text(host.pointer(given.1)) };
             let end = path.iter().rposition(|byte| *byte != b'/');
@@ -280,10 +280,10 @@ fn follow(flags: c_int) -> Follow {
 }
 
 /// Is the directory there in which it is, or is to be?
-unsafe fn check_directory(place: &Place, given: Given) -> Answer<()> {
+unsafe fn check_directory(place: &Location, given: PathAt) -> Answer<()> {
     let host = match place {
-        Place::Volume(spot) => return inside::call(|| spot.check_parent()),
-        Place::Host(host) => host.pointer(given.1),
+        Location::Volume(spot) => return inside::call(|| spot.check_parent()),
+        Location::Host(host) => host.pointer(given.1),
     };
     // SAFETY: NULL or a C string, says the program.
     let path = unsafe { text(host) };
@@ -320,8 +320,8 @@ fn check_host(directory: c_int, path: *const c_char, flags: c_int) -> Answer<()>
 /// Both in the volume: `ours`. Both of the host: `host`. Else EXDEV.
 unsafe fn of_two(
     kind: Across,
-    from: Given,
-    to: Given,
+    from: PathAt,
+    to: PathAt,
     ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
     host: impl FnOnce(*const c_char, *const c_char) -> c_int,
 ) -> c_int {
@@ -331,12 +331,12 @@ unsafe fn of_two(
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
     let places = unsafe {
-        let from = path::find_named(from.0, from.1, flags).place();
+        let from = path::find_named(from.0, from.1, flags).location();
         (from, path::find(to.0, to.1))
     };
     match places {
-        (Place::Volume(from), Place::Volume(to)) => inside::call(|| ours(&from, &to)).to_c(),
-        (Place::Host(from_host), Place::Host(to_host)) => {
+        (Location::Volume(from), Location::Volume(to)) => inside::call(|| ours(&from, &to)).to_c(),
+        (Location::Host(from_host), Location::Host(to_host)) => {
             host(from_host.pointer(from.1), to_host.pointer(to.1))
         }
         (from_place, to_place) => {
@@ -347,8 +347,8 @@ unsafe fn of_two(
 }
 
 unsafe fn rename_with(
-    from: Given,
-    to: Given,
+    from: PathAt,
+    to: PathAt,
     flags: c_uint,
     host: impl FnOnce(*const c_char, *const c_char) -> c_int,
 ) -> c_int {
@@ -362,8 +362,8 @@ unsafe fn rename_with(
 }
 
 unsafe fn link_with(
-    from: Given,
-    to: Given,
+    from: PathAt,
+    to: PathAt,
     flags: c_int,
     host: impl FnOnce(*const c_char, *const c_char) -> c_int,
 ) -> c_int {
@@ -443,15 +443,15 @@ unsafe extern "C" fn linkat(
 /// The kernel says what is wrong with a target that it refuses.
 unsafe fn symlink_with(
     target: *const c_char,
-    (directory, path): Given,
+    (directory, path): PathAt,
     host: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let (place, is_refused) = unsafe { (path::find(directory, path), path::is_refused(target)) };
     match place {
-        Place::Volume(_) if is_refused => host(path),
-        Place::Host(of_host) => host(of_host.pointer(path)),
-        Place::Volume(spot) => {
+        Location::Volume(_) if is_refused => host(path),
+        Location::Host(of_host) => host(of_host.pointer(path)),
+        Location::Volume(spot) => {
             let make = || {
                 // SAFETY: as above.
                 let (target, place) = (unsafe { text(target) }, spot.at().into());

@@ -1,6 +1,6 @@
 //! open and its relatives; close is in `numbers`.
 
-use crate::calls::pipes::{Opening, Pipe};
+use crate::calls::pipes::{OpenResult, Pipe};
 use crate::files::canonical::without_ups;
 use crate::files::descriptors::{self, Open};
 use crate::files::path::Spot;
@@ -152,7 +152,7 @@ pub(crate) fn checked(flags: c_int) -> Answer<c_int> {
 }
 
 /// Opens what is there, behind a number. A pipe gets its number when it is opened.
-pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<OpenResult> {
     let mut pipe = None;
     let number = descriptors::install(flags & libc::O_CLOEXEC != 0, || {
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
@@ -167,20 +167,20 @@ pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Ope
         }
     });
     match pipe {
-        Some(node) => Pipe::of(&node, flags).map(Opening::Pipe),
-        None => number.map(Opening::Number),
+        Some(node) => Pipe::of(&node, flags).map(OpenResult::Pipe),
+        None => number.map(OpenResult::Number),
     }
 }
 
-fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<OpenResult> {
     open_behind(spot, spot.flags(checked(flags)?), mode)
 }
 
-fn open_plain(spot: &Spot, flags: c_int) -> Answer<Opening> {
+fn open_plain(spot: &Spot, flags: c_int) -> Answer<OpenResult> {
     open_spot(spot, flags, 0)
 }
 
-fn create(spot: &Spot, mode: mode_t) -> Answer<Opening> {
+fn create(spot: &Spot, mode: mode_t) -> Answer<OpenResult> {
     open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
 }
 
@@ -198,7 +198,7 @@ unsafe fn with_names<T>(
     // SAFETY: promised by the caller.
     let text = unsafe { crate::runtime::real::text(template) };
     // SAFETY: as above.
-    let crate::files::path::Place::Volume(_) =
+    let crate::files::path::Location::Volume(_) =
         (unsafe { crate::files::path::find(libc::AT_FDCWD, template) })
     else {
         return None;
@@ -222,7 +222,7 @@ unsafe fn with_names<T>(
         }
         // SAFETY: as above.
         let place = unsafe { crate::files::path::find(libc::AT_FDCWD, template) };
-        let crate::files::path::Place::Volume(spot) = place else {
+        let crate::files::path::Location::Volume(spot) = place else {
             return Some(Err(Errno::INVAL));
         };
         match crate::runtime::inside::call(|| make(&spot)) {

@@ -18,18 +18,18 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a call that opens has found.
-pub(crate) enum Opening {
+pub(crate) enum OpenResult {
     /// The number of an open file of the volume.
     Number(c_int),
     /// To be opened when the call on the volume has ended: it may wait for the other end.
     Pipe(Pipe),
 }
 
-impl ToC for Answer<Opening> {
+impl ToC for Answer<OpenResult> {
     fn to_c<T: Number>(self) -> T {
         match self {
-            Ok(Opening::Number(fd)) => T::of(fd.into()),
-            Ok(Opening::Pipe(pipe)) => T::of(pipe.open().into()),
+            Ok(OpenResult::Number(fd)) => T::of(fd.into()),
+            Ok(OpenResult::Pipe(pipe)) => T::of(pipe.open().into()),
             Err(errno) => failed(errno),
         }
     }

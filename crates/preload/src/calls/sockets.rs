@@ -10,7 +10,7 @@
 
 use crate::calls::open::masked;
 use crate::files::descriptors::is_of_host;
-use crate::files::path::{self, HostPath, Place, Spot};
+use crate::files::path::{self, HostPath, Location, Spot};
 use crate::runtime::answer::{Answer, Number, ToC, checked, errno, failed, set_errno};
 use crate::runtime::inside;
 use crate::runtime::message::say_once;
@@ -116,9 +116,9 @@ unsafe fn leads(address: *const sockaddr, len: socklen_t) -> Leads {
     let text = CString::new(path).expect("it ends before the first zero");
     // SAFETY: a C string.
     match unsafe { path::find(libc::AT_FDCWD, text.as_ptr()) } {
-        Place::Host(HostPath::Given) => Leads::Given,
-        Place::Host(HostPath::Absolute(path)) => Leads::Host(path),
-        Place::Volume(spot) => Leads::Volume(spot, path.to_vec()),
+        Location::Host(HostPath::Given) => Leads::Given,
+        Location::Host(HostPath::Absolute(path)) => Leads::Host(path),
+        Location::Volume(spot) => Leads::Volume(spot, path.to_vec()),
     }
 }
 
@@ -455,23 +455,23 @@ fn numbers_of(socket: c_int) -> Vec<c_int> {
 
 /// Where the kernel is to put an address: the program's memory, or memory that has room for an
 /// address of the host's, if the program has less.
-struct Told {
+struct AddressOut {
     address: *mut sockaddr,
     len: *mut socklen_t,
     own: Option<(sockaddr_un, socklen_t)>,
 }
 
-impl Told {
+impl AddressOut {
     /// # Safety
     /// NULL, or an address with so much room.
     #[inline]
-    unsafe fn new(address: *mut sockaddr, len: *mut socklen_t) -> Told {
+    unsafe fn new(address: *mut sockaddr, len: *mut socklen_t) -> AddressOut {
         let is_small = |room: socklen_t| room < size_of::<sockaddr_un>() as socklen_t;
         // SAFETY: promised by the caller.
         let needs = !address.is_null() && !len.is_null() && is_small(unsafe { *len });
         // SAFETY: all zeroes are a value.
         let own = || unsafe { (std::mem::zeroed(), size_of::<sockaddr_un>() as socklen_t) };
-        Told {
+        AddressOut {
             address,
             len,
             own: (needs && settings().is_some()).then(own),
@@ -565,7 +565,7 @@ macro_rules! telling {
             fd: c_int, address: *mut sockaddr, len: *mut socklen_t $(, $more: $type)*
         ) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            let (room, mut told) = unsafe { (room_of(len), Told::new(address, len)) };
+            let (room, mut told) = unsafe { (room_of(len), AddressOut::new(address, len)) };
             let (address, len) = told.pointers();
             let done = real(fd, address, len$(, $more)*);
             if done >= 0 {
@@ -593,7 +593,7 @@ unsafe extern "C-unwind" fn recvfrom(
     len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
-    let (room, mut told) = unsafe { (room_of(len), Told::new(address, len)) };
+    let (room, mut told) = unsafe { (room_of(len), AddressOut::new(address, len)) };
     let (address, len) = told.pointers();
     let done = real(fd, bytes, count, flags, address, len);
     if done >= 0 {
@@ -626,7 +626,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     };
     let room = given.msg_namelen;
     // SAFETY: as above.
-    let mut told = unsafe { Told::new(given.msg_name.cast(), &raw mut given.msg_namelen) };
+    let mut told = unsafe { AddressOut::new(given.msg_name.cast(), &raw mut given.msg_namelen) };
     if let Some((un, len)) = &mut told.own {
         (given.msg_name, given.msg_namelen) = ((&raw mut *un).cast(), *len);
     }
@@ -659,7 +659,7 @@ unsafe extern "C-unwind" fn recvmmsg(
         unsafe {
             let message = &mut (*messages.add(at)).msg_hdr;
             let (address, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
-            let mut told = Told {
+            let mut told = AddressOut {
                 address,
                 len,
                 own: None,

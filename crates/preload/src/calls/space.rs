@@ -1,7 +1,7 @@
 //! How much there is, and how much is left.
 
 use crate::files::descriptors::{self, Open};
-use crate::files::path::{self, Place, Spot};
+use crate::files::path::{self, Location, Spot};
 use crate::runtime::answer::{Answer, ToC, errno};
 use crate::runtime::inside;
 use crate::volume::volume;
@@ -104,7 +104,7 @@ const BLOCK_BYTES: c_long = 4096;
 unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let found = match unsafe { path::find(libc::AT_FDCWD, path) } {
-        Place::Volume(spot) if limit(name, FileKind::File).is_some() => inside::call(|| {
+        Location::Volume(spot) if limit(name, FileKind::File).is_some() => inside::call(|| {
             let found = volume()?.stat_at(spot.at(), Follow::Yes);
             let kind = found.map_err(errno)?.kind;
             Ok(limit(name, kind).unwrap_or(-1))

@@ -7,9 +7,9 @@
 //! 1 or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream
 //! of ours, over whatever has that number.
 
-use crate::calls::pipes::{Opening, Pipe};
+use crate::calls::pipes::{OpenResult, Pipe};
 use crate::files::descriptors;
-use crate::files::path::{self, HostPath, Place};
+use crate::files::path::{self, HostPath, Location};
 use crate::runtime::answer::{Answer, checked, pointer};
 use crate::runtime::inside;
 use crate::runtime::real::of_program;
@@ -29,13 +29,13 @@ struct Cookie {
 
 /// A stream of ours.
 #[derive(Clone, Copy)]
-struct Known {
+struct StreamEntry {
     fd: c_int,
     /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
     access: c_int,
 }
 
-static KNOWN: Renewed<Option<HashMap<usize, Known>>> = Renewed::new(None);
+static KNOWN: Renewed<Option<HashMap<usize, StreamEntry>>> = Renewed::new(None);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// In a thread that forks.
@@ -130,7 +130,7 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     unsafe { (*cookie).stream = stream };
     let mut known = KNOWN.lock();
     let streams = known.get_or_insert_default();
-    streams.insert(stream as usize, Known { fd, access });
+    streams.insert(stream as usize, StreamEntry { fd, access });
     COUNT.fetch_add(1, Ordering::Release);
     Ok(stream)
 }
@@ -221,7 +221,7 @@ fn appends_only(flags: c_int) -> bool {
     flags & (libc::O_ACCMODE | libc::O_APPEND) == libc::O_WRONLY | libc::O_APPEND
 }
 
-fn known(stream: *mut FILE) -> Option<Known> {
+fn known(stream: *mut FILE) -> Option<StreamEntry> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
@@ -231,14 +231,14 @@ fn known(stream: *mut FILE) -> Option<Known> {
 
 /// What `freopen` needs of a stream. None: the stream is the C library's own, over another number
 /// than a standard one.
-fn reopenable(stream: *mut FILE) -> Option<Known> {
+fn reopenable(stream: *mut FILE) -> Option<StreamEntry> {
     let standard = |fd| {
         let access = match fd {
             0 => libc::O_RDONLY,
             _ => libc::O_WRONLY,
         };
         // SAFETY: the program's stream, which is open.
-        (unsafe { libc::fileno(stream) } == fd).then_some(Known { fd, access })
+        (unsafe { libc::fileno(stream) } == fd).then_some(StreamEntry { fd, access })
     };
     // SAFETY: the C library's variables.
     let number = unsafe { [stdin, stdout, stderr] }
@@ -257,7 +257,7 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     // SAFETY: the program vouches for its arguments, as to the C library.
     let flags = flags(unsafe { text(mode) })?;
     let known = reopenable(stream).filter(|known| known.access == flags & libc::O_ACCMODE);
-    let Some(Known { fd: number, .. }) = known else {
+    let Some(StreamEntry { fd: number, .. }) = known else {
         crate::runtime::message::say_once!(
             "freopen of a file in a volume, of a stream that had none or another direction, is not \
              supported: ENOTSUP"
@@ -309,14 +309,14 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
     // SAFETY: the program vouches for its arguments, as to the C library.
     let (place, letters) = unsafe { (path::find(libc::AT_FDCWD, name), text(mode)) };
     let spot = match place {
-        Place::Volume(spot) => spot,
-        Place::Host(host) => return Err(host),
+        Location::Volume(spot) => spot,
+        Location::Host(host) => return Err(host),
     };
     let open = || {
         let flags = spot.flags(flags(letters)?);
         let fd = match inside::call(|| super::open::open_behind(&spot, flags, 0o666))? {
-            Opening::Number(fd) => fd,
-            Opening::Pipe(pipe) => return over_pipe(pipe, mode),
+            OpenResult::Number(fd) => fd,
+            OpenResult::Pipe(pipe) => return over_pipe(pipe, mode),
         };
         if appends_only(flags) {
             go_to_end(fd);
@@ -344,7 +344,7 @@ unsafe extern "C" fn freopen(
 ) -> *mut FILE {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let place = unsafe { path::find(libc::AT_FDCWD, name) };
-    let is_volumes = matches!(place, Place::Volume(_));
+    let is_volumes = matches!(place, Location::Volume(_));
     if !name.is_null() && (is_volumes || known(stream).is_some()) {
         // SAFETY: as above.
         return pointer(unsafe { reopen(name, mode, stream) });

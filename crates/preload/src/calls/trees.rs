@@ -3,7 +3,7 @@
 //! With `FTW_CHDIR` the walk changes the working directory, so its own calls take absolute paths; the
 //! program gets those that it began with.
 
-use crate::files::path::{self, Place};
+use crate::files::path::{self, Location};
 use crate::runtime::answer::failed;
 use crate::runtime::path_text::squeezed;
 use crate::runtime::real::text;
@@ -249,8 +249,8 @@ unsafe extern "C" fn ftw(path: *const c_char, visit: Visit, open: c_int) -> c_in
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, path) } {
         // SAFETY: as above.
-        Place::Volume(_) => run(unsafe { text(path) }, Visitor::Plain(visit), 0),
-        Place::Host(host) => real(host.pointer(path), visit, open),
+        Location::Volume(_) => run(unsafe { text(path) }, Visitor::Plain(visit), 0),
+        Location::Host(host) => real(host.pointer(path), visit, open),
     }
 }
 
@@ -259,7 +259,7 @@ unsafe extern "C" fn nftw(path: *const c_char, visit: VisitAt, open: c_int, flag
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, path) } {
         // SAFETY: as above.
-        Place::Volume(_) => run(unsafe { text(path) }, Visitor::At(visit), flags),
-        Place::Host(host) => real(host.pointer(path), visit, open, flags),
+        Location::Volume(_) => run(unsafe { text(path) }, Visitor::At(visit), flags),
+        Location::Host(host) => real(host.pointer(path), visit, open, flags),
     }
 }

@@ -1,7 +1,7 @@
 //! The working directory, and real paths.
 
 use crate::files::canonical::{canonical, without_ups};
-use crate::files::path::{self, Place, Spot};
+use crate::files::path::{self, Location, Spot};
 use crate::files::{descriptors, nowhere};
 use crate::program::copy;
 use crate::runtime::answer::{Answer, ToC, errno, pointer};
@@ -21,9 +21,9 @@ unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // A child of vfork has its parent's memory, but a working directory of its own.
-        Place::Volume(spot) if fork::is_in_vfork() => inside::call(|| go_in_vfork(&spot)).to_c(),
-        Place::Volume(spot) => inside::call(|| go_to(&spot)).to_c(),
-        Place::Host(host) => {
+        Location::Volume(spot) if fork::is_in_vfork() => inside::call(|| go_in_vfork(&spot)).to_c(),
+        Location::Volume(spot) => inside::call(|| go_to(&spot)).to_c(),
+        Location::Host(host) => {
             let done = real(host.pointer(name));
             if done == 0 {
                 leave();
@@ -172,7 +172,7 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
     let named = short.as_ref().map_or(name, |of| of.as_ptr());
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, named) } {
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             let found = inside::call(|| {
                 // What is there, and whether a slash may be behind it.
                 let there = volume()?.stat_at(spot.at(), Follow::Yes);
@@ -187,7 +187,7 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
             // SAFETY: as above.
             pointer(found.and_then(|path| unsafe { give(&path, buffer, room) }))
         }
-        Place::Host(host) => real(host.pointer(name), buffer),
+        Location::Host(host) => real(host.pointer(name), buffer),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Paths of the volume without symbolic links.
 
-use super::path::{self, Place};
+use super::path::{self, Location};
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::path_text::{goes_up, normalized};
 use crate::volume::{settings, volume};
@@ -79,7 +79,8 @@ fn resolved(shown: &[u8]) -> Answer<Resolved> {
             }
             let name = CString::new(done.clone()).map_err(|_| Errno::INVAL)?;
             // SAFETY: a C string.
-            let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name.as_ptr()) }) else {
+            let Location::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name.as_ptr()) })
+            else {
                 return Err(Errno::XDEV);
             };
             let found = volume()?.stat_at(spot.at(), Follow::No).map_err(errno)?;

@@ -223,9 +223,9 @@ fn entry(fd: c_int) -> Option<&'static Entry> {
 }
 
 /// The open file behind a number, for the time of a call.
-pub(crate) struct Held(Guard<Option<Arc<Open>>>);
+pub(crate) struct OpenRef(Guard<Option<Arc<Open>>>);
 
-impl Deref for Held {
+impl Deref for OpenRef {
     type Target = Arc<Open>;
 
     #[inline]
@@ -236,17 +236,17 @@ impl Deref for Held {
 
 /// What stands behind a descriptor; None: it is not the volume's.
 #[inline]
-pub(crate) fn get(fd: c_int) -> Option<Held> {
+pub(crate) fn get(fd: c_int) -> Option<OpenRef> {
     if HAS_VFORKED.load(Ordering::Relaxed)
         && let Some(changed) = changed_in_vfork(fd)
     {
-        return changed.map(|open| Held(Guard::from_inner(Some(open))));
+        return changed.map(|open| OpenRef(Guard::from_inner(Some(open))));
     }
     if TAKEN.load(Ordering::Relaxed) == 0 {
         return None;
     }
     let held = entry(fd)?.load();
-    held.is_some().then_some(Held(held))
+    held.is_some().then_some(OpenRef(held))
 }
 
 /// Puts it behind a number that the caller got from the kernel.
@@ -260,10 +260,10 @@ pub(crate) fn put(fd: c_int, open: Arc<Open>) -> Answer<()> {
 static PUTTING: AtomicUsize = AtomicUsize::new(0);
 
 /// Holds [`PUTTING`]. False: an earlier one of this thread frees it.
-pub(crate) struct Hold(bool);
+pub(crate) struct PuttingLock(bool);
 
 /// Takes [`PUTTING`].
-pub(crate) fn hold() -> Hold {
+pub(crate) fn lock_putting() -> PuttingLock {
     const PAUSE: Timespec = Timespec {
         tv_sec: 0,
         tv_nsec: 50_000,
@@ -272,8 +272,8 @@ pub(crate) fn hold() -> Hold {
     let this = SELF.with(|of| std::ptr::from_ref(of).addr());
     loop {
         match PUTTING.compare_exchange_weak(0, this, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return Hold(true),
-            Err(holder) if holder == this => return Hold(false),
+            Ok(_) => return PuttingLock(true),
+            Err(holder) if holder == this => return PuttingLock(false),
             Err(0) => (),
             // As long as another thread's fork takes. The C library's function would end a thread
             // that is cancelled.
@@ -282,7 +282,7 @@ pub(crate) fn hold() -> Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for PuttingLock {
     fn drop(&mut self) {
         if self.0 {
             PUTTING.store(0, Ordering::Release);
@@ -298,7 +298,7 @@ pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
     let chunk = chunk.ok_or(Errno::MFILE)?;
     let empty = || (0..CHUNK).map(|_| Entry::empty()).collect();
     let entry = &chunk.get_or_init(empty)[fd as usize % CHUNK];
-    let held = hold();
+    let held = lock_putting();
     TAKEN.fetch_add(1, Ordering::Relaxed);
     let before = entry.swap(Some(open));
     drop(held);

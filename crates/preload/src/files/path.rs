@@ -8,7 +8,7 @@
 //! to the C library as it is: a symbolic link of the host doesn't lead in, one of the volume
 //! doesn't lead out (see docs/programs.md).
 
-use crate::files::descriptors::{self, Held, Open};
+use crate::files::descriptors::{self, Open, OpenRef};
 use crate::files::nowhere;
 use crate::runtime::answer::{Answer, errno, keeping_errno};
 use crate::runtime::inside;
@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// Where a path leads.
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// To the host's file systems.
     Host(HostPath),
     /// Into the volume.
@@ -195,7 +195,7 @@ fn is_long_way(path: &[u8]) -> bool {
 
 /// Where does a path lead that begins with a descriptor (`/proc/self/fd/7/name`; rsync has such)?
 /// None: with none of the volume's.
-fn through_number(path: &[u8]) -> Option<Place> {
+fn through_number(path: &[u8]) -> Option<Location> {
     let rest = [&b"/proc/self/fd/"[..], b"/dev/fd/"]
         .iter()
         .find_map(|start| path.strip_prefix(*start))?;
@@ -214,14 +214,14 @@ fn through_number(path: &[u8]) -> Option<Place> {
 }
 
 /// Where does an absolute path lead?
-fn absolute(path: &[u8]) -> Place {
-    if let Some(place) = through_number(path) {
-        return place;
+fn absolute(path: &[u8]) -> Location {
+    if let Some(location) = through_number(path) {
+        return location;
     }
     if !is_long_way(path) {
         return match behind(path, prefix()) {
             Some(rest) => spot(None, rest.to_vec(), path.to_vec()),
-            None => Place::Host(HostPath::Given),
+            None => Location::Host(HostPath::Given),
         };
     }
     if let Some(rest) = behind(path, prefix()) {
@@ -237,12 +237,12 @@ fn absolute(path: &[u8]) -> Place {
     match behind(&short, prefix()) {
         Some(rest) => inside_root(rest),
         None if goes_up(&short) => through_host(&short),
-        None => Place::Host(HostPath::Given),
+        None => Location::Host(HostPath::Given),
     }
 }
 
 /// Where does a path lead that begins at the volume's root?
-fn inside_root(rest: &[u8]) -> Place {
+fn inside_root(rest: &[u8]) -> Location {
     let shown = [prefix(), &squeezed(rest)].concat();
     if goes_up(rest) {
         upwards(None, rest, shown)
@@ -251,11 +251,11 @@ fn inside_root(rest: &[u8]) -> Place {
     }
 }
 
-fn spot(start: Option<BlobId>, mut path: Vec<u8>, shown: Vec<u8>) -> Place {
+fn spot(start: Option<BlobId>, mut path: Vec<u8>, shown: Vec<u8>) -> Location {
     if start.is_none() && path.is_empty() {
         path.push(b'/');
     }
-    Place::Volume(Spot {
+    Location::Volume(Spot {
         start,
         path,
         is_descriptor: false,
@@ -264,7 +264,7 @@ fn spot(start: Option<BlobId>, mut path: Vec<u8>, shown: Vec<u8>) -> Place {
 }
 
 /// Where does a path lead that begins in a directory of the volume?
-fn relative(directory: &Open, shown: &[u8], path: &[u8]) -> Place {
+fn relative(directory: &Open, shown: &[u8], path: &[u8]) -> Location {
     let mut joined = [shown, b"/", path].concat();
     if path.starts_with(b".") || path.ends_with(b"/") || is_long_way(path) {
         joined = squeezed(&joined);
@@ -277,7 +277,7 @@ fn relative(directory: &Open, shown: &[u8], path: &[u8]) -> Place {
 
 /// Where does a path lead that has `..`, from a directory of the volume (None: the root)? It leads
 /// out where it goes up from the root.
-fn upwards(start: Option<BlobId>, path: &[u8], shown: Vec<u8>) -> Place {
+fn upwards(start: Option<BlobId>, path: &[u8], shown: Vec<u8>) -> Location {
     let led = inside::call(|| {
         let root = root()?;
         let mut directory = start.unwrap_or(root);
@@ -314,8 +314,8 @@ fn upwards(start: Option<BlobId>, path: &[u8], shown: Vec<u8>) -> Place {
             let above = &prefix()[..names.unwrap_or(0)];
             let path = [above, b"/", rest].concat();
             match absolute(&path) {
-                Place::Host(HostPath::Given) => out(path),
-                place => place,
+                Location::Host(HostPath::Given) => out(path),
+                location => location,
             }
         }
         // The call finds the same.
@@ -357,15 +357,15 @@ fn directory_at(start: Option<BlobId>, path: &[u8]) -> Answer<BlobId> {
     }
 }
 
-fn out(path: Vec<u8>) -> Place {
+fn out(path: Vec<u8>) -> Location {
     let path = CString::new(path).expect("of a C string");
-    Place::Host(HostPath::Absolute(path))
+    Location::Host(HostPath::Absolute(path))
 }
 
 /// Where does a path of the host lead that has `..`? Into the volume, if a `..` before the prefix,
 /// or before the rest of it, leads to the host's directory above. The host is asked only if what is
 /// behind the `..` is a name of the prefix.
-fn through_host(path: &[u8]) -> Place {
+fn through_host(path: &[u8]) -> Location {
     let mut at = 0;
     while let Some(next) = path[at..].windows(3).position(|three| three == b"/..") {
         at += next + 3;
@@ -380,7 +380,7 @@ fn through_host(path: &[u8]) -> Place {
             }
         }
     }
-    Place::Host(HostPath::Given)
+    Location::Host(HostPath::Given)
 }
 
 /// Is the first name, or one behind a `..`, one of the prefix's?
@@ -406,13 +406,13 @@ fn may_enter(path: &[u8]) -> bool {
 /// # Safety
 /// `path` is NULL or a C string.
 #[inline]
-pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Place {
+pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Location {
     if settings().is_none() {
-        return Place::Host(HostPath::Given);
+        return Location::Host(HostPath::Given);
     }
     // SAFETY: promised by the caller.
     match unsafe { is_refused(path) } {
-        true => Place::Host(HostPath::Given),
+        true => Location::Host(HostPath::Given),
         // SAFETY: as above.
         false => keeping_errno(|| find_text(directory, unsafe { text(path) })),
     }
@@ -428,16 +428,16 @@ pub(crate) unsafe fn is_refused(path: *const c_char) -> bool {
 /// What a call names with a directory, a path and flags.
 pub(crate) enum Named {
     /// The file behind the descriptor itself, without a path (`AT_EMPTY_PATH`).
-    Open(Held),
-    At(Place),
+    Open(OpenRef),
+    At(Location),
 }
 
 impl Named {
     /// Where it is.
-    pub(crate) fn place(self) -> Place {
+    pub(crate) fn location(self) -> Location {
         match self {
-            Named::Open(open) => Place::Volume(Spot::of_descriptor(&open)),
-            Named::At(place) => place,
+            Named::Open(open) => Location::Volume(Spot::of_descriptor(&open)),
+            Named::At(location) => location,
         }
     }
 }
@@ -461,7 +461,7 @@ pub(crate) unsafe fn find_named(directory: c_int, path: *const c_char, flags: c_
     Named::At(unsafe { find(directory, path) })
 }
 
-fn find_text(directory: c_int, path: &[u8]) -> Place {
+fn find_text(directory: c_int, path: &[u8]) -> Location {
     if path.first() == Some(&b'/') {
         return by_descriptor(path).unwrap_or_else(|| absolute(path));
     }
@@ -481,7 +481,7 @@ fn find_text(directory: c_int, path: &[u8]) -> Place {
 
 /// Where do the names of descriptors and of the working directory in /proc and /dev lead? The
 /// kernel would look at what it has there, which is nothing.
-fn by_descriptor(path: &[u8]) -> Option<Place> {
+fn by_descriptor(path: &[u8]) -> Option<Location> {
     if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
         return None;
     }
@@ -523,7 +523,7 @@ fn by_descriptor(path: &[u8]) -> Option<Place> {
     if !rest.is_empty() {
         return Some(relative(&open, &open.shown, &rest));
     }
-    Some(Place::Volume(Spot::of_descriptor(&open)))
+    Some(Location::Volume(Spot::of_descriptor(&open)))
 }
 
 fn decimal(text: &[u8]) -> Option<c_int> {
@@ -539,7 +539,7 @@ pub(crate) fn move_in_vfork() {
     HAS_VFORKED.store(true, Ordering::Relaxed);
 }
 
-fn from_working_directory(path: &[u8]) -> Place {
+fn from_working_directory(path: &[u8]) -> Location {
     if HAS_VFORKED.load(Ordering::Relaxed) && fork::is_in_vfork() {
         return match nowhere::inherited().filter(|shown| is_below_prefix(shown)) {
             Some(shown) => absolute(&[&shown[..], b"/", path].concat()),
@@ -556,10 +556,10 @@ fn from_working_directory(path: &[u8]) -> Place {
                 directory: Some(directory),
                 shown,
             }) => {
-                let place = relative(&directory, &shown, path);
+                let location = relative(&directory, &shown, path);
                 // Another thread may have left the directory: this closes it.
                 inside::let_go(directory);
-                return place;
+                return location;
             }
             Some(WorkingDirectory {
                 directory: None,
@@ -571,24 +571,24 @@ fn from_working_directory(path: &[u8]) -> Place {
     from_host_directory(libc::AT_FDCWD, path)
 }
 
-/// The place for a signal handler whose thread may hold the lock of the working directory: one in
+/// The location for a signal handler whose thread may hold the lock of the working directory: one in
 /// the volume, so that the call is refused (EDEADLK).
-fn refused() -> Place {
+fn refused() -> Location {
     spot(None, Vec::new(), prefix().to_vec())
 }
 
 /// `tar -C / adit` is the volume, too, and so is `openat(root, "adit")`. The directory is looked at
 /// only if a name of the prefix is at the beginning of the path, or behind a `..`.
-fn from_host_directory(directory: c_int, path: &[u8]) -> Place {
+fn from_host_directory(directory: c_int, path: &[u8]) -> Location {
     if may_enter(path)
         && let Some(above) = host_directory(directory)
     {
         let joined = [&above[..], b"/", path].concat();
-        if let place @ Place::Volume(_) = absolute(&joined) {
-            return place;
+        if let location @ Location::Volume(_) = absolute(&joined) {
+            return location;
         }
     }
-    Place::Host(HostPath::Given)
+    Location::Host(HostPath::Given)
 }
 
 /// The path of a directory of the host.

@@ -4,7 +4,7 @@ use super::{descriptors, position};
 use crate::runtime::answer::errno;
 use crate::runtime::inside;
 use crate::runtime::message::{say, say_once};
-use crate::volume::{self, Opened, opened, settings};
+use crate::volume::{self, VolumeRef, opened, settings};
 use adit::Survive;
 use adit_base::fork;
 
@@ -51,7 +51,7 @@ pub(crate) fn before_exec() {
     if survives || fork::is_in_vfork() || inside::is_inside() {
         return;
     }
-    let is_own = |volume: &Opened| !volume.is_connected() && !volume.is_inherited();
+    let is_own = |volume: &VolumeRef| !volume.is_connected() && !volume.is_inherited();
     let Some(volume) = opened().filter(is_own) else {
         return;
     };

@@ -6,7 +6,7 @@ use crate::runtime::answer::{Answer, errno, keeping_errno};
 use crate::runtime::inside;
 use crate::runtime::message::{self, say, say_once};
 use crate::runtime::renewed::InChild;
-use crate::volume::{self, Opened, identity, opened, settings};
+use crate::volume::{self, VolumeRef, identity, opened, settings};
 use crate::{aio, calls, caught};
 use adit::{Errno, File, Fork, Volume};
 use adit_base::fork;
@@ -27,14 +27,14 @@ struct Heir {
     volume: Volume,
     files: Vec<(Arc<Open>, File)>,
     /// No other thread of the parent opens anything until the child is there.
-    _held: descriptors::Hold,
+    _held: descriptors::PuttingLock,
 }
 
 impl Heir {
     /// Of all that is open here.
-    fn begin(owner: &Opened, maps: &calls::MapsLock) -> Answer<Heir> {
+    fn begin(owner: &VolumeRef, maps: &calls::MapsLock) -> Answer<Heir> {
         let settings = settings().ok_or(Errno::NXIO)?;
-        let held = descriptors::hold();
+        let held = descriptors::lock_putting();
         let mut opens = descriptors::all();
         opens.extend(path::directory());
         opens.extend(maps.files());
@@ -138,7 +138,7 @@ fn before_fork() {
     FORKING.with(|of| of.replace(forking.ok()));
 }
 
-fn heritage(volume: &Opened, maps: &calls::MapsLock) -> Option<Heritage> {
+fn heritage(volume: &VolumeRef, maps: &calls::MapsLock) -> Option<Heritage> {
     if volume.is_connected() {
         return volume.begin_fork().map(Heritage::Session);
     }

@@ -8,7 +8,7 @@ use crate::files::{descriptors, path};
 use crate::runtime::answer::keeping_errno;
 use crate::runtime::inside;
 use crate::runtime::message::{self, say};
-use crate::volume::{self, Opened, Settings, opened, settings};
+use crate::volume::{self, Settings, VolumeRef, opened, settings};
 use crate::{aio, calls, caught, program, syscalls};
 use adit::{Errno, Survive};
 use libc::{c_int, c_void};
@@ -86,7 +86,7 @@ fn inherit(settings: &Settings) {
 /// volume stays as after a kill, which loses nothing that survives one: the next open recovers it.
 /// So it does if this thread is, because a signal handler ends the process.
 extern "C" fn at_exit(_: *mut c_void) {
-    let is_another_ones = |volume: Opened| volume.is_inherited() && !volume.has_inherited();
+    let is_another_ones = |volume: VolumeRef| volume.is_inherited() && !volume.has_inherited();
     if inside::is_inside() || opened().is_none_or(is_another_ones) {
         return;
     }

@@ -22,7 +22,7 @@ mod line;
 pub(crate) mod words;
 
 use crate::files::descriptors::Open;
-use crate::files::path::{self, HostPath, Place, Spot};
+use crate::files::path::{self, HostPath, Location, Spot};
 use crate::files::{canonical, sharing};
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::real::text;
@@ -49,7 +49,7 @@ const SCRIPTS_MAX: usize = 5;
 
 /// What a program is started with.
 #[derive(Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct ProgramArguments {
     pub(crate) arguments: Words,
     pub(crate) environment: Words,
     /// The path that an interpreter is told, if it isn't the one that is looked for: it will be in
@@ -57,17 +57,17 @@ pub(crate) struct Given {
     called: Option<*const c_char>,
 }
 
-impl Given {
-    pub(crate) fn new(arguments: Words, environment: Words) -> Given {
-        Given {
+impl ProgramArguments {
+    pub(crate) fn new(arguments: Words, environment: Words) -> ProgramArguments {
+        ProgramArguments {
             arguments,
             environment,
             called: None,
         }
     }
 
-    pub(crate) fn called(self, path: *const c_char) -> Given {
-        Given {
+    pub(crate) fn called(self, path: *const c_char) -> ProgramArguments {
+        ProgramArguments {
             called: Some(path),
             ..self
         }
@@ -76,7 +76,7 @@ impl Given {
 
 /// What the kernel is told to execute.
 pub(crate) struct Program {
-    told: Told,
+    told: ExecArguments,
     /// The kernel has opened it when it closes this.
     _program: Option<Registered<OwnedFd>>,
     /// They stay open in the program.
@@ -84,7 +84,7 @@ pub(crate) struct Program {
 }
 
 /// The memory at which the kernel looks.
-struct Told {
+struct ExecArguments {
     path: CString,
     arguments: Vec<*const c_char>,
     _texts: Vec<CString>,
@@ -93,7 +93,7 @@ struct Told {
 thread_local! {
     /// Of the last child of vfork, which was this thread and has begun its program since. Without a
     /// destructor: a program may start others in its last functions.
-    static TOLD_IN_VFORK: ManuallyDrop<RefCell<Option<Told>>> =
+    static ARGUMENTS_IN_VFORK: ManuallyDrop<RefCell<Option<ExecArguments>>> =
         const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
@@ -105,7 +105,7 @@ impl Program {
         sharing::give_back();
         let kept = if fork::is_in_vfork() {
             // In the memory of the parent, which nobody would free.
-            TOLD_IN_VFORK.with(|of| of.replace(Some(self.told)));
+            ARGUMENTS_IN_VFORK.with(|of| of.replace(Some(self.told)));
             None
         } else {
             Some(self.told)
@@ -131,12 +131,12 @@ pub(crate) unsafe fn find(
     directory: c_int,
     path: *const c_char,
     follow: Follow,
-    given: Given,
+    given: ProgramArguments,
 ) -> Answer<Found> {
     // SAFETY: promised by the caller.
     match unsafe { path::find(directory, path) } {
-        Place::Host(host) => Ok(Found::Host(host)),
-        Place::Volume(spot) => {
+        Location::Host(host) => Ok(Found::Host(host)),
+        Location::Volume(spot) => {
             // SAFETY: as above.
             let path = unsafe { text(given.called.unwrap_or(path)) };
             let name = if directory == libc::AT_FDCWD || path.starts_with(b"/") {
@@ -160,7 +160,7 @@ pub(crate) unsafe fn find(
 ///
 /// # Safety
 /// What is given is as for `execve`.
-pub(crate) unsafe fn find_open(fd: c_int, open: &Open, given: Given) -> Answer<Program> {
+pub(crate) unsafe fn find_open(fd: c_int, open: &Open, given: ProgramArguments) -> Answer<Program> {
     let first = inside::call(|| {
         let at = At::inode(credentials(), open.id());
         let file = volume()?.open_at(at, OpenFlags::empty(), 0);
@@ -176,7 +176,10 @@ pub(crate) unsafe fn find_open(fd: c_int, open: &Open, given: Given) -> Answer<P
 ///
 /// # Safety
 /// `path` is NULL or a C string; what is given is as for `execve`.
-pub(crate) unsafe fn find_behind_host(path: *const c_char, given: Given) -> Answer<Program> {
+pub(crate) unsafe fn find_behind_host(
+    path: *const c_char,
+    given: ProgramArguments,
+) -> Answer<Program> {
     settings().ok_or(Errno::NOENT)?;
     // SAFETY: promised by the caller.
     let name = unsafe { text(path) };
@@ -289,9 +292,9 @@ impl Executable {
         let path = CString::new(path).map_err(|_| Errno::NOEXEC)?;
         // SAFETY: a C string.
         match unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) } {
-            Place::Host(HostPath::Given) => Ok(Executable::Host(path)),
-            Place::Host(HostPath::Absolute(path)) => Ok(Executable::Host(path)),
-            Place::Volume(spot) => Executable::at(&spot, Follow::Yes),
+            Location::Host(HostPath::Given) => Ok(Executable::Host(path)),
+            Location::Host(HostPath::Absolute(path)) => Ok(Executable::Host(path)),
+            Location::Volume(spot) => Executable::at(&spot, Follow::Yes),
         }
     }
 
@@ -380,7 +383,11 @@ struct Script {
 ///
 /// # Safety
 /// What is given is as for `execve`.
-unsafe fn prepare(first: Executable, mut name: Option<Vec<u8>>, given: Given) -> Answer<Program> {
+unsafe fn prepare(
+    first: Executable,
+    mut name: Option<Vec<u8>>,
+    given: ProgramArguments,
+) -> Answer<Program> {
     // SAFETY: promised by the caller.
     let mut words: Vec<Word> = unsafe { entries(given.arguments) }
         .map(Word::Given)
@@ -470,7 +477,7 @@ fn copy_scripts(scripts: &mut [Script]) -> Answer<Vec<Lasting>> {
 }
 
 /// The arguments as the kernel wants them.
-fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<Told> {
+fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<ExecArguments> {
     let mut texts = Vec::new();
     let mut arguments = Vec::new();
     for word in words {
@@ -487,7 +494,7 @@ fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<Told> {
         texts.push(text);
     }
     arguments.push(std::ptr::null());
-    Ok(Told {
+    Ok(ExecArguments {
         path,
         arguments,
         _texts: texts,

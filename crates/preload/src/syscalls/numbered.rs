@@ -6,7 +6,7 @@
 
 use crate::calls::{execveat, getdents64};
 use crate::files::descriptors;
-use crate::files::path::{self, Place};
+use crate::files::path::{self, Location};
 use crate::program::Words;
 use crate::runtime::answer::failed;
 use crate::runtime::inside;
@@ -235,7 +235,7 @@ unsafe fn special(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_lon
     let result: c_long = unsafe {
         match number {
             libc::SYS_openat2 => {
-                let Place::Volume(_) = path::find(fd, path) else {
+                let Location::Volume(_) = path::find(fd, path) else {
                     return None;
                 };
                 match (c as *const libc::open_how).as_ref() {

@@ -5,7 +5,7 @@
 //! volume all users have all rights, since the process can open the device. A session of root's
 //! acts for the thread's user. Any other session has the rights of its own user alone.
 
-use super::opened::{EPOCH, Opened, opened};
+use super::opened::{EPOCH, VolumeRef, opened};
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::real::real;
 use adit::{Credentials, Volume, interned};
@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 #[derive(Clone, Copy)]
-struct Known {
+struct ThreadUser {
     /// In which the thread read its ids.
     epoch: u64,
     effective: &'static Credentials,
@@ -22,7 +22,7 @@ struct Known {
 }
 
 thread_local! {
-    static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
+    static KNOWN: Cell<Option<ThreadUser>> = const { Cell::new(None) };
 }
 
 /// Threads may have other ids from here on, or the process another session.
@@ -42,7 +42,7 @@ pub(crate) fn real_credentials() -> &'static Credentials {
 }
 
 #[inline]
-fn known() -> Known {
+fn known() -> ThreadUser {
     let epoch = EPOCH.load(Ordering::Acquire);
     match KNOWN.get() {
         Some(known) if known.epoch == epoch => known,
@@ -51,8 +51,8 @@ fn known() -> Known {
 }
 
 #[cold]
-fn read(epoch: u64) -> Known {
-    let as_this = |who| Known {
+fn read(epoch: u64) -> ThreadUser {
+    let as_this = |who| ThreadUser {
         epoch,
         effective: who,
         real: who,
@@ -77,7 +77,7 @@ fn read(epoch: u64) -> Known {
                 own
             }
         };
-        Known {
+        ThreadUser {
             epoch,
             effective: user(ids()),
             real: user(real),
@@ -121,7 +121,7 @@ fn named(uid: uid_t, gid: gid_t) -> Credentials {
     Credentials::user(uid, gid, &groups)
 }
 
-impl Opened {
+impl VolumeRef {
     /// Does a call for the user of this thread.
     pub(crate) fn call<'a, C>(&'a self, call: C) -> Answer<C::Reply>
     where

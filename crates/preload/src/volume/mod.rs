@@ -16,7 +16,7 @@ mod settings;
 
 pub(crate) use device::device;
 pub(crate) use opened::{
-    Opened, begin_guard, close_unused, hold_session, is_opening, leave_meeting, lock_opening,
+    VolumeRef, begin_guard, close_unused, hold_session, is_opening, leave_meeting, lock_opening,
     opened, say_messages, set, swap, volume,
 };
 pub(crate) use settings::{Settings, at_start, settings};

@@ -28,9 +28,9 @@ static OPENING: Mutex<()> = Mutex::new(());
 pub(super) static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// The open volume, for the time of a call.
-pub(crate) struct Opened(Guard<Option<Arc<Volume>>>);
+pub(crate) struct VolumeRef(Guard<Option<Arc<Volume>>>);
 
-impl Deref for Opened {
+impl Deref for VolumeRef {
     type Target = Volume;
 
     fn deref(&self) -> &Volume {
@@ -40,18 +40,18 @@ impl Deref for Opened {
 
 /// The volume, opened by now.
 #[inline]
-pub(crate) fn volume() -> Answer<Opened> {
+pub(crate) fn volume() -> Answer<VolumeRef> {
     let volume = VOLUME.load();
     match *volume {
-        Some(_) => Ok(Opened(volume)),
+        Some(_) => Ok(VolumeRef(volume)),
         None => open(),
     }
 }
 
 /// The volume, if a call has opened it.
-pub(crate) fn opened() -> Option<Opened> {
+pub(crate) fn opened() -> Option<VolumeRef> {
     let volume = VOLUME.load();
-    volume.is_some().then_some(Opened(volume))
+    volume.is_some().then_some(VolumeRef(volume))
 }
 
 /// It is the volume of this process from now on.
@@ -81,18 +81,18 @@ pub(crate) fn is_opening() -> bool {
 }
 
 #[cold]
-fn open() -> Answer<Opened> {
+fn open() -> Answer<VolumeRef> {
     let was = IS_OPENING.replace(true);
     let opened = open_now();
     IS_OPENING.set(was);
     opened
 }
 
-fn open_now() -> Answer<Opened> {
+fn open_now() -> Answer<VolumeRef> {
     let _opening = lock_opening();
     let volume = VOLUME.load();
     if volume.is_some() {
-        return Ok(Opened(volume));
+        return Ok(VolumeRef(volume));
     }
     let settings = settings().ok_or(Errno::NXIO)?;
     if fork::is_in_vfork() {
@@ -126,7 +126,7 @@ fn open_now() -> Answer<Opened> {
     };
     drop(low);
     set(volume);
-    Ok(Opened(VOLUME.load()))
+    Ok(VolumeRef(VOLUME.load()))
 }
 
 /// While the values live no thread begins a session that this process doesn't have.
@@ -148,7 +148,7 @@ pub(crate) fn close_unused() {
     // Where others look for it at a socket of the program's choice, it stays.
     let is_meant =
         settings().is_some_and(|settings| settings.share.is_some() && settings.meeting.is_none());
-    let is_had = |volume: Opened| volume.is_connected() || volume.others() > 0;
+    let is_had = |volume: VolumeRef| volume.is_connected() || volume.others() > 0;
     if fork::is_in_vfork() || is_meant || opened().is_none_or(is_had) {
         return;
     }

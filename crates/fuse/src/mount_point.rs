@@ -39,7 +39,7 @@ pub struct MountOptions {
 
 /// A directory to be mounted on, and the source of the mount.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct MountPoint {
     /// The directory without symbolic links, as the kernel's list of mounts names it.
     path: PathBuf,
     source: OsString,
@@ -58,32 +58,32 @@ pub(crate) fn source_of(address: &str) -> OsString {
     std::fs::canonicalize(address).map_or_else(|_| address.into(), OsString::from)
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for MountPoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.path.display().fmt(f)
     }
 }
 
-impl Place {
+impl MountPoint {
     /// Finds the directory, and removes a mount of the same source that a killed process left on
     /// it. The caller holds the volume's lock, so that no living process serves that source.
-    pub(crate) fn find(directory: &Path, source: OsString) -> Result<Place> {
+    pub(crate) fn find(directory: &Path, source: OsString) -> Result<MountPoint> {
         loop {
             let handle = open(directory)?;
             let path = std::fs::read_link(format!("/proc/self/fd/{}", handle.as_raw_fd()))?;
-            let place = Place {
+            let mount_point = MountPoint {
                 path,
                 source: source.clone(),
             };
             let Some(mounted) = mounted_at(handle.as_fd())? else {
-                return Ok(place);
+                return Ok(mount_point);
             };
             // Attributes may be cached; this is asked of the process that serves the mount.
             let dead = mounted.filesystem.starts_with("fuse") && is_dead(handle.as_fd());
             if !dead {
-                return Ok(place);
+                return Ok(mount_point);
             }
-            if !place.is_under(&mounted) {
+            if !mount_point.is_under(&mounted) {
                 let what = format!(
                     "{} lies in a mount of {} ({}) whose process is gone: `umount -l {}` clears it away",
                     directory.display(),
@@ -94,7 +94,7 @@ impl Place {
                 return Err(Error::with(Errno::NOTCONN, what));
             }
             drop(handle);
-            place.detach()?;
+            mount_point.detach()?;
         }
     }
 
@@ -197,7 +197,7 @@ impl Place {
     }
 
     /// Is it the same directory?
-    pub(crate) fn is_at_that_of(&self, other: &Place) -> bool {
+    pub(crate) fn is_at_that_of(&self, other: &MountPoint) -> bool {
         self.path == other.path
     }
 }

@@ -72,13 +72,13 @@ impl ServedMount {
                 let volume = shared.address();
                 match served {
                     _ if ending.load(Ordering::Acquire) => {}
-                    Ok(()) => tracing::warn!(%volume, %mount_point, "unmounted: sessions go on"),
+                    Ok(()) => tracing::warn!(%volume, place = %mount_point, "unmounted: sessions go on"),
                     Err(error) => {
-                        tracing::error!(%volume, %mount_point, %error, "the mount ends; sessions go on");
+                        tracing::error!(%volume, place = %mount_point, %error, "the mount ends; sessions go on");
                     }
                 }
                 if let Err(error) = shared.finish() {
-                    tracing::warn!(%volume, %mount_point, %error, "the mount did not end well");
+                    tracing::warn!(%volume, place = %mount_point, %error, "the mount did not end well");
                 }
             })?;
         Ok(())
@@ -92,10 +92,10 @@ impl Drop for ServedMount {
         self.ending.store(true, Ordering::Release);
         if let Err(error) = self.mount_point.detach() {
             let volume = self.shared.address();
-            tracing::warn!(%volume, mount_point = %self.mount_point, %error, "can't be unmounted");
+            tracing::warn!(%volume, place = %self.mount_point, %error, "can't be unmounted");
         }
         if let Err(error) = self.shared.finish() {
-            tracing::warn!(mount_point = %self.mount_point, %error, "the mount did not end well");
+            tracing::warn!(place = %self.mount_point, %error, "the mount did not end well");
         }
     }
 }

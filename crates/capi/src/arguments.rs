@@ -32,7 +32,7 @@ pub(crate) unsafe fn handle<'a, T>(pointer: *const T) -> Result<&'a T> {
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid("use a handle that is NULL"))
 }
 
-/// As [`handle`], for those that belong to one thread at a time.
+/// The handle behind a pointer, of a kind that belongs to one thread at a time.
 #[inline]
 pub(crate) unsafe fn handle_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
     // SAFETY: as above; and no other thread uses it now.
@@ -113,7 +113,7 @@ impl<T: Copy> GrowingOut<T> {
     }
 }
 
-/// As [`out`], for a structure that begins with its size.
+/// An out-parameter that is a structure which begins with its size.
 pub(crate) unsafe fn growing_out<T: Copy>(pointer: *mut T) -> Result<GrowingOut<T>> {
     let Out(place) = out(pointer)?;
     // SAFETY: as for this function.

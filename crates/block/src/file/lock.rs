@@ -22,7 +22,8 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 /// The kernel releases the lock of a dead process within this time. On a busy machine it needed
 /// more than 2 s to end the requests of a killed process.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(30);
-/// The same in a container, where a holder without a number may also live outside.
+/// How long a process in a container waits for a lock whose holder has no number there: that may
+/// live outside.
 const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(5);
 /// udev is through with a disk within this time, however many events it has to handle.
 const UDEV_MAX: Duration = Duration::from_secs(30);

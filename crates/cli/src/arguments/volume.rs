@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long a volume that is in use is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The same while processes of an `adit run` have it, or have just ended.
+/// How long a volume is waited for while processes of an `adit run` have it, or have just ended.
 const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 
 /// How volumes are opened.
@@ -81,7 +81,7 @@ pub(crate) enum SurviveArgument {
 pub(crate) enum TakeoverArgument {
     /// All of it is taken over, or the volume isn't opened
     Complete,
-    /// Likewise, and the image is the one that was open then: it was moved
+    /// All of it is taken over, and the image is the one that was open then: it was moved
     Adopt,
     /// The volume is opened without that data, which is left for the image that it belongs to: this
     /// is a copy

@@ -50,7 +50,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     may_have_all_descriptors();
     // Before there is another thread: all of them inherit it.
     have_priority(arguments.nice)?;
-    // Likewise: all of them leave these signals to this one.
+    // Before there is another thread: all of them leave these signals to this one.
     let signals = Signals::block()?;
     let mut names: Vec<String> = Vec::new();
     for (name, address) in arguments.volumes.iter().map(|given| named(given)) {

@@ -138,7 +138,7 @@ impl Node {
         locked != Err(rustix::io::Errno::WOULDBLOCK)
     }
 
-    /// The same, open to be locked: on NFS only a file that may be written can be locked.
+    /// Opens the node to lock it: on NFS only a file that may be written can be locked.
     pub(super) fn opened(&self) -> io::Result<Node> {
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true);

@@ -31,7 +31,7 @@ struct Batch {
 /// `io_submit`
 ///
 /// # Safety
-/// As for it.
+/// As for `io_submit`.
 pub(crate) unsafe fn submit(
     context: &Arc<Context>,
     count: c_long,

@@ -430,7 +430,7 @@ unsafe extern "C" fn futimesat(
     }
 }
 
-/// As the C library makes it of a file's numbers.
+/// Makes the key of the device's and the inode's number, as the C library does.
 #[interposed]
 unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
     // SAFETY: all zeroes are a value, which the call fills; the program vouches for its path.

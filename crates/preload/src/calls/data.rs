@@ -40,7 +40,7 @@ of_descriptor! {
     readahead: (offset: off_t, len: size_t) -> ssize_t = nothing_to_read_ahead;
 }
 
-/// As the kernel: no call moves more.
+/// The most bytes that one call moves, as on Linux.
 pub(crate) const LEN_MAX: usize = 0x7fff_f000;
 
 pub(crate) unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {

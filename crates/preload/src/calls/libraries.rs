@@ -142,7 +142,7 @@ fn known(is: impl Fn(&Library) -> bool) -> Option<Library> {
 
 /// Loads a library of the volume, with those that it needs. `depth`: so many need it.
 fn load(spot: &Spot, flags: c_int, depth: usize) -> Answer<*mut c_void> {
-    // As the loader: a path that is loaded stays the same library.
+    // For the loader, too, a path that is loaded stays the same library.
     if let Some(library) = known(|library| library.shown == spot.shown) {
         return Ok(real_open(&library, flags));
     }

@@ -26,7 +26,7 @@ const LOCK_MAND: c_int = 32;
 
 fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
     if operation & LOCK_MAND != 0 {
-        // As the kernel, which knows these no more.
+        // Linux has ignored mandatory locks since 5.15.
         return Ok(());
     }
     let whole = |wait| match operation & !libc::LOCK_NB {

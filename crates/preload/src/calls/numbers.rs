@@ -325,7 +325,7 @@ unsafe fn by_address(open: &Open, request: c_ulong, argument: c_long) -> Answer<
     Ok(())
 }
 
-/// As `st_blksize` tells it of small files.
+/// The `st_blksize` of small files.
 const BLOCK_BYTES: c_int = 4096;
 
 /// No file of the volume is a terminal.

@@ -11,7 +11,7 @@ use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};
 
-/// As the kernel tells of a file.
+/// The events that the kernel reports of a regular file.
 const READY: c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
 /// Is it a file of the volume that can be read or written?
@@ -120,7 +120,8 @@ fn bit(fd: c_int) -> (usize, c_ulong) {
     (fd as usize / WORD_BITS, 1 << (fd as usize % WORD_BITS))
 }
 
-/// As `poll_with`, for the sets of what is to be read, to be written, and exceptional.
+/// Selects from the sets for reading, for writing and for exceptions. `ask` gets the sets that the C
+/// library is asked for, and whether it may wait. None: no file of the volume is among them.
 unsafe fn select_with(
     end: c_int,
     sets: [Set; 3],
@@ -220,7 +221,7 @@ unsafe extern "C-unwind" fn pselect(
         .unwrap_or_else(|| real(end, read, write, except, timeout, mask))
 }
 
-/// As the kernel's for files, which it can't watch.
+/// Refuses files of the volume (EPERM), as the kernel refuses regular files, which it can't watch.
 #[interposed]
 unsafe extern "C" fn epoll_ctl(
     epoll: c_int,

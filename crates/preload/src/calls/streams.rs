@@ -291,7 +291,7 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     }
 }
 
-/// As the C library: `ftell` then tells the size.
+/// A stream that appends begins at the end, so that `ftell` tells the size, as with the C library.
 fn go_to_end(fd: c_int) {
     // SAFETY: no preconditions.
     unsafe { libc::lseek(fd, 0, libc::SEEK_END) };

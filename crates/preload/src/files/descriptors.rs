@@ -35,7 +35,7 @@ use std::sync::{Arc, OnceLock, RwLockWriteGuard, Weak};
 pub(crate) struct Open {
     pub(crate) file: Handle,
     pub(crate) kind: FileKind,
-    /// As `F_GETFL` tells them: the access mode and the flags that stay.
+    /// The flags that `F_GETFL` tells: the access mode and those that stay.
     flags: AtomicI32,
     pub(crate) position: Position,
     /// Of a directory.
@@ -123,7 +123,7 @@ impl Open {
         }
     }
 
-    /// As the program before this one had it.
+    /// The open file that the program before this one had.
     pub(crate) fn inherited(
         file: File,
         kind: FileKind,
@@ -290,7 +290,8 @@ impl Drop for PuttingLock {
     }
 }
 
-/// The same. Returns what stood there before.
+/// Puts an open file behind a number that the caller got from the kernel. Returns what stood there
+/// before.
 pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
     let chunk = usize::try_from(fd)
         .ok()

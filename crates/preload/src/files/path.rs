@@ -81,7 +81,7 @@ impl Spot {
         self.path.ends_with(b"/")
     }
 
-    /// The same without slashes at the end.
+    /// This path without slashes at its end.
     pub(crate) fn without_slashes(&self) -> Spot {
         let end = self.path.iter().rposition(|byte| *byte != b'/');
         Spot {
@@ -109,7 +109,7 @@ impl Spot {
         self.for_user(credentials())
     }
 
-    /// The same on behalf of another user than the thread's.
+    /// For the file system, on behalf of this user instead of the thread's.
     pub(crate) fn for_user(&self, who: &'static Credentials) -> At<'_> {
         let at = match self.start {
             Some(file) if self.is_descriptor => At::inode(who, file),
@@ -442,7 +442,7 @@ impl Named {
     }
 }
 
-/// As [`find`], for a call that knows `AT_EMPTY_PATH`.
+/// Finds what a call names that knows `AT_EMPTY_PATH`.
 ///
 /// # Safety
 /// `path` is NULL or a C string.

@@ -16,7 +16,7 @@ use std::sync::{Arc, MutexGuard};
 
 /// The way to the open files of its parent that a child of fork has.
 enum Heritage {
-    /// The same session's, which it gets from the server.
+    /// Those of the parent's session, which the server gives to the child, too.
     Session(Fork),
     /// Of a volume that the parent has itself: it becomes a session of the parent's.
     Heir(Heir),

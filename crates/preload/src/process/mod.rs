@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long the end of the process waits for calls that other threads are in.
 const PATIENCE_AT_EXIT: Duration = Duration::from_millis(200);
-/// The same where unsynced writes perhaps don't survive the process: beside busy processes a thread
-/// may be without a core for a while.
+/// How long it waits where unsynced writes may not survive the process: beside busy processes a
+/// thread may be without a core for a while.
 const PATIENCE_OF_THE_UNSAFE: Duration = Duration::from_secs(5);
 
 unsafe extern "C" {

@@ -85,7 +85,7 @@ pub(crate) fn staying() -> Numbers {
     numbers
 }
 
-/// The same for a process that goes on beside the program.
+/// The numbers that stay open in a program, for a process that goes on beside it.
 pub(crate) fn going_on() -> Numbers {
     sharing::share_files();
     staying()

@@ -89,7 +89,7 @@ pub(crate) unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(string) }.to_bytes()
 }
 
-/// As the C library: the program was about to write behind its buffer.
+/// Ends a program that is about to write behind its buffer, as the C library does.
 pub(crate) fn check_room(len: usize, room: usize) {
     if len > room {
         super::message::say(format_args!(

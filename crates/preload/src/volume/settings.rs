@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long a volume is waited for that a process before us is closing.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The same while processes of another `adit run` have it, or have just ended.
+/// How long a volume is waited for while processes of another `adit run` have it, or have just ended.
 const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 /// How long a next server is waited for, if nothing else is said.
 const RECONNECT: Duration = Duration::from_secs(10);

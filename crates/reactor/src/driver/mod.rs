@@ -79,7 +79,7 @@ pub(crate) use role::{DriverRole, NextStep, Notify};
 
 /// A wait for the device ends after this long, in case another thread finishes what it is for.
 const IO_WAIT_NS: u64 = 1_000_000;
-/// The same where only the device can finish it. A wait with a timeout below the system's tick (1
+/// A wait that only the device can finish ends after this long. A wait with a timeout below the system's tick (1
 /// to 10 ms) would cost some µs more.
 const OWN_IO_WAIT_NS: u64 = 10_000_000;
 

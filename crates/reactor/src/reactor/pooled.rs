@@ -175,7 +175,7 @@ impl PooledOperation {
         }
     }
 
-    /// The same for a queue of this worker.
+    /// Has the end of the operation reported to a queue of this worker.
     pub(crate) fn set_queue(&self, queue: &Arc<QueueShared>, key: u64) {
         *lock(&self.listener) = Some(Listener::Queue(queue.clone(), key));
     }
@@ -193,7 +193,7 @@ impl PooledOperation {
         }
     }
 
-    /// The same for an operation of this worker. Under the lock.
+    /// Has the end of the operation wake a task of this worker. Under the lock.
     pub(crate) fn set_local_waiter(&self, waker: &Waker) {
         self.local_waiter.set(Some(waker.clone()));
     }

@@ -172,7 +172,7 @@ impl Reactor {
         self.timers.borrow().next_ns()
     }
 
-    /// The same, if no caller watches that timer; else `u64::MAX`.
+    /// The next timer's deadline, if no caller watches that timer; else `u64::MAX`.
     pub(crate) fn unwatched_deadline_ns(&self) -> u64 {
         let next_ns = self.next_deadline_ns();
         if self.watched_until_ns.get() <= next_ns {

@@ -21,7 +21,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::PoisonError;
 
-/// Functions of an open file: of a row with `-> i64` the result is the number, or an error, of others 0.
+/// Functions of an open file: of a row with `-> i64` the result is the number, or an error, of
+/// others 0.
 macro_rules! of_file {
     ($($name:ident($($argument:ident: $type:ty),*) $(-> $number:ty)? = |$file:ident| $body:expr;)*) => {
         $($crate::file::of_file!(@ $name($($argument: $type),*) [$($number)?] |$file| $body);)*

@@ -3,9 +3,9 @@
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
 //! requests into operations of `adit-fs`, with `mounted.rs`, `attributes.rs`, `listing.rs` and
 //! `locks.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `mount_point.rs` mounts.
-//! [`mount`] serves a volume that nobody else uses, until it is unmounted or the process gets a
-//! signal; [`ServedMount`] (`served.rs`) one that this process serves to others as well.
+//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `mount_point.rs`
+//! mounts. [`mount`] serves a volume that nobody else uses, until it is unmounted or the process
+//! gets a signal; [`ServedMount`] (`served.rs`) one that this process serves to others as well.
 //!
 //! The kernel sees all users of the mount, so it does the permission checks (`default_permissions`:
 //! it knows every group of the caller). Every `write` is a request, answered when Adit has the

@@ -1,8 +1,8 @@
 //! `#[interposed]`: a function that stands before one of the C library's, under its name.
 //!
-//! In its body `real(…)` is the C library's function, which takes the same arguments. Names behind the
-//! attribute, `#[interposed(open64)]`, are functions with the same body, each before its own of the C
-//! library.
+//! In its body `real(…)` is the C library's function, which takes the same arguments. Names behind
+//! the attribute, `#[interposed(open64)]`, are functions with the same body, each before its own of
+//! the C library.
 //!
 //! Invariant: `errno` is after a success as it was before. What this library does for itself (it
 //! opens the volume, waits for a lock, asks the host where a path leads) uses the C library, too, and
@@ -19,9 +19,9 @@
 //!                                                errno, close(fd), errno again after a success
 //!                                            }
 //! ```
-//! Nothing is dropped behind the call: a cancelled thread is unwound through it. The crate that uses
-//! this has `runtime::real::real!`, and `runtime::answer::before`, whose `restore` knows how each type
-//! of result tells a failure.
+//! Nothing is dropped behind the call: a cancelled thread is unwound through it. The crate that
+//! uses this has `runtime::real::real!`, and `runtime::answer::before`, whose `restore` knows how
+//! each type of result tells a failure.
 
 use proc_macro::{Delimiter, Group, Ident, Punct, Spacing, TokenStream, TokenTree};
 

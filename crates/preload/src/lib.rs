@@ -12,11 +12,11 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `runtime` | what the library itself needs: memory, locks, errno, the C library's own functions |
+//! | `runtime` | what the library itself needs: memory, locks, errno, the C library's functions |
 //! | [`volume`] | which one, opened when first needed; for whom |
 //! | [`files`] | numbers and paths of the volume's files |
 //! | [`program`] | what is executed of the volume, and what a program has of the one before it |
-//! | [`caught`] | system calls that the program makes without the C library, if they are asked for |
+//! | [`caught`] | system calls that the program makes without the C library, if asked for |
 //! | `calls` | the functions, by subject |
 //! | [`aio`] | libaio, POSIX aio, io_uring |
 //! | [`syscalls`] | `syscall`, and system calls that are caught, as the functions of their names |

@@ -35,6 +35,10 @@ pub(crate) fn say(words: &str) {
         }
     }
     // Behind a progress bar.
+    debug_assert!(
+        NOTED.load(Ordering::Relaxed) == 0,
+        "a command notes signals or says words"
+    );
     let _ = WORDS.set(format!("\nadit: interrupted: {words}\n"));
     handle(said);
 }

@@ -171,6 +171,7 @@ impl<'a, D: Directory> Site<'a, D> {
 
     /// Gives it its name.
     pub(super) fn settle(mut self) -> adit::Result<()> {
+        debug_assert!(self.is_made, "only what is whole gets its name");
         if self.at != self.name {
             self.directory.rename(&self.at, self.name)?;
         }

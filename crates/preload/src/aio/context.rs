@@ -204,6 +204,7 @@ impl Context {
         // SAFETY: promised by the caller.
         let result = unsafe { abi::submit(self.id, list.len() as c_long, list.as_ptr()) };
         let taken = usize::try_from(result).unwrap_or(0);
+        debug_assert!(taken <= list.len(), "the kernel takes what it is given");
         self.in_kernel
             .fetch_sub(list.len() - taken, Ordering::SeqCst);
         result

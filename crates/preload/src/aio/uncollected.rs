@@ -1,5 +1,5 @@
-//! Requests that end with a call of a function: nobody collects them, and the end of the process waits
-//! for them.
+//! Requests that end with a call of a function: nobody collects them, and the end of the process
+//! waits for them.
 
 use crate::runtime::kernel;
 use adit_base::fork;

@@ -322,6 +322,11 @@ fn share(
         len,
         of,
     });
+    debug_assert!(
+        maps.mappings
+            .iter()
+            .all(|map| maps.shared.contains_key(&map.of))
+    );
     publish(&maps.mappings);
     Ok(mapped)
 }

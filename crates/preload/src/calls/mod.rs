@@ -49,8 +49,8 @@ pub(crate) fn at_fork() -> [InChild; 6] {
     ]
 }
 
-/// What a row of the tables below has a call done by: `ours`, or `{ours(value)}`, which gets the value
-/// before the arguments.
+/// What a row of the tables below has a call done by: `ours`, or `{ours(value)}`, which gets the
+/// value before the arguments.
 macro_rules! ours {
     ({$ours:ident($($value:expr),*)}, $of:expr $(, $argument:expr)*) => {
         $ours($of $(, $value)* $(, $argument)*)

@@ -120,8 +120,8 @@ fn bit(fd: c_int) -> (usize, c_ulong) {
     (fd as usize / WORD_BITS, 1 << (fd as usize % WORD_BITS))
 }
 
-/// Selects from the sets for reading, for writing and for exceptions. `ask` gets the sets that the C
-/// library is asked for, and whether it may wait. None: no file of the volume is among them.
+/// Selects from the sets for reading, for writing and for exceptions. `ask` gets the sets that the
+/// C library is asked for, and whether it may wait. None: no file of the volume is among them.
 unsafe fn select_with(
     end: c_int,
     sets: [Set; 3],

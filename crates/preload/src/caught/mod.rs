@@ -97,6 +97,10 @@ pub(crate) fn in_thread() {
 fn begin() -> bool {
     unblock();
     let end = PROGRAM_END.load(Ordering::Acquire);
+    debug_assert!(
+        needed().iter().all(|address| *address >= end),
+        "allowed: the handler's calls"
+    );
     // SAFETY: the handler is there; the allowed range has all that it calls.
     let failed = unsafe {
         libc::prctl(

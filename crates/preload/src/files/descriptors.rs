@@ -299,6 +299,7 @@ pub(crate) fn replace(fd: c_int, open: Arc<Open>) -> Answer<Option<Arc<Open>>> {
     let chunk = chunk.ok_or(Errno::MFILE)?;
     let empty = || (0..CHUNK).map(|_| Entry::empty()).collect();
     let entry = &chunk.get_or_init(empty)[fd as usize % CHUNK];
+    debug_assert!(!fork::is_in_vfork(), "the table is the parent's");
     let held = lock_putting();
     TAKEN.fetch_add(1, Ordering::Relaxed);
     let before = entry.swap(Some(open));
@@ -321,7 +322,8 @@ pub(crate) fn are_there_any() -> bool {
 pub(crate) fn take(fd: c_int) -> Option<Arc<Open>> {
     get(fd)?;
     let open = entry(fd)?.swap(None)?;
-    TAKEN.fetch_sub(1, Ordering::Relaxed);
+    let taken = TAKEN.fetch_sub(1, Ordering::Relaxed);
+    debug_assert!(taken > 0, "an entry is counted before it is made");
     release_locks(&open);
     Some(open)
 }

@@ -571,8 +571,8 @@ fn from_working_directory(path: &[u8]) -> Location {
     from_host_directory(libc::AT_FDCWD, path)
 }
 
-/// The location for a signal handler whose thread may hold the lock of the working directory: one in
-/// the volume, so that the call is refused (EDEADLK).
+/// The location for a signal handler whose thread may hold the lock of the working directory: one
+/// in the volume, so that the call is refused (EDEADLK).
 fn refused() -> Location {
     spot(None, Vec::new(), prefix().to_vec())
 }

@@ -494,6 +494,7 @@ fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<ExecArgum
         texts.push(text);
     }
     arguments.push(std::ptr::null());
+    debug_assert!(!path.is_empty(), "the kernel is told a program");
     Ok(ExecArguments {
         path,
         arguments,

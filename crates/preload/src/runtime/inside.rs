@@ -50,7 +50,8 @@ pub(crate) fn let_go<T>(value: T) {
     let _ = run(|| drop(value));
 }
 
-/// The work of a call, in a function that is `#[interposed]` and does nothing else: it restores `errno` itself.
+/// The work of a call, in a function that is `#[interposed]` and does nothing else: it restores
+/// `errno` itself.
 #[inline]
 pub(crate) fn interposed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     if INSIDE.replace(true) {
@@ -108,7 +109,8 @@ impl Drop for Inside {
         if std::thread::panicking() {
             std::process::abort();
         }
-        INSIDE.set(false);
+        let was_inside = INSIDE.replace(false);
+        debug_assert!(was_inside, "a call ends once");
         message::say_deferred();
     }
 }

@@ -41,7 +41,8 @@ impl Drop for Own {
     fn drop(&mut self) {
         // The file is closed after this.
         if let Some((word, bit)) = word(self.0.as_raw_fd()) {
-            word.fetch_and(!bit, Ordering::AcqRel);
+            let before = word.fetch_and(!bit, Ordering::AcqRel);
+            debug_assert!(before & bit != 0, "nobody else closes it");
         }
     }
 }

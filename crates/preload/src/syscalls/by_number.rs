@@ -1,6 +1,6 @@
-//! `syscall`, a way past the C library's functions: MariaDB waits so for its events of libaio, libuv
-//! closes so. Calls of the kernel's asynchronous IO are done here, those that name descriptors or paths
-//! in [`numbered`].
+//! `syscall`, a way past the C library's functions: MariaDB waits so for its events of libaio,
+//! libuv closes so. Calls of the kernel's asynchronous IO are done here, those that name
+//! descriptors or paths in [`numbered`].
 
 use super::numbered;
 use crate::aio::abi::{self, Event, Iocb, SignalMask};

@@ -181,8 +181,8 @@ calls! {
     old SYS_utimes: utimes(Path, *const libc::timeval);
 }
 
-/// Those that are ours also in the middle of a call. Were the table of descriptors not told of a close,
-/// the next file of that number would be the volume's.
+/// Those that are ours also in the middle of a call. Were the table of descriptors not told of a
+/// close, the next file of that number would be the volume's.
 const ALWAYS: &[c_long] = &[
     libc::SYS_close,
     libc::SYS_close_range,

@@ -1,4 +1,5 @@
-//! What `adit run` says in environment variables: which volume it is, and where the program sees it.
+//! What `adit run` says in environment variables: which volume it is, and where the program sees
+//! it.
 
 use super::meeting::{self, Meeting};
 use crate::runtime::answer::{Answer, errno};
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a volume is waited for that a process before us is closing.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a volume is waited for while processes of another `adit run` have it, or have just ended.
+/// How long a volume is waited for while processes of another `adit run` have it, or have just
+/// ended.
 const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 /// How long a next server is waited for, if nothing else is said.
 const RECONNECT: Duration = Duration::from_secs(10);

@@ -79,8 +79,8 @@ pub(crate) use role::{DriverRole, NextStep, Notify};
 
 /// A wait for the device ends after this long, in case another thread finishes what it is for.
 const IO_WAIT_NS: u64 = 1_000_000;
-/// A wait that only the device can finish ends after this long. A wait with a timeout below the system's tick (1
-/// to 10 ms) would cost some µs more.
+/// A wait that only the device can finish ends after this long. A wait with a timeout below the
+/// system's tick (1 to 10 ms) would cost some µs more.
 const OWN_IO_WAIT_NS: u64 = 10_000_000;
 
 /// A request that a thread executed without the lock.

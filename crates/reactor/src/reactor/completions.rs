@@ -1,5 +1,5 @@
-//! The part of a queue of completions that operations under way refer to; its invariants are those of
-//! [`CompletionQueue`](crate::CompletionQueue).
+//! The part of a queue of completions that operations under way refer to; its invariants are those
+//! of [`CompletionQueue`](crate::CompletionQueue).
 
 use super::task::TaskId;
 use crate::event::EventFd;

@@ -422,8 +422,8 @@ unsafe extern "C" fn futimesat(
     }
     // SAFETY: as above.
     match unsafe { path::find(directory, path) } {
-        // SAFETY: as above.
         Location::Volume(spot) => {
+            // SAFETY: as above.
             inside::call(|| unsafe { set_microseconds(&spot, Follow::Yes, given) }).to_c()
         }
         Location::Host(host) => real(directory, host.pointer(path), given),

@@ -154,7 +154,7 @@ pub(crate) fn flush_all() {
         if let Err(errno) = shared.flush() {
             let name = String::from_utf8_lossy(&shared.open.shown);
             crate::runtime::message::say(format_args!(
-                "what was written to a mapping of {name} is lost: {errno:?}"
+                "stores to a shared mapping of {name} are lost: {errno:?}"
             ));
         }
     }

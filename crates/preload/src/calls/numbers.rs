@@ -137,7 +137,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         }
     };
     if is_the_volumes(new) {
-        say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
+        say_once!("descriptor {new} is in use by the volume: EBUSY");
         return failed(Errno::BUSY);
     }
     // SAFETY: no preconditions.

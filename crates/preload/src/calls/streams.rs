@@ -169,9 +169,9 @@ pub(crate) fn redirect_standard(fd: c_int) {
                 libc::setvbuf(stream, std::ptr::null_mut(), buffer, libc::BUFSIZ as usize);
                 *variable = stream;
             }
-            Err(errno) => {
-                crate::runtime::message::say(format_args!("standard stream {fd}: {errno:?}"))
-            }
+            Err(errno) => crate::runtime::message::say(format_args!(
+                "can't redirect standard stream {fd}: {errno:?}"
+            )),
         }
     }
 }
@@ -259,8 +259,8 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     let known = reopenable(stream).filter(|known| known.access == flags & libc::O_ACCMODE);
     let Some(StreamEntry { fd: number, .. }) = known else {
         crate::runtime::message::say_once!(
-            "freopen of a file in a volume, of a stream that had none or another direction, is not \
-             supported: ENOTSUP"
+            "freopen of a volume's file needs a standard stream, or one of the volume, that was opened \
+             for the same access: ENOTSUP"
         );
         return Err(Errno::OPNOTSUPP);
     };

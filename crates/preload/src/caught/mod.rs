@@ -63,7 +63,7 @@ pub(crate) fn at_start(handler: Option<usize>) {
     }
     let Some(handler) = handler else {
         say(format_args!(
-            "no system calls are caught on this kind of machine"
+            "system calls can't be caught on this architecture"
         ));
         return;
     };
@@ -80,7 +80,9 @@ pub(crate) fn at_start(handler: Option<usize>) {
     PROGRAM_END.store(end, Ordering::Release);
     if !begin() {
         PROGRAM_END.store(0, Ordering::Release);
-        say(format_args!("this kernel catches no system calls"));
+        say(format_args!(
+            "this kernel has no Syscall User Dispatch: system calls aren't caught"
+        ));
     }
 }
 

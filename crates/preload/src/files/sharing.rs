@@ -29,7 +29,7 @@ pub(crate) fn share_files() {
     }
     let open = descriptors::all();
     if let Err(errno) = position::share(open.iter().map(|open| &open.position)) {
-        say_once!("other processes have positions of their own in open files: {errno:?}");
+        say_once!("file positions can't be shared with other processes: {errno:?}");
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn prepare_positions() {
         && !fork::is_in_vfork()
         && let Err(errno) = position::make_spare()
     {
-        say_once!("a child of vfork leaves no file that it opens to its program: {errno:?}");
+        say_once!("a program inherits no files that a child of vfork opens: {errno:?}");
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn before_exec() {
     let synced = inside::call(|| volume.sync().map_err(errno));
     if let Err(errno) = synced {
         say(format_args!(
-            "writes that were not synced are lost with this process: {errno:?}"
+            "unsynced writes are lost with this process: {errno:?}"
         ));
     }
 }

@@ -107,7 +107,9 @@ pub(super) fn watch() {
     // SAFETY: functions that are there as long as the process, since the library is.
     let failed = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
     if failed != 0 {
-        say(format_args!("no memory to watch fork"));
+        say(format_args!(
+            "can't register handlers of fork: out of memory"
+        ));
     }
 }
 

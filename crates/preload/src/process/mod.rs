@@ -63,7 +63,9 @@ fn start() {
     // SAFETY: a function of this library, which stays; it takes no argument.
     let failed = unsafe { __cxa_atexit(at_exit, std::ptr::null_mut(), std::ptr::null_mut()) };
     if failed != 0 {
-        say(format_args!("no memory to close the volume at the end"));
+        say(format_args!(
+            "can't register an exit handler: the volume is not closed at the end"
+        ));
     }
 }
 

@@ -239,7 +239,7 @@ pub(crate) fn with_left<T>(
         }
         Ok(None) => execute(environment),
         Err(errno) => {
-            say_once!("a program that is executed has none of the open files: {errno:?}");
+            say_once!("the executed program inherits no open files of the volume: {errno:?}");
             execute(environment)
         }
     }
@@ -321,7 +321,7 @@ pub(crate) fn inherit(
     drop(file);
     let volume = take_all(Reader(content.strip_prefix(MAGIC)?), begin);
     if volume.is_none() {
-        say_once!("what the program before this one had open can't be had: EBADF");
+        say_once!("the open files of the previous program can't be inherited: EBADF");
     }
     volume
 }

@@ -22,7 +22,7 @@ pub(crate) fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 #[cold]
 pub(crate) fn missing(name: &CStr) -> ! {
     super::message::say(format_args!(
-        "no library has the function {}",
+        "no loaded library provides the function {}",
         name.to_string_lossy()
     ));
     std::process::abort()

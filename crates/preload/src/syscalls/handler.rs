@@ -160,7 +160,7 @@ unsafe fn begin_process(number: c_long, arguments: [usize; 6]) -> c_long {
         _ => false,
     };
     if !is_plain {
-        say_once!("a caught system call can't begin a thread, or a process like one: ENOSYS");
+        say_once!("clone of a thread is not supported where system calls are caught: ENOSYS");
         return -c_long::from(libc::ENOSYS);
     }
     // SAFETY: the thread is in code of the program, not in the C library.

@@ -130,7 +130,9 @@ impl Meeting {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let begun = self.begin(&lock, arguments);
             if let Err(error) = begun {
-                say_once!("no server begins for the other processes that have the volume: {error}");
+                say_once!(
+                    "can't start a server for the other processes that use the volume: {error}"
+                );
             }
         }
     }

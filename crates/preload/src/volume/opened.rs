@@ -108,7 +108,7 @@ fn open_now() -> Answer<VolumeRef> {
         if let Some(meeting) = meeting().filter(|_| settings.may_open())
             && let Err(error) = meeting.make()
         {
-            say_once!("processes that this one starts have none of its open files: {error}");
+            say_once!("child processes can't share the volume of this one: {error}");
             options = settings.options(false);
         }
         let opened = Volume::open_with(&settings.address, &options);
@@ -244,7 +244,7 @@ pub(crate) fn say_messages() {
     let sent = adit::log::send_to(filter, |level, line| say(format_args!("{level}: {line}")));
     if let Err(error) = sent {
         say(format_args!(
-            "messages of the volume are not shown: {error}"
+            "messages of the volume can't be shown: {error}"
         ));
     }
 }

@@ -75,7 +75,7 @@ impl Settings {
         if prefix.len() < 2 {
             let name = variable::PREFIX;
             say(format_args!(
-                "{name} is no absolute path below the root: this program sees no volume"
+                "{name} must be an absolute path other than /: this program sees no volume"
             ));
             return None;
         }
@@ -84,7 +84,7 @@ impl Settings {
                 return default;
             };
             adit::parse_size(&given).unwrap_or_else(|error| {
-                say(format_args!("{name}: {error}; it is {default} bytes now"));
+                say(format_args!("{name}: {error}; using {default} bytes"));
                 default
             })
         };

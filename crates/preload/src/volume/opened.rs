@@ -108,7 +108,7 @@ fn open_now() -> Answer<VolumeRef> {
         if let Some(meeting) = meeting().filter(|_| settings.may_open())
             && let Err(error) = meeting.make()
         {
-            say_once!("child processes can't share the volume of this one: {error}");
+            say_once!("processes that this one starts can't share its volume: {error}");
             options = settings.options(false);
         }
         let opened = Volume::open_with(&settings.address, &options);

@@ -100,7 +100,7 @@ impl Buffer {
         }
     }
 
-    /// As [`Buffer::zeroed`], for untrusted lengths: ENOMEM, and EINVAL from 4 GiB on.
+    /// [`Buffer::zeroed`] for untrusted lengths: ENOMEM, and EINVAL from 4 GiB on.
     pub fn try_zeroed(len_bytes: usize) -> Result<Buffer> {
         let fail = |errno| Error::with(errno, format!("get a buffer of {len_bytes} bytes"));
         let len = u32::try_from(len_bytes).map_err(|_| fail(Errno::INVAL))?;

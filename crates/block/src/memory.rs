@@ -101,7 +101,7 @@ pub struct MemoryDevice {
 
 struct Shared {
     config: MemoryConfig,
-    memory: Mapping,
+    memory: AnonymousMemory,
     counts: [AtomicU64; 7],
 }
 
@@ -119,7 +119,7 @@ impl MemoryDevice {
             );
             return Err(Error::with(Errno::INVAL, what));
         }
-        let memory = Mapping::new(config.size_bytes)?;
+        let memory = AnonymousMemory::new(config.size_bytes)?;
         Ok(Arc::new(MemoryDevice {
             shared: Arc::new(Shared {
                 config,
@@ -428,18 +428,18 @@ impl Shared {
 }
 
 /// An anonymous mapping that takes memory where it was written.
-struct Mapping {
+struct AnonymousMemory {
     start: NonNull<u8>,
     len_bytes: usize,
 }
 
 // SAFETY: plain memory, reached through raw copies only, never through references.
-unsafe impl Send for Mapping {}
+unsafe impl Send for AnonymousMemory {}
 // SAFETY: as above; racing copies mix bytes as a device would.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for AnonymousMemory {}
 
-impl Mapping {
-    fn new(len_bytes: u64) -> Result<Mapping> {
+impl AnonymousMemory {
+    fn new(len_bytes: u64) -> Result<AnonymousMemory> {
         let fail = |errno| Error::with(errno, format!("map {} of memory", format_size(len_bytes)));
         let len_bytes = usize::try_from(len_bytes).map_err(|_| fail(Errno::NOMEM))?;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice.
@@ -458,7 +458,7 @@ impl Mapping {
             // pages do.
             let _ = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxHugepage) };
         }
-        Ok(Mapping { start, len_bytes })
+        Ok(AnonymousMemory { start, len_bytes })
     }
 
     /// Zeroes a range, giving whole pages back.
@@ -479,7 +479,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for AnonymousMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by us with this length; nothing refers to it any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };

@@ -32,7 +32,7 @@ pub(crate) unsafe fn handle<'a, T>(pointer: *const T) -> Result<&'a T> {
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid("use a handle that is NULL"))
 }
 
-/// As [`handle`], for those that belong to one thread at a time.
+/// The handle behind a pointer, of a kind that belongs to one thread at a time.
 #[inline]
 pub(crate) unsafe fn handle_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
     // SAFETY: as above; and no other thread uses it now.
@@ -52,9 +52,10 @@ pub(crate) unsafe fn take<T>(pointer: *mut T) -> Result<Box<T>> {
 pub(crate) unsafe fn close<T>(pointer: *mut T, is_inherited: impl Fn(&T) -> bool) -> Result<()> {
     // SAFETY: as for this function.
     let object = unsafe { take(pointer)? };
-    match is_inherited(&object) {
-        true => Err(Error::new(Errno::BADF)),
-        false => Ok(()),
+    if is_inherited(&object) {
+        Err(Error::new(Errno::BADF))
+    } else {
+        Ok(())
     }
 }
 
@@ -112,7 +113,7 @@ impl<T: Copy> GrowingOut<T> {
     }
 }
 
-/// As [`out`], for a structure that begins with its size.
+/// An out-parameter that is a structure which begins with its size.
 pub(crate) unsafe fn growing_out<T: Copy>(pointer: *mut T) -> Result<GrowingOut<T>> {
     let Out(place) = out(pointer)?;
     // SAFETY: as for this function.
@@ -127,10 +128,9 @@ pub(crate) unsafe fn growing_out<T: Copy>(pointer: *mut T) -> Result<GrowingOut<
 unsafe fn struct_bytes<T>(pointer: *const T) -> Result<usize> {
     // SAFETY: each such structure begins with its size.
     let struct_bytes = unsafe { pointer.cast::<u32>().read_unaligned() } as usize;
-    match (size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes) {
-        true => Ok(struct_bytes),
-        false => Err(invalid("use a structure whose struct_bytes is not set")),
-    }
+    ((size_of::<u32>()..=STRUCT_BYTES_MAX).contains(&struct_bytes))
+        .then_some(struct_bytes)
+        .ok_or_else(|| invalid("use a structure whose struct_bytes is not set"))
 }
 
 /// A string.

@@ -2,11 +2,11 @@
 //! extended attributes.
 
 use crate::arguments::{answer, bytes, check_flags, handle, invalid, path, text};
-use crate::file::{FileHandle, file};
-use crate::names::on_name;
+use crate::file::{file, of_file};
+use crate::handles::{FileHandle, VolumeHandle};
+use crate::names::{of_name, on_name};
 use crate::result::{guard, guard_unit};
 use crate::types::{AditTime, NOFOLLOW, TIME_NOW, TIME_OMIT, XATTR_CREATE, XATTR_REPLACE};
-use crate::volume::VolumeHandle;
 use adit::{Access, FileKind, Follow, Result, SetTime, Timestamp, Volume, XattrMode};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -14,13 +14,38 @@ use std::path::Path;
 
 fn follow(flags: u32) -> Result<Follow> {
     check_flags(flags, NOFOLLOW)?;
-    Ok(match flags & NOFOLLOW != 0 {
-        true => Follow::No,
-        false => Follow::Yes,
+    Ok(if flags & NOFOLLOW != 0 {
+        Follow::No
+    } else {
+        Follow::Yes
     })
 }
 
-// ------------------------------------------------------------------------ links and nodes
+of_name! {
+    adit_mknod(mode: c_uint, device: u64) = |volume, path| {
+        let kind = FileKind::of_mode(mode);
+        let kind = kind.ok_or_else(|| invalid("make a node of no known kind"))?;
+        volume.make_node(path, kind, mode & !libc::S_IFMT, device)
+    };
+    adit_access(wanted: c_uint) = |volume, path| {
+        let wanted = Access::from_bits(wanted).ok_or_else(|| invalid("ask for unknown rights"))?;
+        volume.access(path, wanted)
+    };
+    adit_chmod(mode: c_uint, flags: c_uint) = |volume, path| {
+        volume.set_mode_of(path, follow(flags)?, mode)
+    };
+    adit_chown(uid: u32, gid: u32, flags: c_uint) = |volume, path| {
+        volume.set_owner_of(path, follow(flags)?, id(uid), id(gid))
+    };
+}
+of_file! {
+    adit_fchmod(mode: c_uint) = |file| file.set_mode(mode);
+    adit_fchown(uid: u32, gid: u32) = |file| file.set_owner(id(uid), id(gid));
+    adit_next_data(offset: u64) -> i64 = |file| file.next_data(offset);
+    adit_next_hole(offset: u64) -> i64 = |file| file.next_hole(offset);
+}
+
+// ------------------------------------------------------------------------ links
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_symlink(
@@ -52,79 +77,9 @@ pub unsafe extern "C" fn adit_readlink(
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_mknod(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    mode: c_uint,
-    device: u64,
-) -> c_int {
-    let make = |volume: &Volume, path: &Path| {
-        let kind = FileKind::of_mode(mode);
-        let kind = kind.ok_or_else(|| invalid("make a node of no known kind"))?;
-        volume.make_node(path, kind, mode & !libc::S_IFMT, device)
-    };
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, make) }
-}
-
-// ------------------------------------------------------------------------ rights
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_access(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    wanted: c_uint,
-) -> c_int {
-    let ask = |volume: &Volume, path: &Path| {
-        let wanted = Access::from_bits(wanted).ok_or_else(|| invalid("ask for unknown rights"))?;
-        volume.access(path, wanted)
-    };
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, ask) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_chmod(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    mode: c_uint,
-    flags: c_uint,
-) -> c_int {
-    let set = |volume: &Volume, path: &Path| volume.set_mode_of(path, follow(flags)?, mode);
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, set) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fchmod(pointer: *mut FileHandle, mode: c_uint) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.set_mode(mode))
-}
-
 /// A user or group; None: it stays.
 fn id(id: u32) -> Option<u32> {
     (id != u32::MAX).then_some(id)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_chown(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    uid: u32,
-    gid: u32,
-    flags: c_uint,
-) -> c_int {
-    let set =
-        |volume: &Volume, path: &Path| volume.set_owner_of(path, follow(flags)?, id(uid), id(gid));
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, set) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fchown(pointer: *mut FileHandle, uid: u32, gid: u32) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.set_owner(id(uid), id(gid)))
 }
 
 // ------------------------------------------------------------------------ times
@@ -324,18 +279,6 @@ pub unsafe extern "C" fn adit_flist_xattrs(
 }
 
 // ------------------------------------------------------------------------ sparse files
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_next_data(pointer: *mut FileHandle, offset: u64) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.next_data(offset)? as i64))
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_next_hole(pointer: *mut FileHandle, offset: u64) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.next_hole(offset)? as i64))
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_copy_range(

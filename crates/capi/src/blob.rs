@@ -3,12 +3,11 @@
 use crate::arguments::{answer, bytes, handle, invalid, out, text};
 use crate::attributes::adit_flist_xattrs;
 use crate::file::{
-    FileHandle, adit_close, adit_file_size, adit_fsync, adit_ftruncate, adit_pread, adit_pwrite,
-    file,
+    adit_close, adit_file_size, adit_fsync, adit_ftruncate, adit_pread, adit_pwrite, file,
 };
+use crate::handles::{FileHandle, VolumeHandle};
 use crate::result::{guard, guard_int, guard_unit};
 use crate::types::AditBlobId;
-use crate::volume::VolumeHandle;
 use adit::{BlobId, Errno, Error, OpenOptions, Result};
 use std::ffi::{c_char, c_int, c_void};
 

@@ -4,10 +4,10 @@
 //! `opaque` words. It is there exactly while `data` isn't NULL.
 
 use crate::arguments::{handle, out};
-use crate::file::FileHandle;
+use crate::handles::FileHandle;
+use crate::handles::VolumeHandle;
 use crate::result::{guard, guard_unit};
 use crate::types::AditBuffer;
-use crate::volume::VolumeHandle;
 use adit::Buffer;
 use std::ffi::c_int;
 

@@ -1,9 +1,9 @@
 //! Reading directories.
 
 use crate::arguments::{close, handle, handle_mut, out, path};
+use crate::handles::VolumeHandle;
 use crate::result::{guard_int, guard_unit};
 use crate::types::{AditDirent, dirent_type};
-use crate::volume::VolumeHandle;
 use adit::{Errno, Error, ReadDir};
 use std::ffi::{c_char, c_int};
 

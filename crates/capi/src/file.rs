@@ -4,6 +4,8 @@ use crate::arguments::{
     bytes, bytes_mut, check_flags, close, growing_out, handle, invalid, items, out, path,
     with_slices, with_slices_mut,
 };
+use crate::handles::FileHandle;
+use crate::handles::VolumeHandle;
 use crate::result::{failed, guard, guard_int, guard_unit};
 use crate::types::{
     AditRangeLock, AditReadRequest, AditStat, AditWriteRange, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE,
@@ -11,35 +13,61 @@ use crate::types::{
     O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH,
     O_RDWR, O_SYNC, O_TRUNC, O_WRONLY, WRITE_DSYNC,
 };
-use crate::volume::VolumeHandle;
 use adit::{
     AllocateFlags, File, FlockOperation, LockMode, LockOwner, OpenOptions, RangeLock, ReadRequest,
-    Result, SharedMapping,
+    Result,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
-/// Behind `adit_file *`.
-pub struct FileHandle {
-    pub(crate) file: File,
-    /// What C has mapped of it, until it is closed.
-    mappings: Mutex<Vec<SharedMapping>>,
-}
-
-impl FileHandle {
-    pub(crate) fn new(file: File) -> FileHandle {
-        FileHandle {
-            file,
-            mappings: Mutex::default(),
+/// Functions of an open file: of a row with `-> i64` the result is the number, or an error, of
+/// others 0.
+macro_rules! of_file {
+    ($($name:ident($($argument:ident: $type:ty),*) $(-> $number:ty)? = |$file:ident| $body:expr;)*) => {
+        $($crate::file::of_file!(@ $name($($argument: $type),*) [$($number)?] |$file| $body);)*
+    };
+    (@ $name:ident($($argument:ident: $type:ty),*) [] |$file:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pointer: *mut $crate::handles::FileHandle $(, $argument: $type)*
+        ) -> std::ffi::c_int {
+            $crate::result::guard_unit(|| {
+                // SAFETY: promised by adit.h.
+                let $file = unsafe { $crate::file::file(pointer)? };
+                $body
+            })
         }
-    }
+    };
+    (@ $name:ident($($argument:ident: $type:ty),*) [$number:ty] |$file:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pointer: *mut $crate::handles::FileHandle $(, $argument: $type)*
+        ) -> $number {
+            $crate::result::guard(|| {
+                // SAFETY: promised by adit.h.
+                let $file = unsafe { $crate::file::file(pointer)? };
+                Ok($body? as i64)
+            })
+        }
+    };
 }
+pub(crate) use of_file;
 
 #[inline]
 pub(crate) unsafe fn file<'a>(pointer: *const FileHandle) -> Result<&'a File> {
     // SAFETY: as for this function.
     Ok(&unsafe { handle(pointer)? }.file)
+}
+
+of_file! {
+    adit_fsync() = |file| file.sync_all();
+    adit_fdatasync() = |file| file.sync_data();
+    adit_start_write_back() = |file| file.start_write_back();
+    adit_ftruncate(size: u64) = |file| file.set_len(size);
+    adit_release_locks(owner: u64) = |file| file.release_locks(owner);
+    adit_file_size() -> i64 = |file| file.len();
+    adit_atomic_write_max() -> i64 = |file| file.atomic_write_max();
 }
 
 fn open_options(flags: u32, mode: u32) -> Result<OpenOptions> {
@@ -301,39 +329,7 @@ pub unsafe extern "C" fn adit_pwrite_atomic(
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_atomic_write_max(pointer: *mut FileHandle) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.atomic_write_max()? as i64))
-}
-
-// ------------------------------------------------------------------------ syncing
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fsync(pointer: *mut FileHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.sync_all())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fdatasync(pointer: *mut FileHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.sync_data())
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_start_write_back(pointer: *mut FileHandle) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.start_write_back())
-}
-
 // ------------------------------------------------------------------------ space
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_ftruncate(pointer: *mut FileHandle, size: u64) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.set_len(size))
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_fallocate(
@@ -393,12 +389,6 @@ pub unsafe extern "C" fn adit_fstat(pointer: *mut FileHandle, result: *mut AditS
         result.put(&metadata.stat().into());
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_file_size(pointer: *mut FileHandle) -> i64 {
-    // SAFETY: promised by adit.h.
-    guard(|| Ok(unsafe { file(pointer)? }.len()? as i64))
 }
 
 #[unsafe(no_mangle)]
@@ -483,10 +473,4 @@ pub unsafe extern "C" fn adit_test_lock(
         });
         Ok(1)
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_release_locks(pointer: *mut FileHandle, owner: u64) -> c_int {
-    // SAFETY: promised by adit.h.
-    guard_unit(|| unsafe { file(pointer)? }.release_locks(owner))
 }

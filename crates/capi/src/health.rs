@@ -1,6 +1,7 @@
 //! Figures of a volume, and its health: info, grow, check, scrub.
 
 use crate::arguments::{answer, check_flags, growing_out, handle, invalid, options};
+use crate::handles::VolumeHandle;
 use crate::result::{guard, guard_unit};
 use crate::types::{
     AditFinding, AditInfo, CheckResult, FINDING_DATA, FINDING_METADATA, HealthOptions,
@@ -8,7 +9,6 @@ use crate::types::{
     SCRUB_METADATA_UNCHECKED, ScrubResult, TEXT_ADDRESS, TEXT_FAILURE, TEXT_LABEL, TEXT_MAPPING,
     TEXT_UNSAVED,
 };
-use crate::volume::VolumeHandle;
 use adit::{Result, ScrubOptions};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -162,10 +162,11 @@ pub unsafe extern "C" fn adit_check(
         // SAFETY: promised by adit.h.
         let (volume, mut listener) =
             unsafe { (&handle(volume)?.volume, Listener::of(given, false)?) };
-        let place = match result.is_null() {
-            true => None,
+        let place = if result.is_null() {
+            None
+        } else {
             // SAFETY: promised by adit.h.
-            false => Some(unsafe { growing_out(result)? }),
+            Some(unsafe { growing_out(result)? })
         };
         let report = volume.check_with(listener.progress())?;
         listener.tell_problems(&report.problems);
@@ -194,10 +195,11 @@ pub unsafe extern "C" fn adit_scrub(
         // SAFETY: promised by adit.h.
         let (volume, mut listener) =
             unsafe { (&handle(volume)?.volume, Listener::of(given, true)?) };
-        let place = match result.is_null() {
-            true => None,
+        let place = if result.is_null() {
+            None
+        } else {
             // SAFETY: promised by adit.h.
-            false => Some(unsafe { growing_out(result)? }),
+            Some(unsafe { growing_out(result)? })
         };
         let mut chosen = ScrubOptions::new();
         chosen.bytes_per_second(listener.given.bytes_per_second);
@@ -217,9 +219,10 @@ pub unsafe extern "C" fn adit_scrub(
         if let Some(place) = place {
             place.put(&ScrubResult {
                 struct_bytes: size_of::<ScrubResult>() as u32,
-                flags: match report.metadata_unchecked {
-                    true => SCRUB_METADATA_UNCHECKED,
-                    false => 0,
+                flags: if report.metadata_unchecked {
+                    SCRUB_METADATA_UNCHECKED
+                } else {
+                    0
                 },
                 findings: listener.findings + report.damages_omitted,
                 bytes: report.bytes,

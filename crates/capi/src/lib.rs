@@ -19,6 +19,7 @@ pub mod blob;
 pub mod buffer;
 pub mod directory;
 pub mod file;
+pub mod handles;
 pub mod health;
 pub mod log;
 pub mod names;

@@ -1,9 +1,9 @@
 //! Names: stat, lstat, truncate, fsync by path, link, unlink, rename, mkdir, rmdir.
 
 use crate::arguments::{check_flags, growing_out, handle, path};
+use crate::handles::VolumeHandle;
 use crate::result::guard_unit;
 use crate::types::{AditStat, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use crate::volume::VolumeHandle;
 use adit::{Follow, OpenOptions, RenameFlags, Result, Volume};
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::Path;
@@ -16,6 +16,32 @@ pub(crate) unsafe fn on_name(
 ) -> c_int {
     // SAFETY: promised by adit.h.
     guard_unit(|| unsafe { body(&handle(volume)?.volume, path(name)?) })
+}
+
+/// Functions of one name in a volume.
+macro_rules! of_name {
+    ($($name:ident($($argument:ident: $type:ty),*) = |$volume:ident, $path:ident| $body:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            volume: *mut $crate::handles::VolumeHandle,
+            name: *const std::ffi::c_char $(, $argument: $type)*
+        ) -> std::ffi::c_int {
+            let body = |$volume: &adit::Volume, $path: &std::path::Path| $body;
+            // SAFETY: promised by adit.h.
+            unsafe { $crate::names::on_name(volume, name, body) }
+        }
+    )*};
+}
+pub(crate) use of_name;
+
+of_name! {
+    adit_truncate(size: u64) = |volume, path| volume.truncate(path, size);
+    adit_fsync_path() = |volume, path| {
+        volume.open_file(path, OpenOptions::new().read(true))?.sync_all()
+    };
+    adit_unlink() = |volume, path| volume.remove_file(path);
+    adit_mkdir(mode: c_uint) = |volume, path| volume.create_dir_with(path, mode);
+    adit_rmdir() = |volume, path| volume.remove_dir(path);
 }
 
 #[unsafe(no_mangle)]
@@ -59,27 +85,6 @@ unsafe fn stat(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_truncate(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    size: u64,
-) -> c_int {
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, |volume, path| volume.truncate(path, size)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_fsync_path(volume: *mut VolumeHandle, name: *const c_char) -> c_int {
-    let sync = |volume: &Volume, path: &Path| {
-        volume
-            .open_file(path, OpenOptions::new().read(true))?
-            .sync_all()
-    };
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, sync) }
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_link(
     volume: *mut VolumeHandle,
     existing: *const c_char,
@@ -91,12 +96,6 @@ pub unsafe extern "C" fn adit_link(
             unsafe { (&handle(volume)?.volume, path(existing)?, path(name)?) };
         volume.hard_link(existing, name)
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_unlink(volume: *mut VolumeHandle, name: *const c_char) -> c_int {
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, |volume, path| volume.remove_file(path)) }
 }
 
 #[unsafe(no_mangle)]
@@ -115,21 +114,4 @@ pub unsafe extern "C" fn adit_rename(
         let (volume, from, to) = unsafe { (&handle(volume)?.volume, path(from)?, path(to)?) };
         volume.rename_with(from, to, chosen)
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_mkdir(
-    volume: *mut VolumeHandle,
-    name: *const c_char,
-    mode: c_uint,
-) -> c_int {
-    let make = |volume: &Volume, path: &Path| volume.create_dir_with(path, mode);
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, make) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn adit_rmdir(volume: *mut VolumeHandle, name: *const c_char) -> c_int {
-    // SAFETY: promised by adit.h.
-    unsafe { on_name(volume, name, |volume, path| volume.remove_dir(path)) }
 }

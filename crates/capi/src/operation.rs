@@ -1,13 +1,11 @@
 //! Submitted operations: a callback, or a handle to poll and wait for.
 
 use crate::arguments::{Out, bytes, bytes_mut, handle, handle_mut, invalid, items, out, timeout};
-use crate::file::FileHandle;
+use crate::handles::Done;
+use crate::handles::FileHandle;
 use crate::result::{failed, guard, guard_int, guard_unit, negative};
 use adit::{Buffer, Pending, Result};
 use std::ffi::{c_int, c_void};
-
-/// `adit_done`.
-pub type Done = Option<unsafe extern "C" fn(context: *mut c_void, result: i64)>;
 
 /// Behind `adit_op *`.
 pub struct OperationHandle {

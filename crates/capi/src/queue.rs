@@ -3,13 +3,14 @@
 use crate::arguments::{
     bytes_mut, check_flags, handle, invalid, items, options, out, take, timeout,
 };
-use crate::file::FileHandle;
-use crate::operation::{Context, Done, borrowed};
+use crate::handles::Done;
+use crate::handles::FileHandle;
+use crate::handles::VolumeHandle;
+use crate::operation::{Context, borrowed};
 use crate::result::{guard, guard_int, guard_unit, negative};
 use crate::types::{
     AditCompletion, AditRequest, OP_APPEND, OP_FDATASYNC, OP_FSYNC, OP_READ, OP_WRITE, QueueOptions,
 };
-use crate::volume::VolumeHandle;
 use adit::{CompletionQueue, Errno, Error, Pending, Result};
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -215,9 +216,10 @@ pub unsafe extern "C" fn adit_queue_pending(queue: *mut QueueHandle) -> i64 {
     guard(|| {
         // SAFETY: promised by adit.h.
         let queue = unsafe { &handle(queue)?.queue };
-        match queue.is_inherited() {
-            true => Err(Error::new(Errno::BADF)),
-            false => Ok(queue.len() as i64),
+        if queue.is_inherited() {
+            Err(Error::new(Errno::BADF))
+        } else {
+            Ok(queue.len() as i64)
         }
     })
 }
@@ -229,9 +231,10 @@ pub unsafe extern "C" fn adit_queue_destroy(queue: *mut QueueHandle) -> c_int {
         let queue = unsafe { take(queue)? };
         let is_inherited = queue.queue.is_inherited();
         drop(queue);
-        match is_inherited {
-            true => Err(Error::new(Errno::BADF)),
-            false => Ok(()),
+        if is_inherited {
+            Err(Error::new(Errno::BADF))
+        } else {
+            Ok(())
         }
     })
 }

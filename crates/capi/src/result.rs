@@ -36,13 +36,13 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<i64>) -> i64 {
     }
 }
 
-/// As [`guard`], for functions that answer 0.
+/// [`guard`] for functions that answer 0.
 #[inline]
 pub(crate) fn guard_unit(body: impl FnOnce() -> Result<()>) -> c_int {
     guard(|| body().map(|()| 0)) as c_int
 }
 
-/// As [`guard`], for functions that answer a small number.
+/// [`guard`] for functions that answer a small number.
 #[inline]
 pub(crate) fn guard_int(body: impl FnOnce() -> Result<c_int>) -> c_int {
     guard(|| body().map(i64::from)) as c_int

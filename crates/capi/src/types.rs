@@ -228,11 +228,11 @@ pub const OP_FDATASYNC: u32 = 5;
 pub struct AditRequest {
     pub operation: u32,
     pub flags: u32,
-    pub file: *mut crate::file::FileHandle,
+    pub file: *mut crate::handles::FileHandle,
     pub data: *mut c_void,
     pub len: usize,
     pub offset: u64,
-    pub done: crate::operation::Done,
+    pub done: crate::handles::Done,
     pub user_data: *mut c_void,
     pub reserved: u64,
 }
@@ -242,7 +242,7 @@ pub struct AditRequest {
 pub struct AditCompletion {
     pub user_data: *mut c_void,
     pub result: i64,
-    pub done: crate::operation::Done,
+    pub done: crate::handles::Done,
     pub reserved: u64,
 }
 

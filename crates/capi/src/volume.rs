@@ -1,6 +1,7 @@
 //! Volumes: make, open, close, and what concerns all of one.
 
 use crate::arguments::{check_flags, close, growing_out, handle, invalid, options, out, text};
+use crate::handles::VolumeHandle;
 use crate::result::{guard_int, guard_unit};
 use crate::types::{
     AditStatFs, MKFS_DATA_CHECKSUMS, MKFS_FORCE, MKFS_PREALLOCATE, MkfsOptions, OpenVolumeOptions,
@@ -12,23 +13,6 @@ use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-
-/// Behind `adit_volume *`.
-pub struct VolumeHandle {
-    pub(crate) volume: Volume,
-    /// It acts for somebody on a volume that another handle has opened.
-    on_behalf: bool,
-}
-
-impl VolumeHandle {
-    /// The handle that opens and closes a volume.
-    pub fn new(volume: Volume) -> VolumeHandle {
-        VolumeHandle {
-            volume,
-            on_behalf: false,
-        }
-    }
-}
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 

@@ -7,27 +7,9 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
-mod change;
-mod check;
-mod compare;
-mod ctl;
-mod find;
-mod fstab;
-mod interrupt;
-mod loadable;
-mod log;
-mod lsof;
-mod mappings;
-mod meeting;
-mod mount;
-mod names;
+mod files;
 mod output;
-mod progress;
-mod read;
-mod run;
-mod scrub;
-mod serve;
-mod times;
+mod processes;
 mod transfer;
 mod volumes;
 
@@ -35,17 +17,9 @@ use adit::Errno;
 use adit::log::Filter;
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};
+use output::{Outcome, interrupt, log};
 use std::io::Write;
 use std::process::ExitCode;
-
-/// How a command that did not fail ended.
-enum Outcome {
-    Done,
-    /// Some things failed, each of which was already said.
-    Partly,
-    /// `check` found problems.
-    Problems,
-}
 
 /// A write past the limit of file sizes (`ulimit -f`) fails with EFBIG; without this, it ends the
 /// process. A handler, since programs that a command starts would inherit SIG_IGN.
@@ -63,7 +37,7 @@ fn outlive_the_limit_of_file_sizes() {
 
 fn main() -> ExitCode {
     outlive_the_limit_of_file_sizes();
-    let arguments = Arguments::parse_from(fstab::words(std::env::args_os()));
+    let arguments = Arguments::parse_from(processes::words(std::env::args_os()));
     let filter = log::filter(arguments.verbose);
     let outcome = log::to_stderr(filter.clone())
         .and_then(|()| run(arguments.command, &arguments.volume, filter))
@@ -93,38 +67,38 @@ fn run(
     match command {
         Command::Mkfs(arguments) => volumes::mkfs(&arguments)?,
         Command::Info(arguments) => volumes::info(&arguments, options)?,
-        Command::Check(arguments) => return check::check(&arguments, options),
-        Command::Scrub(arguments) => return scrub::scrub(&arguments, options),
+        Command::Check(arguments) => return volumes::check(&arguments, options),
+        Command::Scrub(arguments) => return volumes::scrub(&arguments, options),
         Command::Grow(arguments) => volumes::grow(&arguments, options)?,
         Command::Label(arguments) => volumes::label(&arguments, options)?,
-        Command::Ls(arguments) => return read::ls(&arguments, options),
-        Command::Stat(arguments) => return read::stat(&arguments, options),
-        Command::Cat(arguments) => return read::cat(&arguments, options),
-        Command::Du(arguments) => return read::du(&arguments, options),
+        Command::Ls(arguments) => return files::ls(&arguments, options),
+        Command::Stat(arguments) => return files::stat(&arguments, options),
+        Command::Cat(arguments) => return files::cat(&arguments, options),
+        Command::Du(arguments) => return files::du(&arguments, options),
         Command::Df(arguments) => volumes::df(&arguments, options)?,
-        Command::Lsof(arguments) => lsof::lsof(&arguments, options)?,
-        Command::Ctl(arguments) => ctl::ctl(&arguments, options)?,
-        Command::Mappings(arguments) => mappings::list(&arguments, options)?,
-        Command::Rm(arguments) => return names::rm(&arguments, options),
-        Command::Mkdir(arguments) => return names::mkdir(&arguments, options),
-        Command::Rmdir(arguments) => return names::rmdir(&arguments, options),
-        Command::Mv(arguments) => names::mv(&arguments, options)?,
-        Command::Ln(arguments) => names::ln(&arguments, options)?,
+        Command::Lsof(arguments) => volumes::lsof(&arguments, options)?,
+        Command::Ctl(arguments) => volumes::ctl(&arguments, options)?,
+        Command::Mappings(arguments) => volumes::mappings(&arguments, options)?,
+        Command::Rm(arguments) => return files::rm(&arguments, options),
+        Command::Mkdir(arguments) => return files::mkdir(&arguments, options),
+        Command::Rmdir(arguments) => return files::rmdir(&arguments, options),
+        Command::Mv(arguments) => files::mv(&arguments, options)?,
+        Command::Ln(arguments) => files::ln(&arguments, options)?,
         Command::Cp(arguments) => return transfer::cp(&arguments, options),
-        Command::Find(arguments) => return find::find(&arguments, options),
-        Command::Chmod(arguments) => return change::chmod(&arguments, options),
-        Command::Chown(arguments) => return change::chown(&arguments, options),
-        Command::Touch(arguments) => return change::touch(&arguments, options),
-        Command::Truncate(arguments) => return change::truncate(&arguments, options),
-        Command::Umount(arguments) => mount::umount(&arguments)?,
+        Command::Find(arguments) => return files::find(&arguments, options),
+        Command::Chmod(arguments) => return files::chmod(&arguments, options),
+        Command::Chown(arguments) => return files::chown(&arguments, options),
+        Command::Touch(arguments) => return files::touch(&arguments, options),
+        Command::Truncate(arguments) => return files::truncate(&arguments, options),
+        Command::Umount(arguments) => processes::umount(&arguments)?,
         Command::Put(arguments) => return transfer::put(&arguments, options),
         Command::Get(arguments) => return transfer::get(&arguments, options),
         Command::Bench(arguments) => volumes::bench(arguments)?,
-        Command::Compare(arguments) => return compare::compare(arguments),
-        Command::Measure => compare::measure()?,
-        Command::Run(arguments) => match run::run(&arguments, options)? {},
-        Command::Serve(arguments) => serve::serve(&arguments, options, filter)?,
-        Command::Mount(arguments) => mount::mount(&arguments, options, filter)?,
+        Command::Compare(arguments) => return volumes::compare(arguments),
+        Command::Measure => volumes::measure()?,
+        Command::Run(arguments) => match processes::run(&arguments, options)? {},
+        Command::Serve(arguments) => processes::serve(&arguments, options, filter)?,
+        Command::Mount(arguments) => processes::mount(&arguments, options, filter)?,
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "adit", &mut text);

@@ -49,9 +49,10 @@ impl Mounted {
         }
         let mode = stat.mode;
         let group = libc::S_ISGID | libc::S_IXGRP;
-        let dropped = match mode & group == group {
-            true => libc::S_ISUID | libc::S_ISGID,
-            false => libc::S_ISUID,
+        let dropped = if mode & group == group {
+            libc::S_ISUID | libc::S_ISGID
+        } else {
+            libc::S_ISUID
         };
         match mode & dropped {
             0 => Ok(()),

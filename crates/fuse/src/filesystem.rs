@@ -290,9 +290,10 @@ impl Filesystem {
             Operation::Release { handle } => mounted.release(*handle)?,
             Operation::Sync { handle, data_only } => {
                 let file = mounted.file(*handle)?;
-                match data_only {
-                    true => mounted.run(|fs| fs.fdatasync(&file))?,
-                    false => mounted.run(|fs| fs.fsync(&file))?,
+                if *data_only {
+                    mounted.run(|fs| fs.fdatasync(&file))?
+                } else {
+                    mounted.run(|fs| fs.fsync(&file))?
                 }
             }
             Operation::ReadDirectory {
@@ -303,12 +304,11 @@ impl Filesystem {
             } => {
                 let directory = mounted.file(*handle)?;
                 let limit = *len as usize;
-                match with_attributes {
-                    true => {
-                        let valid = self.shared.changes.valid();
-                        mounted.list_with_attributes(who, &directory, *from, limit, valid, body)?;
-                    }
-                    false => mounted.list(&directory, *from, limit, body)?,
+                if *with_attributes {
+                    let valid = self.shared.changes.valid();
+                    mounted.list_with_attributes(who, &directory, *from, limit, valid, body)?;
+                } else {
+                    mounted.list(&directory, *from, limit, body)?
                 }
             }
             Operation::Allocate {
@@ -373,9 +373,10 @@ impl Filesystem {
         let file = mounted.file(handle)?;
         // The kernel's offset is the end of the file as it was when the kernel last asked.
         let appends = flags & libc::O_APPEND as u32 != 0;
-        match appends && self.shared.changes == Changes::ByOthersToo {
-            true => mounted.run(|fs| fs.append(&file, data)).map(drop),
-            false => mounted.run(|fs| fs.write(&file, offset, data)),
+        if appends && self.shared.changes == Changes::ByOthersToo {
+            mounted.run(|fs| fs.append(&file, data)).map(drop)
+        } else {
+            mounted.run(|fs| fs.write(&file, offset, data))
         }
     }
 

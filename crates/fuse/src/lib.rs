@@ -3,9 +3,9 @@
 //! One more client of a volume that this process embeds: `filesystem.rs` translates the kernel's
 //! requests into operations of `adit-fs`, with `mounted.rs`, `attributes.rs`, `listing.rs` and
 //! `locks.rs`; `nodes.rs` has the inodes that the kernel knows, `handles.rs` its open files;
-//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `place.rs` mounts.
-//! [`mount`] serves a volume that nobody else uses, until it is unmounted or the process gets a
-//! signal; [`ServedMount`] (`served.rs`) one that this process serves to others as well.
+//! `kernel` speaks the kernel's protocol (FUSE), `serving.rs` has the threads, `mount_point.rs`
+//! mounts. [`mount`] serves a volume that nobody else uses, until it is unmounted or the process
+//! gets a signal; [`ServedMount`] (`served.rs`) one that this process serves to others as well.
 //!
 //! The kernel sees all users of the mount, so it does the permission checks (`default_permissions`:
 //! it knows every group of the caller). Every `write` is a request, answered when Adit has the
@@ -22,18 +22,18 @@ mod handles;
 mod kernel;
 mod listing;
 mod locks;
+mod mount_point;
 mod mounted;
 mod nodes;
-mod place;
 mod served;
 mod serving;
 
-pub use place::{MountOptions, unmount};
+pub use mount_point::{MountOptions, unmount};
 pub use served::ServedMount;
 
 use adit::{Error, Result, Volume};
+use mount_point::{MountPoint, source_of};
 use mounted::{Changes, Shared};
-use place::{Place, source_of};
 use serving::Serving;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -55,8 +55,8 @@ pub fn mount(
 ) -> Result<()> {
     let source = source_of(volume.address());
     let shared = Arc::new(Shared::new(volume, Changes::ByMount)?);
-    let served = Place::find(directory, source)
-        .and_then(|place| attach_and_serve(&shared, &place, options, ready))
+    let served = MountPoint::find(directory, source)
+        .and_then(|mount_point| attach_and_serve(&shared, &mount_point, options, ready))
         .map_err(|error| error.context(format_args!("mount on {}", directory.display())));
     shared.finish()?;
     served
@@ -64,7 +64,7 @@ pub fn mount(
 
 fn attach_and_serve(
     shared: &Arc<Shared>,
-    place: &Place,
+    mount_point: &MountPoint,
     options: &MountOptions,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
@@ -72,27 +72,27 @@ fn attach_and_serve(
         shared.obey_relatime()?;
     }
     let signals = block_signals();
-    let connection = place.attach(options)?;
-    let (ender, mounted) = (shared.clone(), place.clone());
+    let connection = mount_point.attach(options)?;
+    let (ender, mounted) = (shared.clone(), mount_point.clone());
     let served = std::thread::Builder::new()
         .name("adit-signals".into())
         .spawn(move || end_on_signal(&signals, &mounted, &ender))
         .map_err(Error::from)
-        .and_then(|_| serve(shared, connection, place, ready));
+        .and_then(|_| serve(shared, connection, mount_point, ready));
     // It is there still if serving failed.
-    served.and(place.detach())
+    served.and(mount_point.detach())
 }
 
 fn serve(
     shared: &Arc<Shared>,
     connection: OwnedFd,
-    place: &Place,
+    mount_point: &MountPoint,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let serving = Serving::start(shared.clone(), connection)?;
     let ready = ready();
     if ready.is_err() {
-        place.detach()?;
+        mount_point.detach()?;
     }
     serving.wait().and(ready)
 }
@@ -113,11 +113,11 @@ fn block_signals() -> libc::sigset_t {
 }
 
 /// Waits for a signal and unmounts; files that are still open fail after a while.
-fn end_on_signal(signals: &libc::sigset_t, place: &Place, shared: &Shared) {
+fn end_on_signal(signals: &libc::sigset_t, mount_point: &MountPoint, shared: &Shared) {
     let mut signal = 0;
     // SAFETY: both point to what they should.
     while unsafe { libc::sigwait(signals, &mut signal) } != 0 {}
-    if let Err(error) = place.detach() {
+    if let Err(error) = mount_point.detach() {
         tracing::warn!(volume = shared.address(), %error, "can't be unmounted");
     }
     let end = Instant::now() + PATIENCE;

@@ -66,23 +66,23 @@ impl LockWaits {
         let Some(mode) = mode(lock.kind)? else {
             let owner = posix(lock);
             let (offset, len) = (lock.first, len_bytes(lock));
-            match lock.is_flock {
-                true => mounted.run(|fs| fs.flock(&file, FlockOperation::Unlock))?,
-                false => mounted.run(|fs| fs.unlock_range(&file, owner, offset, len))?,
+            if lock.is_flock {
+                mounted.run(|fs| fs.flock(&file, FlockOperation::Unlock))?
+            } else {
+                mounted.run(|fs| fs.unlock_range(&file, owner, offset, len))?
             }
             return Ok(Locked::Done);
         };
-        let wanted = match lock.is_flock {
-            true => Wanted::Whole(whole(mode, true)),
-            false => {
-                mounted.handles.note_owner(lock.handle, lock.owner);
-                Wanted::Range(RangeLock::new(
-                    posix(lock),
-                    mode,
-                    lock.first,
-                    len_bytes(lock),
-                ))
-            }
+        let wanted = if lock.is_flock {
+            Wanted::Whole(whole(mode, true))
+        } else {
+            mounted.handles.note_owner(lock.handle, lock.owner);
+            Wanted::Range(RangeLock::new(
+                posix(lock),
+                mode,
+                lock.first,
+                len_bytes(lock),
+            ))
         };
         let at_once = match wanted {
             Wanted::Whole(_) => mounted.run(|fs| fs.flock(&file, whole(mode, false))),
@@ -104,10 +104,11 @@ impl LockWaits {
         let ending = mounted.ending.clone();
         started.on_complete(move |done| {
             waits.table().waiting.remove(&unique);
-            let done = match ending.load(Ordering::Acquire) {
+            let done = if ending.load(Ordering::Acquire) {
                 // What held it was closed with the mount, and so is the file that waited.
-                true => Err(Errno::NOTCONN),
-                false => done.map_err(|error| error.errno()),
+                Err(Errno::NOTCONN)
+            } else {
+                done.map_err(|error| error.errno())
             };
             connection.reply(unique, done.map(|()| &[][..]));
         });

@@ -219,9 +219,10 @@ impl Mounted {
         let orphaned = self
             .run(|fs| fs.fstat(&file))
             .is_ok_and(|stat| stat.links == 0);
-        let unneeded = match orphaned {
-            true => self.nodes.keep(file),
-            false => Some(file),
+        let unneeded = if orphaned {
+            self.nodes.keep(file)
+        } else {
+            Some(file)
         };
         if let Some(file) = unneeded {
             self.close(&file);

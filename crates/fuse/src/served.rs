@@ -5,8 +5,8 @@
 //!                    └──────────── end, drop: unmounted ◄───┘
 //! ```
 
+use crate::mount_point::{MountOptions, MountPoint, source_of};
 use crate::mounted::{Changes, Shared};
-use crate::place::{MountOptions, Place, source_of};
 use crate::serving::Serving;
 use adit::{Errno, Error, Result, Volume};
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// what the others change. Dropping it unmounts.
 pub struct ServedMount {
     shared: Arc<Shared>,
-    place: Place,
+    mount_point: MountPoint,
     /// The connection to the kernel, until it is served.
     connection: Option<OwnedFd>,
     /// The end of the mount is no surprise.
@@ -35,21 +35,21 @@ impl ServedMount {
     pub fn attach(mounts: &[(&Volume, &Path)], options: &MountOptions) -> Result<Vec<ServedMount>> {
         // All directories are looked at before there is a mount: one that nobody serves yet would
         // never answer.
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<MountPoint> = Vec::new();
         for (volume, directory) in mounts {
-            let place = find(volume, directory).map_err(|error| on(directory, error))?;
-            if places.iter().any(|other| other.is_at_that_of(&place)) {
+            let mount_point = find(volume, directory).map_err(|error| on(directory, error))?;
+            if places.iter().any(|other| other.is_at_that_of(&mount_point)) {
                 let error = Error::with(Errno::INVAL, "another volume is to be mounted there, too");
                 return Err(on(directory, error));
             }
-            places.push(place);
+            places.push(mount_point);
         }
-        let attach = |((volume, directory), place): (&(&Volume, &Path), Place)| {
+        let attach = |((volume, directory), mount_point): (&(&Volume, &Path), MountPoint)| {
             let shared = Arc::new(Shared::new((*volume).clone(), Changes::ByOthersToo)?);
-            let connection = place.attach(options);
+            let connection = mount_point.attach(options);
             Ok(ServedMount {
                 shared,
-                place,
+                mount_point,
                 connection: Some(connection.map_err(|error| on(directory, error))?),
                 ending: Arc::default(),
             })
@@ -61,10 +61,10 @@ impl ServedMount {
     /// warning in the log.
     pub fn serve(&mut self) -> Result<()> {
         let connection = self.connection.take().ok_or(Errno::ALREADY)?;
-        let naming = |error: Error| error.context(format_args!("mount on {}", self.place));
+        let naming = |error: Error| error.context(format_args!("mount on {}", self.mount_point));
         let serving = Serving::start(self.shared.clone(), connection).map_err(naming)?;
         let (shared, ending) = (self.shared.clone(), self.ending.clone());
-        let place = self.place.clone();
+        let mount_point = self.mount_point.clone();
         std::thread::Builder::new()
             .name("adit-mount".into())
             .spawn(move || {
@@ -72,13 +72,13 @@ impl ServedMount {
                 let volume = shared.address();
                 match served {
                     _ if ending.load(Ordering::Acquire) => {}
-                    Ok(()) => tracing::warn!(%volume, %place, "unmounted: sessions go on"),
+                    Ok(()) => tracing::warn!(%volume, place = %mount_point, "unmounted: sessions go on"),
                     Err(error) => {
-                        tracing::error!(%volume, %place, %error, "the mount ends; sessions go on");
+                        tracing::error!(%volume, place = %mount_point, %error, "the mount ends; sessions go on");
                     }
                 }
                 if let Err(error) = shared.finish() {
-                    tracing::warn!(%volume, %place, %error, "the mount did not end well");
+                    tracing::warn!(%volume, place = %mount_point, %error, "the mount did not end well");
                 }
             })?;
         Ok(())
@@ -90,22 +90,22 @@ impl ServedMount {
 impl Drop for ServedMount {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
-        if let Err(error) = self.place.detach() {
+        if let Err(error) = self.mount_point.detach() {
             let volume = self.shared.address();
-            tracing::warn!(%volume, place = %self.place, %error, "can't be unmounted");
+            tracing::warn!(%volume, place = %self.mount_point, %error, "can't be unmounted");
         }
         if let Err(error) = self.shared.finish() {
-            tracing::warn!(place = %self.place, %error, "the mount did not end well");
+            tracing::warn!(place = %self.mount_point, %error, "the mount did not end well");
         }
     }
 }
 
 /// The empty directory to mount on.
-fn find(volume: &Volume, directory: &Path) -> Result<Place> {
+fn find(volume: &Volume, directory: &Path) -> Result<MountPoint> {
     let directory = std::path::absolute(directory)?;
-    let place = Place::find(&directory, source_of(volume.address()))?;
-    place.is_empty()?;
-    Ok(place)
+    let mount_point = MountPoint::find(&directory, source_of(volume.address()))?;
+    mount_point.is_empty()?;
+    Ok(mount_point)
 }
 
 fn on(directory: &Path, error: Error) -> Error {
@@ -158,7 +158,8 @@ mod tests {
     /// connection after all threads have ended, and ends no thread that waits for a reply on it.
     #[test]
     fn a_process_that_is_killed_while_it_mounts_ends() {
-        if !(rustix::process::geteuid().is_root() && Path::new(crate::place::DEVICE).exists()) {
+        if !(rustix::process::geteuid().is_root() && Path::new(crate::mount_point::DEVICE).exists())
+        {
             return adit_skip::skip("mounting takes root and /dev/fuse");
         }
         let directory = tempfile::tempdir().expect("a directory");

@@ -68,7 +68,7 @@ enum Streak {
 
 /// What is known of a poller that remains, for [`Policy::place`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct PollerEstimate {
     load: f64,
     sessions: u32,
 }
@@ -84,7 +84,7 @@ pub struct Policy {
     settled_windows: u32,
     /// Measured waiting ÷ waiting predicted for exponentially distributed costs.
     wait_scale: f64,
-    known: Vec<Known>,
+    known: Vec<PollerEstimate>,
 }
 
 impl Default for Policy {
@@ -250,7 +250,9 @@ impl Policy {
 
     fn remember(&mut self, spread: &Spread) {
         let loads = spread.loads().into_iter();
-        self.known = loads.map(|load| Known { load, sessions: 0 }).collect();
+        self.known = loads
+            .map(|load| PollerEstimate { load, sessions: 0 })
+            .collect();
         for poller in spread.placed().iter().flatten() {
             if let Some(known) = self.known.get_mut(*poller as usize) {
                 known.sessions += 1;

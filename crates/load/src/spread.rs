@@ -78,7 +78,7 @@ pub(crate) fn packed(loads: &[f64], order: &[usize], pollers: usize, steps: &mut
 
 /// One poller and its sessions.
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct PollerLoad {
     load: f64,
     /// Session and load, smallest load first.
     sessions: Vec<(usize, f64)>,
@@ -88,7 +88,7 @@ struct Held {
     taken: usize,
 }
 
-impl Held {
+impl PollerLoad {
     fn insert(&mut self, session: usize, load: f64) {
         let at = self.sessions.partition_point(|(_, other)| *other < load);
         self.sessions.insert(at, (session, load));
@@ -118,7 +118,7 @@ enum Step {
 /// A placement that changes by moves.
 #[derive(Clone, Debug)]
 pub(crate) struct Spread {
-    pollers: Vec<Held>,
+    pollers: Vec<PollerLoad>,
     /// The poller of each session, as far as it has one.
     placed: Vec<Option<u32>>,
     unplaced: Vec<(usize, f64)>,
@@ -133,7 +133,7 @@ impl Spread {
         let highest = placed.iter().flatten().max();
         let running = highest.map_or(0, |poller| *poller as usize + 1);
         let mut spread = Spread {
-            pollers: vec![Held::default(); running.max(goal)],
+            pollers: vec![PollerLoad::default(); running.max(goal)],
             placed: placed.to_vec(),
             unplaced: Vec::new(),
             goal,
@@ -158,7 +158,8 @@ impl Spread {
     /// Places sessions without a poller, and empties pollers from `goal` on as far as the bound
     /// on moves allows.
     pub(crate) fn evacuate(&mut self, steps: &mut u64) {
-        let key = |held: &Held, poller| Reverse((Load(held.load), held.sessions.len(), poller));
+        let key =
+            |held: &PollerLoad, poller| Reverse((Load(held.load), held.sessions.len(), poller));
         let taking = self.pollers[..self.goal].iter().enumerate();
         let mut heap: BinaryHeap<_> = taking.map(|(p, held)| key(held, p)).collect();
         *steps += self.pollers.len() as u64;

@@ -20,34 +20,12 @@ use adit_base::{Errno, Error, Result};
 use adit_block::Device;
 use smallvec::SmallVec;
 
-use crate::driver::{Core, DriverRole, Notify, ReentryGuard, forked};
+use crate::driver::{Core, DriverRole, EngineOptions, Notify, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
-use crate::pooled::PooledOperation;
 use crate::queue::CompletionQueue;
 use crate::reactor::Reactor;
-use crate::task::TaskKind;
-
-/// How an engine is set up.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Requests in the device's queue at most; others wait in the worker.
-    pub queue_depth: u32,
-    /// Whether there is a keeper. Without one, work that no caller waits for advances only while
-    /// callers drive.
-    pub keeper: bool,
-    /// The volume's name in messages: the address it was opened by.
-    pub name: String,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions {
-            queue_depth: 128,
-            keeper: true,
-            name: "adit".into(),
-        }
-    }
-}
+use crate::reactor::pooled::PooledOperation;
+use crate::reactor::task::TaskKind;
 
 /// A worker's state `S`, driven by the threads that call it.
 pub struct Engine<S> {

@@ -6,18 +6,16 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use adit_base::{Errno, Error, Result};
 
 use crate::driver::{Core, DriverRole, Notify, ReentryGuard, forked};
-use crate::pooled::PooledOperation;
-use crate::queue::{CompletionQueue, Report};
-use crate::task::TaskKind;
+use crate::reactor::pooled::PooledOperation;
+use crate::reactor::task::TaskKind;
 
 /// The engine, without its state's type; a handle keeps it alive.
 pub(crate) trait Host: Send + Sync {
@@ -127,15 +125,12 @@ impl<T: Send + 'static> Handle<T> {
 
     /// Whether the operation is done.
     pub fn is_done(&self) -> bool {
-        match &self.inner {
-            // SAFETY: the handle's reference keeps it valid.
-            Inner::Running { operation, .. } => unsafe { operation.as_ref() }.is_done(),
-            _ => true,
-        }
+        self.running()
+            .is_none_or(|(_, operation)| operation.is_done())
     }
 
     /// Drives if the lock is free. `polls_again`: the thread does so until the operation is done.
-    fn drive(&self, polls_again: bool) {
+    pub(crate) fn drive(&self, polls_again: bool) {
         if let Inner::Running { host, operation } = &self.inner
             && let Ok(_inside) = ReentryGuard::enter()
         {
@@ -152,107 +147,13 @@ impl<T: Send + 'static> Handle<T> {
         }
     }
 
-    /// Has the end of the operation reported to a queue as `key`, once, in the place of a waker.
-    /// True: it is done already, or can't be in this process, and is not reported.
-    pub fn report_to(&self, queue: &CompletionQueue, key: u64) -> bool {
-        let Inner::Running { host, operation } = &self.inner else {
-            return true;
-        };
-        if host.core().is_forked() {
-            return true;
+    /// The operation, if it is under way, and its engine.
+    pub(crate) fn running(&self) -> Option<(&Arc<dyn Host>, &PooledOperation)> {
+        match &self.inner {
+            // SAFETY: the handle's reference keeps it valid.
+            Inner::Running { host, operation } => Some((host, unsafe { operation.as_ref() })),
+            _ => None,
         }
-        // SAFETY: the handle's reference keeps it valid.
-        let operation = unsafe { operation.as_ref() };
-        if std::ptr::eq(host.core(), queue.host().core()) {
-            operation.set_queue(queue.shared(), key);
-        } else {
-            operation.set_waker(&Report::waker(queue, key));
-        }
-        operation.is_done() && operation.clear_listener()
-    }
-}
-
-/// Waits until at least one of the operations is done, or until the timeout (`None`: never); says
-/// whether one is. `handle` gives the first `count` operations by number; None is passed over.
-/// The thread drives the worker of the first of them; others are driven by their keepers. With a
-/// timeout of zero it makes all progress that is possible without waiting.
-///
-/// The handles belong to this thread meanwhile. False at once without any operation. EBADF in a
-/// forked child, EDEADLK from a signal handler that interrupted a call.
-pub fn wait_any<'a, T: Send + 'static>(
-    count: usize,
-    handle: impl Fn(usize) -> Option<&'a Handle<T>>,
-    timeout: Option<Duration>,
-) -> Result<bool> {
-    let running = |at| match handle(at).map(|handle: &Handle<T>| &handle.inner) {
-        // SAFETY: the handle's reference keeps it valid.
-        Some(Inner::Running { host, operation }) => Some((host, unsafe { operation.as_ref() })),
-        _ => None,
-    };
-    let Some((home, _)) = (0..count).find_map(running) else {
-        return Ok((0..count).any(|at| handle(at).is_some()));
-    };
-    if home.core().is_forked() {
-        return Err(forked());
-    }
-    let is_done_at =
-        |at| handle(at).is_some() && running(at).is_none_or(|(_, operation)| operation.is_done());
-    let is_done = || (0..count).any(is_done_at);
-    if is_done() {
-        return Ok(true);
-    }
-    let is_home = |host: &Arc<dyn Host>| std::ptr::eq(host.core(), home.core());
-    let foreign = |at: &usize| running(*at).is_some_and(|(host, _)| !is_home(host));
-    let queue = (0..count)
-        .any(|at| foreign(&at))
-        .then(|| CompletionQueue::new(home.clone()));
-    for at in (0..count).filter(foreign) {
-        if let (Some(handle), Some(queue)) = (handle(at), &queue) {
-            if handle.report_to(queue, 0) {
-                return Ok(true);
-            }
-            handle.drive(false);
-        }
-    }
-    let inside = ReentryGuard::enter()?;
-    if timeout == Some(Duration::ZERO) {
-        let role = DriverRole::poller(&is_done, queue.is_none());
-        let notify = if queue.is_none() {
-            Notify::Never
-        } else {
-            Notify::IfHeld
-        };
-        home.core().try_drive(&role, notify);
-        return Ok(is_done());
-    }
-    let own = (0..count)
-        .filter_map(running)
-        .filter(|(host, _)| is_home(host));
-    let is_done = &is_done;
-    let waited = home.core().run(move || async move {
-        // SAFETY: under the lock, as everything in this future.
-        let reactor = unsafe { home.core().reactor() }.clone();
-        let mut deadline = pin!(timeout.map(|timeout| reactor.sleep(timeout)));
-        let mut own = Some(own);
-        let mut watch = queue.as_ref().map(CompletionQueue::watch);
-        std::future::poll_fn(|context| {
-            for (_, operation) in own.take().into_iter().flatten() {
-                operation.set_local_waiter(context.waker());
-            }
-            let sleep = deadline.as_mut().as_pin_mut();
-            let is_over = sleep.is_some_and(|sleep| sleep.poll(context).is_ready());
-            let is_reported = watch.as_mut().is_some_and(|watch| watch.poll(context));
-            match is_done() || is_reported || is_over {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
-            }
-        })
-        .await
-    });
-    drop(inside);
-    match waited {
-        Err(error) if !is_done() => Err(error),
-        _ => Ok(is_done()),
     }
 }
 

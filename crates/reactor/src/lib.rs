@@ -8,8 +8,7 @@
 //! | [`CompletionQueue`], [`wait_any`] | waiting for any of several operations |
 //! | [`call_when_done`] | calls a function when a future is done |
 //! | [`sync`] | a read/write lock and an event for operations |
-//! | `driver`, `lock`, `node`, `keeper` | the thread that drives: a caller, or the keeper |
-//! | `task`, `pooled`, `io`, `timer` | tasks, operations, request slots, timers |
+//! | `driver`, `lock` | the thread that drives: a caller, or the keeper |
 //!
 //! Invariants: no thread holds the worker's lock across a system call. The fast path allocates
 //! nothing, and wakes only threads that have something to do. An operation that has begun runs to
@@ -23,24 +22,19 @@ mod event;
 #[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
 mod handle;
-mod io;
-mod keeper;
 mod lock;
 #[cfg(all(test, loom))]
 mod models;
-mod node;
-mod pooled;
 mod queue;
 mod reactor;
 pub mod sync;
-mod task;
-mod timer;
 
 pub use callback::call_when_done;
-pub use driver::{ReentryGuard, is_inside_call};
-pub use engine::{Engine, EngineOptions, Prepared};
-pub use handle::{Handle, wait_any};
-pub use io::Submit;
-pub use queue::{CompletionQueue, Keys};
+pub use driver::{EngineOptions, ReentryGuard, is_inside_call};
+pub use engine::{Engine, Prepared};
+pub use handle::Handle;
+pub use queue::{CompletionQueue, wait_any};
 pub use reactor::Reactor;
-pub use timer::Sleep;
+pub use reactor::completions::Keys;
+pub use reactor::io::Submit;
+pub use reactor::timer::Sleep;

@@ -23,26 +23,20 @@
 //! 4. When `done` was empty, the push signals the event even if it is still readable: a program that
 //!    waits edge-triggered and takes all keys misses none.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::RawFd;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use adit_base::Result;
-use adit_base::sync::Mutex;
-use smallvec::SmallVec;
 
 use crate::driver::{DriverRole, Notify, ReentryGuard, forked};
 use crate::event::EventFd;
 use crate::handle::{Handle, Host};
 use crate::lock::lock;
-use crate::task::TaskId;
-
-/// Keys that a wait has taken.
-pub type Keys = SmallVec<[u64; 32]>;
+use crate::reactor::completions::{Keys, QueueShared};
 
 /// A queue of completions, with a worker as its home.
 pub struct CompletionQueue {
@@ -50,155 +44,11 @@ pub struct CompletionQueue {
     shared: Arc<QueueShared>,
 }
 
-/// The part that operations under way refer to.
-pub(crate) struct QueueShared {
-    state: Mutex<QueueState>,
-    event: OnceLock<EventFd>,
-}
-
-#[derive(Default)]
-struct QueueState {
-    /// Keys of operations that are done, in that order.
-    done: VecDeque<u64>,
-    /// Threads that wait, in the order in which they came.
-    waiters: Vec<Waiter>,
-    next_waiter: u64,
-    /// There is an event.
-    has_event: bool,
-    /// `done` was empty before the last push; the event was not signalled for that yet.
-    is_edge: bool,
-    /// The event is readable, or the thread that syncs makes it so.
-    is_readable: bool,
-    /// A thread is in `sync_event`.
-    is_syncing: bool,
-}
-
-struct Waiter {
-    number: u64,
-    keys_min: usize,
-    /// A task of the home worker.
-    waker: Waker,
-}
-
-/// The next thing to do with the event.
-enum EventStep {
-    Signal,
-    Clear,
-}
-
-impl QueueState {
-    fn push(&mut self, key: u64) {
-        self.is_edge |= self.done.is_empty();
-        self.done.push_back(key);
-    }
-
-    /// The first waiter for which there are enough keys.
-    fn satisfied(&self) -> Option<&Waiter> {
-        let count = self.done.len();
-        let is_satisfied = |waiter: &&Waiter| waiter.keys_min <= count;
-        self.waiters.iter().find(is_satisfied)
-    }
-
-    fn take(&mut self, max: usize, keys: &mut Keys) {
-        let count = self.done.len().min(max);
-        keys.extend(self.done.drain(..count));
-    }
-
-    fn add_waiter(&mut self, keys_min: usize, waker: Waker) -> u64 {
-        let number = self.next_waiter;
-        self.next_waiter += 1;
-        self.waiters.push(Waiter {
-            number,
-            keys_min,
-            waker,
-        });
-        number
-    }
-
-    fn remove_waiter(&mut self, number: u64) {
-        self.waiters.retain(|waiter| waiter.number != number);
-    }
-
-    fn event_step(&self) -> Option<EventStep> {
-        match self.done.is_empty() {
-            true => self.is_readable.then_some(EventStep::Clear),
-            false => (self.is_edge || !self.is_readable).then_some(EventStep::Signal),
-        }
-    }
-
-    /// Whether `sync_event` has something to do that no other thread is about to do.
-    fn needs_sync(&self) -> bool {
-        self.has_event
-            && !self.is_syncing
-            && self.satisfied().is_none()
-            && self.event_step().is_some()
-    }
-}
-
-impl QueueShared {
-    /// An operation of the home worker is done. For that worker's driver. True: `sync_event` is to
-    /// be called after the release.
-    pub(crate) fn push_as_driver(&self, key: u64) -> bool {
-        let mut state = lock(&self.state);
-        state.push(key);
-        if let Some(waiter) = state.satisfied() {
-            waiter.waker.wake_by_ref();
-        }
-        state.needs_sync()
-    }
-
-    /// Wakes a waiter for which there are enough keys. For the home worker's driver.
-    fn wake_waiter(&self) {
-        if let Some(waiter) = lock(&self.state).satisfied() {
-            waiter.waker.wake_by_ref();
-        }
-    }
-
-    /// Whether that task of the home worker waits here.
-    pub(crate) fn is_awaited_by(&self, task: TaskId) -> bool {
-        let state = lock(&self.state);
-        let is_it = |waiter: &Waiter| TaskId::of(&waiter.waker) == task;
-        state.waiters.iter().any(is_it)
-    }
-
-    /// Makes the event readable or not, as the queue is now. Without any worker's lock.
-    pub(crate) fn sync_event(&self) {
-        let Some(event) = self.event.get() else {
-            return;
-        };
-        let mut state = lock(&self.state);
-        if state.is_syncing {
-            return; // the other thread looks again
-        }
-        state.is_syncing = true;
-        while let Some(step) = state.event_step() {
-            state.is_edge = false;
-            state.is_readable = matches!(step, EventStep::Signal);
-            drop(state);
-            match step {
-                EventStep::Signal => event.signal(),
-                EventStep::Clear => event.clear(),
-            }
-            state = lock(&self.state);
-        }
-        state.is_syncing = false;
-    }
-
-    fn sync_event_if_needed(&self) {
-        if self.event.get().is_some() && lock(&self.state).needs_sync() {
-            self.sync_event();
-        }
-    }
-}
-
 impl CompletionQueue {
     pub(crate) fn new(host: Arc<dyn Host>) -> CompletionQueue {
         CompletionQueue {
             host,
-            shared: Arc::new(QueueShared {
-                state: Mutex::default(),
-                event: OnceLock::new(),
-            }),
+            shared: Arc::default(),
         }
     }
 
@@ -428,5 +278,105 @@ impl Report {
 impl Wake for Report {
     fn wake(self: Arc<Self>) {
         self.queue.post_inside(self.key, ReentryGuard::enter().ok());
+    }
+}
+
+impl<T: Send + 'static> Handle<T> {
+    /// Has the end of the operation reported to a queue as `key`, once, in the place of a waker.
+    /// True: it is done already, or can't be in this process, and is not reported.
+    pub fn report_to(&self, queue: &CompletionQueue, key: u64) -> bool {
+        let Some((host, operation)) = self.running() else {
+            return true;
+        };
+        if host.core().is_forked() {
+            return true;
+        }
+        if std::ptr::eq(host.core(), queue.host().core()) {
+            operation.set_queue(queue.shared(), key);
+        } else {
+            operation.set_waker(&Report::waker(queue, key));
+        }
+        operation.is_done() && operation.clear_listener()
+    }
+}
+
+/// Waits until at least one of the operations is done, or until the timeout (`None`: never); says
+/// whether one is. `handle` gives the first `count` operations by number; None is passed over.
+/// The thread drives the worker of the first of them; others are driven by their keepers. With a
+/// timeout of zero it makes all progress that is possible without waiting.
+///
+/// The handles belong to this thread meanwhile. False at once without any operation. EBADF in a
+/// forked child, EDEADLK from a signal handler that interrupted a call.
+pub fn wait_any<'a, T: Send + 'static>(
+    count: usize,
+    handle: impl Fn(usize) -> Option<&'a Handle<T>>,
+    timeout: Option<Duration>,
+) -> Result<bool> {
+    let running = |at| handle(at).and_then(Handle::running);
+    let Some((home, _)) = (0..count).find_map(running) else {
+        return Ok((0..count).any(|at| handle(at).is_some()));
+    };
+    if home.core().is_forked() {
+        return Err(forked());
+    }
+    let is_done_at =
+        |at| handle(at).is_some() && running(at).is_none_or(|(_, operation)| operation.is_done());
+    let is_done = || (0..count).any(is_done_at);
+    if is_done() {
+        return Ok(true);
+    }
+    let is_home = |host: &Arc<dyn Host>| std::ptr::eq(host.core(), home.core());
+    let foreign = |at: &usize| running(*at).is_some_and(|(host, _)| !is_home(host));
+    let queue = (0..count)
+        .any(|at| foreign(&at))
+        .then(|| CompletionQueue::new(home.clone()));
+    for at in (0..count).filter(foreign) {
+        if let (Some(handle), Some(queue)) = (handle(at), &queue) {
+            if handle.report_to(queue, 0) {
+                return Ok(true);
+            }
+            handle.drive(false);
+        }
+    }
+    let inside = ReentryGuard::enter()?;
+    if timeout == Some(Duration::ZERO) {
+        let role = DriverRole::poller(&is_done, queue.is_none());
+        let notify = if queue.is_none() {
+            Notify::Never
+        } else {
+            Notify::IfHeld
+        };
+        home.core().try_drive(&role, notify);
+        return Ok(is_done());
+    }
+    let own = (0..count)
+        .filter_map(running)
+        .filter(|(host, _)| is_home(host));
+    let is_done = &is_done;
+    let waited = home.core().run(move || async move {
+        // SAFETY: under the lock, as everything in this future.
+        let reactor = unsafe { home.core().reactor() }.clone();
+        let mut deadline = pin!(timeout.map(|timeout| reactor.sleep(timeout)));
+        let mut own = Some(own);
+        let mut watch = queue.as_ref().map(CompletionQueue::watch);
+        std::future::poll_fn(|context| {
+            for (_, operation) in own.take().into_iter().flatten() {
+                operation.set_local_waiter(context.waker());
+            }
+            let sleep = deadline.as_mut().as_pin_mut();
+            let is_over = sleep.is_some_and(|sleep| sleep.poll(context).is_ready());
+            let is_reported = watch.as_mut().is_some_and(|watch| watch.poll(context));
+            if is_done() || is_reported || is_over {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
+    });
+    drop(inside);
+    match waited {
+        Err(error) if !is_done() => Err(error),
+        _ => Ok(is_done()),
     }
 }

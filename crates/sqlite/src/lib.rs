@@ -9,7 +9,7 @@
 //! The VFS is C over `adit.h`, whose functions are those of `adit-capi`.
 
 use adit::{Errno, Error, Result, Volume};
-use adit_capi::volume::VolumeHandle;
+use adit_capi::handles::VolumeHandle;
 use std::ffi::{CString, c_char, c_int, c_void};
 
 unsafe extern "C" {

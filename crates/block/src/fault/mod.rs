@@ -273,7 +273,7 @@ impl Moment {
         self.log.cut(random)
     }
 
-    /// As [`FaultDevice::power_cut_with`].
+    /// Cuts the power as [`FaultDevice::power_cut_with`] does.
     pub fn power_cut_with(&self, keep: impl FnMut(usize, u64) -> bool) -> Image {
         self.log.cut_with(keep)
     }

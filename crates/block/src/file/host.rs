@@ -63,10 +63,11 @@ impl HostFacts {
             let what = format!("use logical blocks of {logical_block_bytes} bytes");
             return Err(Error::with(Errno::INVAL, what));
         }
-        let physical_block_bytes = match block_device {
-            true => rustix::fs::ioctl_blkpbszget(file).map_err(from_rustix)?,
+        let physical_block_bytes = if block_device {
+            rustix::fs::ioctl_blkpbszget(file).map_err(from_rustix)?
+        } else {
             // The device below is not known.
-            false => PAGE_BYTES as u32,
+            PAGE_BYTES as u32
         };
         let queue = |name: &str| queue_attribute(metadata.rdev(), name);
         let supported = |name: &str| queue(name).is_some_and(|value| value != "0");

@@ -22,7 +22,8 @@ use rustix::fs::{FlockOperation, flock, major, minor};
 /// The kernel releases the lock of a dead process within this time. On a busy machine it needed
 /// more than 2 s to end the requests of a killed process.
 const DEAD_HOLDER_MAX: Duration = Duration::from_secs(30);
-/// The same in a container, where a holder without a number may also live outside.
+/// How long a process in a container waits for a lock whose holder has no number there: that may
+/// live outside.
 const UNKNOWN_HOLDER_MAX: Duration = Duration::from_secs(5);
 /// udev is through with a disk within this time, however many events it has to handle.
 const UDEV_MAX: Duration = Duration::from_secs(30);
@@ -31,9 +32,10 @@ const UNKNOWN_CLAIM_MAX: Duration = Duration::from_secs(2);
 
 /// Takes the lock, or names its holder (EBUSY).
 pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
-    let operation = match read_only {
-        true => FlockOperation::NonBlockingLockShared,
-        false => FlockOperation::NonBlockingLockExclusive,
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
     };
     let mut patience = Patience::new();
     loop {
@@ -42,9 +44,10 @@ pub(super) fn take(file: &File, path: &Path, read_only: bool) -> Result<()> {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => {
                 let pid = holder_pid(file);
-                let unknown_max = match sees_all_processes() {
-                    true => DEAD_HOLDER_MAX,
-                    false => UNKNOWN_HOLDER_MAX,
+                let unknown_max = if sees_all_processes() {
+                    DEAD_HOLDER_MAX
+                } else {
+                    UNKNOWN_HOLDER_MAX
                 };
                 if patience.waits_for(pid, unknown_max) {
                     continue;

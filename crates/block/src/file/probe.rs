@@ -73,10 +73,11 @@ fn overlaps(opened: &Arc<Opened>) -> Option<bool> {
 /// Offsets of written pages, in bytes; none when nothing is written.
 fn places(opened: &Opened) -> Option<Vec<u64>> {
     let page_bytes = PAGE_BYTES as u64;
-    let first_bytes = match opened.facts.block_device {
+    let first_bytes = if opened.facts.block_device {
         // It has no holes, and lseek cannot find data on it (EINVAL).
-        true => 0,
-        false => rustix::fs::seek(&opened.file, SeekFrom::Data(0)).ok()?,
+        0
+    } else {
+        rustix::fs::seek(&opened.file, SeekFrom::Data(0)).ok()?
     };
     let first_page = first_bytes / page_bytes;
     let pages = (opened.facts.size_bytes / page_bytes).saturating_sub(first_page);

@@ -410,9 +410,10 @@ mod tests {
             ..FileOptions::default()
         };
         for hangs in [false, true] {
-            let device = match hangs {
-                false => FileDevice::create(&path, 1 << 20, &options),
-                true => FileDevice::open(&path, &options),
+            let device = if hangs {
+                FileDevice::open(&path, &options)
+            } else {
+                FileDevice::create(&path, 1 << 20, &options)
             };
             let device = device.expect("the image");
             let Ok(mut queue) = UringQueue::open(device.opened.clone(), 2) else {
@@ -426,10 +427,7 @@ mod tests {
             let again = FileDevice::open(&path, &options).map(drop);
             assert_eq!(
                 again.map_err(|error| error.errno()),
-                match hangs {
-                    false => Ok(()),
-                    true => Err(Errno::BUSY),
-                }
+                if hangs { Err(Errno::BUSY) } else { Ok(()) }
             );
         }
     }

@@ -1,6 +1,5 @@
 //! The options of all commands that open a volume, and how they open it.
 
-use super::size;
 use adit::{Inspector, IoEngine, RepairReport, Repaired, Survive, Takeover, Volume, VolumeOptions};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long a volume that is in use is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The same while processes of an `adit run` have it, or have just ended.
+/// How long a volume is waited for while processes of an `adit run` have it, or have just ended.
 const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 
 /// How volumes are opened.
@@ -82,7 +81,7 @@ pub(crate) enum SurviveArgument {
 pub(crate) enum TakeoverArgument {
     /// All of it is taken over, or the volume isn't opened
     Complete,
-    /// Likewise, and the image is the one that was open then: it was moved
+    /// All of it is taken over, and the image is the one that was open then: it was moved
     Adopt,
     /// The volume is opened without that data, which is left for the image that it belongs to: this
     /// is a copy
@@ -202,4 +201,9 @@ fn patiently<T>(address: &str, mut open: impl FnMut() -> adit::Result<T>) -> adi
             outcome => return outcome,
         }
     }
+}
+
+/// A number of bytes, as people write it.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    adit::parse_size(text).map_err(|_| "not a size; write 4096, 512M, 4G or 1.5T".to_owned())
 }

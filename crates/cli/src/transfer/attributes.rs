@@ -4,8 +4,7 @@
 //! and capabilities), extended attributes (of which access control lists change the mode), the
 //! mode, the times.
 
-use super::host::{self, Node};
-use super::local;
+use super::host::{self, Node, local};
 use super::mark::Mark;
 use crate::arguments::Keep;
 use adit::{Errno, Error, FileKind, SetTime, Timestamp, Volume};

@@ -1,7 +1,7 @@
 //! The content of a file, with its holes, from one side to the other.
 
-use super::Copy;
-use crate::interrupt;
+use super::copy::Copy;
+use crate::output::interrupt;
 use adit::{Errno, Error};
 use rustix::fs::SeekFrom;
 use std::fs;

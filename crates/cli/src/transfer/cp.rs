@@ -1,11 +1,12 @@
 //! cp: inside of a volume, as cp(1). Unlike put and get it writes into a file that is there, which
 //! keeps its inode and its other names, as cp does.
 
-use super::attributes::Attributes;
-use super::{Copy, resolved, under};
+use super::copy::{Copy, is_directory, make_directory, needs_directory, resolved, under};
 use crate::arguments::{Cp, Keep, VolumeArguments};
-use crate::{Outcome, interrupt};
-use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
+use crate::output::Outcome;
+use crate::output::found;
+use crate::output::interrupt;
+use adit::{Errno, Error, FileKind, Follow, Metadata, OpenOptions, Volume};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,18 +14,10 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn cp(arguments: &Cp, options: &VolumeArguments) -> adit::Result<Outcome> {
     interrupt::note();
-    let umask = super::umask();
+    let umask = crate::files::umask();
     let volume = options.open(&arguments.volume)?;
-    let is_directory = match volume.metadata(&arguments.to) {
-        Ok(there) => there.is_dir(),
-        Err(error) if error.errno() == Errno::NOENT => false,
-        Err(error) => return Err(error),
-    };
-    let ends_with_slash = arguments.to.as_os_str().as_bytes().ends_with(b"/");
-    if !is_directory && (arguments.from.len() > 1 || ends_with_slash) {
-        let what = format!("copy to {}: it isn't a directory", arguments.to.display());
-        return Err(Error::with(Errno::NOTDIR, what));
-    }
+    let needs_directory = needs_directory(&arguments.from, &arguments.to);
+    let is_directory = is_directory(&volume, &arguments.to, needs_directory)?;
     let keep = Keep {
         no_owner: false,
         no_xattrs: !arguments.archive,
@@ -68,13 +61,15 @@ impl Inside<'_> {
 
     fn tree(&mut self, from: &Path, to: &Path) -> adit::Result<()> {
         // As cp: with -r a link that is an argument is copied as one, too.
-        let metadata = match self.is_recursive() {
-            true => self.volume().symlink_metadata(from)?,
-            false => self.volume().metadata(from)?,
+        let metadata = if self.is_recursive() {
+            self.volume().symlink_metadata(from)?
+        } else {
+            self.volume().metadata(from)?
         };
-        let from = &match self.is_recursive() {
-            true => from.to_owned(),
-            false => resolved(self.volume(), from),
+        let from = &if self.is_recursive() {
+            from.to_owned()
+        } else {
+            resolved(self.volume(), from)
         };
         if !metadata.is_dir() {
             return self.node(from, to, &metadata);
@@ -127,16 +122,7 @@ impl Inside<'_> {
         below: &Path,
         pending: &mut Vec<PathBuf>,
     ) -> adit::Result<bool> {
-        let is_new = match self.volume().create_dir_with(to, 0o700) {
-            Ok(()) => true,
-            Err(error) if error.errno() == Errno::EXIST => {
-                match self.volume().metadata(to)?.is_dir() {
-                    true => false,
-                    false => return Err(error),
-                }
-            }
-            Err(error) => return Err(error),
-        };
+        let is_new = make_directory(self.volume(), to, Follow::Yes)?;
         for entry in self.volume().read_dir(from)? {
             let name = entry?.name;
             let name = OsStr::from_bytes(&name);
@@ -155,11 +141,7 @@ impl Inside<'_> {
     fn node(&mut self, from: &Path, to: &Path, metadata: &Metadata) -> adit::Result<()> {
         interrupt::check()?;
         self.copy.progress.at(from);
-        let there = match self.volume().symlink_metadata(to) {
-            Ok(there) => Some(there),
-            Err(error) if error.errno() == Errno::NOENT => None,
-            Err(error) => return Err(error),
-        };
+        let there = found(self.volume().symlink_metadata(to))?;
         let is_same = |of: &Metadata| of.inode() == metadata.inode();
         if self.arguments.no_clobber && there.is_some() {
             return Ok(());
@@ -234,8 +216,7 @@ impl Inside<'_> {
             let mode = of.stat().mode & 0o777 & !self.umask;
             return self.volume().set_mode(to, mode);
         }
-        let (attributes, errors) = Attributes::of_path(self.volume(), self.copy.keep, from)?;
-        errors.iter().for_each(|error| self.copy.skip(error));
+        let attributes = self.copy.attributes(from)?;
         let errors = attributes.give_to_path(self.copy.volume, self.copy.keep, to);
         self.copy.not_kept(errors)
     }

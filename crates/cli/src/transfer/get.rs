@@ -4,13 +4,14 @@
 //! name by name, without following symbolic links; a name has no slashes; and each file is created,
 //! never opened.
 
-use super::attributes::Attributes;
-use super::host::{self, Node};
+use super::copy::{Copy, Links, resolved, under};
+use super::host::{self, Node, local};
 use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
-use super::{Copy, Links, local, resolved, under};
 use crate::arguments::{Cat, Get, VolumeArguments};
-use crate::{Outcome, interrupt, read};
+use crate::files;
+use crate::output::Outcome;
+use crate::output::interrupt;
 use adit::{Errno, Error, FileKind, Metadata, OpenOptions, Volume};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -28,7 +29,7 @@ pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Ou
             volume: arguments.volume.clone(),
             paths: vec![arguments.path.clone()],
         };
-        return read::cat(&cat, options);
+        return files::cat(&cat, options);
     }
     interrupt::note();
     let volume = options.open_to_read(&arguments.volume)?;
@@ -53,19 +54,20 @@ pub(crate) fn get(arguments: &Get, options: &VolumeArguments) -> adit::Result<Ou
         },
         (Err(_), _) => {}
     }
-    let total_bytes = match metadata.is_dir() {
-        true => volume_tree_bytes(&volume, &from),
-        false => metadata.len(),
+    let total_bytes = if metadata.is_dir() {
+        volume_tree_bytes(&volume, &from)
+    } else {
+        metadata.len()
     };
     let mut copy = Copy::new(&volume, &arguments.keep, total_bytes);
     copy.goes_on = mark.is_at(&to);
-    let done = match metadata.is_dir() {
-        true => target_directory(&to, &mark)
-            .and_then(|root| get_tree(&mut copy, &root, &from, &to, &mark)),
-        false => place(&to).and_then(|(directory, name)| {
+    let done = if metadata.is_dir() {
+        target_directory(&to, &mark).and_then(|root| get_tree(&mut copy, &root, &from, &to, &mark))
+    } else {
+        place(&to).and_then(|(directory, name)| {
             let metadata = volume.symlink_metadata(&from)?;
             get_node(&mut copy, &directory, name, &metadata, &from, &to).map(drop)
-        }),
+        })
     };
     if let Err(error) = done {
         copy.failed(error).map_err(|error| copy.ended(error))?;
@@ -170,12 +172,11 @@ fn get_tree(
                 }
             };
             if metadata.is_dir() {
-                match seen.insert(metadata.inode()) {
-                    true => pending.push(below),
-                    false => {
-                        let what = format!("copy {}: a directory with two names", from.display());
-                        copy.skip(&Error::with(Errno::UCLEAN, what));
-                    }
+                if seen.insert(metadata.inode()) {
+                    pending.push(below)
+                } else {
+                    let what = format!("copy {}: a directory with two names", from.display());
+                    copy.skip(&Error::with(Errno::UCLEAN, what));
                 }
                 continue;
             }
@@ -321,8 +322,7 @@ impl<'a> OnHost<'a> {
 }
 
 fn give_attributes(copy: &mut Copy<'_>, node: &Node, from: &Path, to: &Path) -> adit::Result<()> {
-    let (attributes, errors) = Attributes::of_path(copy.volume, copy.keep, from)?;
-    errors.iter().for_each(|error| copy.skip(error));
+    let attributes = copy.attributes(from)?;
     let errors = attributes.give_to_node(node, copy.keep, to);
     copy.not_kept(errors)
 }

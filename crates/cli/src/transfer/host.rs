@@ -4,7 +4,7 @@
 //! does not block. The kernel's name for a descriptor, `/proc/self/fd/N`, leads to exactly that
 //! node, of any kind and also after a rename: it is read and changed by that name.
 
-use adit::FileKind;
+use adit::{Error, FileKind};
 use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, FlockOperation, Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -67,10 +67,9 @@ impl Node {
     /// The new inode, unless another process has replaced it.
     fn made(&self, name: &OsStr, wanted: FileKind) -> io::Result<Node> {
         let node = self.child(name)?;
-        match kind(&node.metadata()?) == wanted {
-            true => Ok(node),
-            false => Err(io::Error::from_raw_os_error(libc::ESTALE)),
-        }
+        (kind(&node.metadata()?) == wanted)
+            .then_some(node)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
     }
 
     pub(super) fn make_special(
@@ -139,7 +138,7 @@ impl Node {
         locked != Err(rustix::io::Errno::WOULDBLOCK)
     }
 
-    /// The same, open to be locked: on NFS only a file that may be written can be locked.
+    /// Opens the node to lock it: on NFS only a file that may be written can be locked.
     pub(super) fn opened(&self) -> io::Result<Node> {
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true);
@@ -193,4 +192,9 @@ pub(super) fn kind(metadata: &Metadata) -> FileKind {
         () if kind.is_block_device() => FileKind::BlockDevice,
         () => FileKind::File,
     }
+}
+
+/// The error of a call on the host.
+pub(super) fn local(error: impl Into<std::io::Error>, verb: &str, path: &Path) -> Error {
+    Error::from(error.into()).context(format_args!("{verb} {}", path.display()))
 }

@@ -1,14 +1,14 @@
 //! put: from the host into a volume.
 
 use super::attributes::Attributes;
-use super::host::{self, Node};
+use super::copy::{Copy, Links, is_directory, make_directory, needs_directory, resolved, under};
+use super::host::{self, Node, local};
 use super::mark::Mark;
 use super::site::{Directory, Site, check_name};
-use super::{Copy, Links, local, resolved, under};
-use crate::Outcome;
 use crate::arguments::{Put, VolumeArguments};
-use crate::interrupt;
-use adit::{Errno, Error, File, FileKind, FlockOperation, OpenOptions, Volume};
+use crate::output::interrupt;
+use crate::output::{Outcome, found};
+use adit::{Errno, Error, File, FileKind, FlockOperation, Follow, OpenOptions, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -28,20 +28,8 @@ pub(crate) fn put(arguments: &Put, options: &VolumeArguments) -> adit::Result<Ou
         total_bytes += tree_bytes(path);
     }
     let volume = options.open(&arguments.volume)?;
-    let target_is_directory = match volume.metadata(&arguments.path) {
-        Ok(metadata) => metadata.is_dir(),
-        Err(error) if error.errno() == Errno::NOENT => false,
-        Err(error) => return Err(error),
-    };
-    let needs_directory =
-        arguments.local.len() > 1 || arguments.path.as_os_str().as_bytes().ends_with(b"/");
-    if needs_directory && !target_is_directory {
-        let what = format!(
-            "copy to {}: it is not a directory of the volume",
-            arguments.path.display()
-        );
-        return Err(Error::with(Errno::NOTDIR, what));
-    }
+    let needs_directory = needs_directory(&arguments.local, &arguments.path);
+    let target_is_directory = is_directory(&volume, &arguments.path, needs_directory)?;
     let target = resolved(&volume, &arguments.path);
     let mut copy = Copy::new(&volume, &arguments.keep, total_bytes);
     let mut links = Links::new();
@@ -123,7 +111,7 @@ fn put_tree(
             }
         };
         let attributes = attributes(copy, &directory, &from)?;
-        match make_directory(copy.volume, &to) {
+        match make_directory(copy.volume, &to, Follow::No) {
             Ok(true) if below.as_os_str().is_empty() => mark.set_in(copy.volume, &to),
             Ok(_) => {}
             Err(error) => {
@@ -178,20 +166,6 @@ fn attributes(copy: &mut Copy<'_>, node: &Node, from: &Path) -> adit::Result<Att
     Ok(attributes)
 }
 
-/// Makes a directory, or finds it: false.
-fn make_directory(volume: &Volume, path: &Path) -> adit::Result<bool> {
-    // Private until its attributes are set.
-    match volume.create_dir_with(path, 0o700) {
-        Err(error) if error.errno() == Errno::EXIST => {
-            match volume.symlink_metadata(path)?.is_dir() {
-                true => Ok(false),
-                false => Err(error),
-            }
-        }
-        done => done.map(|()| true),
-    }
-}
-
 /// Copies standard input into a file, with the permissions that a shell's redirection gives.
 fn put_standard_input(arguments: &Put, options: &VolumeArguments) -> adit::Result<Outcome> {
     let path = &arguments.path;
@@ -200,7 +174,7 @@ fn put_standard_input(arguments: &Put, options: &VolumeArguments) -> adit::Resul
                     it has no name";
         return Err(Error::with(Errno::INVAL, what));
     }
-    let mode = 0o666 & !umask();
+    let mode = 0o666 & !crate::files::umask();
     let volume = options.open(&arguments.volume)?;
     if path.as_os_str().as_bytes().ends_with(b"/")
         || volume.metadata(path).is_ok_and(|there| there.is_dir())
@@ -226,15 +200,6 @@ fn put_standard_input(arguments: &Put, options: &VolumeArguments) -> adit::Resul
     Ok(Outcome::Done)
 }
 
-/// The permission bits that this process gives to no file. Asked before a volume is open: nobody
-/// else makes files meanwhile.
-pub(crate) fn umask() -> u32 {
-    let nothing = rustix::fs::Mode::empty();
-    let mask = rustix::process::umask(nothing);
-    rustix::process::umask(mask);
-    mask.as_raw_mode()
-}
-
 /// A directory of the volume.
 struct InVolume<'a> {
     volume: &'a Volume,
@@ -258,11 +223,8 @@ impl Directory for InVolume<'_> {
     const SUFFIX: &'static [u8] = b".adit-put";
 
     fn kind(&self, name: &OsStr) -> adit::Result<Option<FileKind>> {
-        match self.volume.symlink_metadata(self.path.join(name)) {
-            Ok(there) => Ok(Some(there.kind())),
-            Err(error) if error.errno() == Errno::NOENT => Ok(None),
-            Err(error) => Err(error),
-        }
+        let there = found(self.volume.symlink_metadata(self.path.join(name)))?;
+        Ok(there.map(|there| there.kind()))
     }
 
     fn open(&self, name: &OsStr) -> adit::Result<File> {
@@ -325,13 +287,12 @@ fn put_node(
             return Ok(()); // named twice
         }
         // Between two names of one file a rename would do nothing.
-        let linked = match inode(volume, first) == inode(volume, to) {
-            true => Ok(()),
-            false => {
-                let mut site = Site::at_once(&directory, name, to, kind)?;
-                let linked = site.make(|at| volume.hard_link(first, directory.path.join(at)));
-                linked.and_then(|()| site.settle())
-            }
+        let linked = if inode(volume, first) == inode(volume, to) {
+            Ok(())
+        } else {
+            let mut site = Site::at_once(&directory, name, to, kind)?;
+            let linked = site.make(|at| volume.hard_link(first, directory.path.join(at)));
+            linked.and_then(|()| site.settle())
         };
         match linked {
             Ok(()) => {

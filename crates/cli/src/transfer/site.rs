@@ -7,7 +7,7 @@
 //! The temporary name is always the same, so that a killed copy leaves one file at most, which the
 //! next copy removes. A lock (flock) tells it from a file that another process copies.
 
-use super::check_replaceable;
+use super::copy::check_replaceable;
 use adit::{Errno, Error, FileKind};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -83,9 +83,10 @@ impl<'a, D: Directory> Site<'a, D> {
             directory,
             name,
             to,
-            at: match takes_time || there.is_some() {
-                true => beside(name, D::SUFFIX),
-                false => name.to_owned(),
+            at: if takes_time || there.is_some() {
+                beside(name, D::SUFFIX)
+            } else {
+                name.to_owned()
             },
             replaces: there.is_some(),
             is_made: false,
@@ -151,9 +152,10 @@ impl<'a, D: Directory> Site<'a, D> {
 
     /// The state of the name if the copy ends now, for messages.
     pub(super) fn fate(&self) -> &'static str {
-        match self.replaces {
-            true => "is as it was",
-            false => "is not there",
+        if self.replaces {
+            "is as it was"
+        } else {
+            "is not there"
         }
     }
 
@@ -169,6 +171,7 @@ impl<'a, D: Directory> Site<'a, D> {
 
     /// Gives it its name.
     pub(super) fn settle(mut self) -> adit::Result<()> {
+        debug_assert!(self.is_made, "only what is whole gets its name");
         if self.at != self.name {
             self.directory.rename(&self.at, self.name)?;
         }

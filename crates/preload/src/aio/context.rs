@@ -13,9 +13,10 @@
 //! who sleep; whoever goes to sleep reads it before it looks. Only the last two are interrupted by
 //! signals; the first one lasts no longer than the device.
 
-use super::kernel::{self, Event, Iocb, SignalMask};
-use crate::message::say_once;
-use crate::renewed::{InChild, Renewed};
+use super::abi::{self, Event, Iocb, SignalMask};
+use crate::runtime::kernel::{self, Deadline};
+use crate::runtime::message::say_once;
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume;
 use adit::Errno;
 use adit::collected::Collection;
@@ -28,7 +29,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What stands beside a context of the kernel.
 pub(crate) struct Context {
@@ -106,7 +107,7 @@ pub(crate) fn find(id: usize) -> Option<InCall> {
 /// As `io_setup`.
 pub(crate) unsafe fn setup(events: c_int, id: *mut usize) -> c_long {
     // SAFETY: promised by the caller.
-    let result = unsafe { kernel::setup(events, id) };
+    let result = unsafe { abi::setup(events, id) };
     if result == 0 && crate::volume::settings().is_some() {
         fork::install();
         // SAFETY: the kernel wrote there.
@@ -150,7 +151,7 @@ pub(crate) fn destroy(id: usize) -> c_long {
             std::thread::sleep(Duration::from_micros(50));
         }
     }
-    kernel::destroy(id)
+    abi::destroy(id)
 }
 
 fn all() -> Vec<Arc<Context>> {
@@ -175,7 +176,7 @@ impl Context {
             + self.uncollected.load(Ordering::Relaxed)
             + more;
         // SAFETY: a context of the kernel; only a program that destroys what it uses loses it.
-        taken + 1 < unsafe { kernel::room(self.id) }
+        taken + 1 < unsafe { abi::room(self.id) }
     }
 
     /// Something has changed: who sleeps looks again.
@@ -188,9 +189,7 @@ impl Context {
         if self.kernel_sleepers.load(Ordering::SeqCst) > 0 {
             let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(bell) = bell.as_ref() {
-                let one = 1u64.to_ne_bytes();
-                // SAFETY: eight bytes.
-                unsafe { libc::write(bell.eventfd.as_raw_fd(), one.as_ptr().cast(), 8) };
+                kernel::ring(&*bell.eventfd);
             }
         }
     }
@@ -203,8 +202,9 @@ impl Context {
         // Before: a result may be taken by another thread at once.
         self.in_kernel.fetch_add(list.len(), Ordering::SeqCst);
         // SAFETY: promised by the caller.
-        let result = unsafe { kernel::submit(self.id, list.len() as c_long, list.as_ptr()) };
+        let result = unsafe { abi::submit(self.id, list.len() as c_long, list.as_ptr()) };
         let taken = usize::try_from(result).unwrap_or(0);
+        debug_assert!(taken <= list.len(), "the kernel takes what it is given");
         self.in_kernel
             .fetch_sub(list.len() - taken, Ordering::SeqCst);
         result
@@ -260,17 +260,8 @@ impl Context {
         if min > max {
             return -c_long::from(libc::EINVAL);
         }
-        let deadline = match timeout.is_null() {
-            true => None,
-            false => {
-                // SAFETY: the program's timeout.
-                let timespec { tv_sec, tv_nsec } = unsafe { *timeout };
-                let seconds = u64::try_from(tv_sec).unwrap_or(0).min(1 << 31);
-                let nanoseconds = u32::try_from(tv_nsec).unwrap_or(0);
-                Some(Instant::now() + Duration::new(seconds, nanoseconds))
-            }
-        };
-        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // SAFETY: the program's timeout, or NULL.
+        let deadline = Deadline::after(unsafe { timeout.as_ref() });
         let mut taken = 0;
         loop {
             let seen = self.changes.load(Ordering::SeqCst);
@@ -280,13 +271,9 @@ impl Context {
                 return if taken > 0 { taken as c_long } else { answer };
             }
             if self.is_destroyed.load(Ordering::SeqCst) {
-                return if taken > 0 {
-                    taken as c_long
-                } else {
-                    -c_long::from(libc::EINVAL)
-                };
+                return taken_or(libc::EINVAL, taken);
             }
-            let left = left();
+            let left = deadline.left();
             if left.is_some_and(|left| left.is_zero()) {
                 return taken as c_long;
             }
@@ -305,11 +292,7 @@ impl Context {
                 _ => unsafe { self.sleep_in_kernel(seen, max, events, &mut taken, left, mask) },
             };
             if woken == Errno::INTR {
-                return if taken > 0 {
-                    taken as c_long
-                } else {
-                    -c_long::from(libc::EINTR)
-                };
+                return taken_or(libc::EINTR, taken);
             }
         }
     }
@@ -325,7 +308,7 @@ impl Context {
             *taken += 1;
         });
         // SAFETY: a context of the kernel.
-        if *taken == max || unsafe { kernel::is_empty(self.id) } {
+        if *taken == max || unsafe { abi::is_empty(self.id) } {
             return 0;
         }
         let now = kernel::as_timespec(Duration::ZERO);
@@ -349,7 +332,7 @@ impl Context {
         let first = unsafe { events.add(*taken) };
         let room = (max - *taken) as c_long;
         // SAFETY: as above.
-        let result = unsafe { kernel::events(self.id, min, room, first, timeout, mask) };
+        let result = unsafe { abi::events(self.id, min, room, first, timeout, mask) };
         let Ok(count) = usize::try_from(result) else {
             return result;
         };
@@ -429,12 +412,21 @@ impl Context {
     }
 }
 
+/// How many events were taken; an error, if none was.
+fn taken_or(errno: c_int, taken: usize) -> c_long {
+    if taken > 0 {
+        taken as c_long
+    } else {
+        -c_long::from(errno)
+    }
+}
+
 impl Bell {
     fn new() -> Option<Bell> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let eventfd = numbers::high(|| eventfd(0, flags)).ok()?;
         let iocb = Box::new(Iocb {
-            opcode: kernel::opcode::POLL,
+            opcode: abi::opcode::POLL,
             fd: eventfd.as_raw_fd(),
             buffer: libc::POLLIN as u64,
             ..Iocb::default()
@@ -451,7 +443,7 @@ impl Bell {
         if !self.is_armed {
             let list = [&raw mut *self.iocb];
             // SAFETY: the request lives as long as the context.
-            self.is_armed = unsafe { kernel::submit(context, 1, list.as_ptr()) } == 1;
+            self.is_armed = unsafe { abi::submit(context, 1, list.as_ptr()) } == 1;
         }
         self.is_armed
     }

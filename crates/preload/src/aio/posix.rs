@@ -8,14 +8,14 @@
 //! request leaves [`REQUESTS`], and what it has to tell the program was copied. Each end changes
 //! [`ENDS`]; whoever waits reads it before it looks.
 
-use super::kernel;
-use super::{Uncollected, submission};
-use crate::answer::{Answer, ToC, set_errno};
+use super::submission;
+use super::uncollected::Uncollected;
 use crate::calls::data;
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::real::real;
-use crate::renewed::Renewed;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, ToC, failed};
+use crate::runtime::inside;
+use crate::runtime::kernel::{self, Deadline};
+use crate::runtime::renewed::Renewed;
 use adit::Errno;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit_fs::BlobId;
@@ -24,7 +24,7 @@ use libc::{c_int, c_void, off_t, pthread_attr_t, size_t, ssize_t, timespec};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// `struct sigevent` of glibc.
 #[repr(C)]
@@ -161,7 +161,7 @@ fn tell(notice: &Notice) {
                 rest: [0; 12],
             };
             let (process, signal) = (information.process as usize, notice.signal as usize);
-            let arguments = [process, signal, &raw const information as usize, 0, 0, 0];
+            let arguments = [process, signal, &raw const information as usize];
             // SAFETY: a signal to this process.
             unsafe { kernel::call(libc::SYS_rt_sigqueueinfo, arguments) };
         }
@@ -175,9 +175,10 @@ fn tell(notice: &Notice) {
                 let mut own: pthread_attr_t = std::mem::zeroed();
                 libc::pthread_attr_init(&mut own);
                 libc::pthread_attr_setdetachstate(&mut own, libc::PTHREAD_CREATE_DETACHED);
-                let attributes = match notice.attributes.is_null() {
-                    true => &raw const own,
-                    false => notice.attributes,
+                let attributes = if notice.attributes.is_null() {
+                    &raw const own
+                } else {
+                    notice.attributes
                 };
                 let mut thread = 0;
                 let failed =
@@ -248,7 +249,7 @@ unsafe fn begin(
             started.start().on_complete(move |result| {
                 let answer = result
                     .map(|count| count as i64)
-                    .map_err(crate::answer::errno);
+                    .map_err(crate::runtime::answer::errno);
                 let address = { address };
                 // SAFETY: as above.
                 unsafe { end(address, answer, notice, list) };
@@ -267,15 +268,16 @@ enum Started {
 unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
     let (buffer, len) = (cb.buffer, cb.len.min(data::LEN_MAX));
     let at = u64::try_from(cb.offset).map_err(|_| Errno::INVAL)?;
-    let memory = || match buffer.is_null() {
-        true => Memory::One(std::ptr::NonNull::dangling().as_ptr(), 0),
-        false => Memory::One(buffer.cast(), len),
+    let memory = || {
+        if buffer.is_null() {
+            Memory::One(std::ptr::NonNull::dangling().as_ptr(), 0)
+        } else {
+            Memory::One(buffer.cast(), len)
+        }
     };
     let work = match kind {
         Kind::Read => {
-            if !open.is_readable() {
-                return Err(Errno::BADF);
-            }
+            open.check_readable()?;
             if open.flags() & libc::O_DIRECT == 0 {
                 // SAFETY: as for this function.
                 let memory = unsafe { data::memory(buffer, len)? };
@@ -286,9 +288,7 @@ unsafe fn start(cb: &Aiocb, open: &Arc<Open>, kind: Kind) -> Answer<Started> {
             Work::Read(memory(), at)
         }
         Kind::Write => {
-            if !open.is_writable() {
-                return Err(Errno::BADF);
-            }
+            open.check_writable()?;
             let appends = open.flags() & libc::O_APPEND != 0;
             Work::Write(memory(), (!appends).then_some(at), Durable::No)
         }
@@ -337,9 +337,9 @@ macro_rules! transfers {
                 Some(open) => {
                     // SAFETY: as above.
                     let begun = inside::uncancelled(|| unsafe { begin(request, &open, $kind, None) });
-                    begun.to_c() as c_int
+                    begun.to_c()
                 }
-                None => real!($name(request => *mut Aiocb) -> c_int),
+                None => real(request),
             }
         }
     )*};
@@ -351,62 +351,55 @@ transfers! {
     aio_write64 = Kind::Write;
 }
 
-macro_rules! calls {
-    ($($sync:ident $cancel:ident $suspend:ident $list:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $sync(operation: c_int, request: *mut Aiocb) -> c_int {
-            // SAFETY: the program's request.
-            let Some(open) = descriptors::get(unsafe { (*request).fd }) else {
-                return real!($sync(operation => c_int, request => *mut Aiocb) -> c_int);
-            };
-            let durable = match operation {
-                libc::O_DSYNC => Durable::Data,
-                libc::O_SYNC => Durable::All,
-                _ => return Answer::<()>::Err(Errno::INVAL).to_c() as c_int,
-            };
-            // SAFETY: as above.
-            inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c() as c_int
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $cancel(fd: c_int, request: *mut Aiocb) -> c_int {
-            match descriptors::get(fd) {
-                // SAFETY: the program's request, or NULL.
-                Some(open) => unsafe { cancel(fd, &open, request) }.to_c() as c_int,
-                None => real!($cancel(fd => c_int, request => *mut Aiocb) -> c_int),
-            }
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $suspend(
-            list: *const *const Aiocb, count: c_int, timeout: *const timespec,
-        ) -> c_int {
-            let real = |list: *const *const Aiocb, count: c_int, timeout: *const timespec| {
-                real!($suspend(
-                    list => *const *const Aiocb, count => c_int, timeout => *const timespec
-                ) -> c_int)
-            };
-            // SAFETY: the program's list.
-            inside::uncancelled(|| unsafe { suspend(list, count, timeout, real) })
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $list(
-            mode: c_int, list: *const *mut Aiocb, count: c_int, notice: *mut Notice,
-        ) -> c_int {
-            let real = |list: *const *mut Aiocb, count: c_int, notice: *mut Notice| {
-                real!($list(
-                    mode => c_int, list => *const *mut Aiocb, count => c_int, notice => *mut Notice
-                ) -> c_int)
-            };
-            // SAFETY: the program's list.
-            inside::uncancelled(|| unsafe { begin_list(mode, list, count, notice, real) })
-        }
-    )*};
+#[interposed(aio_fsync64)]
+unsafe extern "C" fn aio_fsync(operation: c_int, request: *mut Aiocb) -> c_int {
+    // SAFETY: the program's request.
+    let Some(open) = descriptors::get(unsafe { (*request).fd }) else {
+        return real(operation, request);
+    };
+    let durable = match operation {
+        libc::O_DSYNC => Durable::Data,
+        libc::O_SYNC => Durable::All,
+        _ => return failed(Errno::INVAL),
+    };
+    // SAFETY: as above.
+    inside::uncancelled(|| unsafe { begin(request, &open, Kind::Sync(durable), None) }).to_c()
 }
-calls! {
-    aio_fsync aio_cancel aio_suspend lio_listio
-    aio_fsync64 aio_cancel64 aio_suspend64 lio_listio64
+
+#[interposed(aio_cancel64)]
+unsafe extern "C" fn aio_cancel(fd: c_int, request: *mut Aiocb) -> c_int {
+    match descriptors::get(fd) {
+        // SAFETY: the program's request, or NULL.
+        Some(open) => unsafe { cancel(fd, &open, request) }.to_c(),
+        None => real(fd, request),
+    }
+}
+
+#[interposed(aio_suspend64)]
+unsafe extern "C" fn aio_suspend(
+    list: *const *const Aiocb,
+    count: c_int,
+    timeout: *const timespec,
+) -> c_int {
+    let real = |list: *const *const Aiocb, count: c_int, timeout: *const timespec| {
+        real(list, count, timeout)
+    };
+    // SAFETY: the program's list.
+    inside::uncancelled(|| unsafe { suspend(list, count, timeout, real) })
+}
+
+#[interposed(lio_listio64)]
+unsafe extern "C" fn lio_listio(
+    mode: c_int,
+    list: *const *mut Aiocb,
+    count: c_int,
+    notice: *mut Notice,
+) -> c_int {
+    let real = |list: *const *mut Aiocb, count: c_int, notice: *mut Notice| {
+        real(mode, list, count, notice)
+    };
+    // SAFETY: the program's list.
+    inside::uncancelled(|| unsafe { begin_list(mode, list, count, notice, real) })
 }
 
 /// Nothing that was begun can be taken back.
@@ -446,10 +439,7 @@ unsafe fn suspend(
             timeout.as_ref(),
         )
     };
-    let deadline = timeout.map(|timeout| {
-        let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0).min(1 << 31);
-        Instant::now() + Duration::new(seconds, u32::try_from(timeout.tv_nsec).unwrap_or(0))
-    });
+    let deadline = Deadline::after(timeout);
     loop {
         let seen = ENDS.load(Ordering::SeqCst);
         let given = all.iter().filter(|request| !request.is_null());
@@ -460,10 +450,9 @@ unsafe fn suspend(
         if given.clone().next().is_none() || given.clone().any(|request| is_done(&request)) {
             return 0;
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.left();
         if left.is_some_and(|left| left.is_zero()) {
-            set_errno(Errno::AGAIN);
-            return -1;
+            return failed(Errno::AGAIN);
         }
         let others: Vec<*const Aiocb> = {
             let ours = requests();
@@ -478,8 +467,7 @@ unsafe fn suspend(
         };
         if others.is_empty() {
             if sleep(seen, left) == Errno::INTR {
-                set_errno(Errno::INTR);
-                return -1;
+                return failed(Errno::INTR);
             }
             continue;
         }
@@ -608,5 +596,5 @@ unsafe fn begin_list(
         }
     }
     drop(shared);
-    refused.map_or(Ok(()), Err).to_c() as c_int
+    refused.map_or(Ok(()), Err).to_c()
 }

@@ -1,19 +1,21 @@
 //! Requests of libaio on the volume's files: checked as the kernel checks them, then done at once or
 //! started.
 
+use super::abi::{Event, FLAG_EVENTFD, Iocb, opcode};
 use super::context::Context;
-use super::kernel::{Event, FLAG_EVENTFD, Iocb, opcode};
-use super::{Uncollected, is_queued};
-use crate::answer::Answer;
+use super::uncollected::Uncollected;
 use crate::calls::data;
-use crate::descriptors::{self, Held, Open};
+use crate::files::descriptors::{self, Open, OpenRef};
+use crate::runtime::answer::{Answer, checked, errno};
+use crate::runtime::kernel;
+use crate::volume::volume;
 use adit::collected::{Durable, Memory, Request, Work};
 use adit::{Errno, FileKind};
 use adit_base::numbers::FIRST_HIGH;
 use libc::{c_int, c_long, c_void, iovec};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Turns the result of a started request into an event.
 type ToEvent = Box<dyn FnOnce(adit::Result<usize>) -> Event + Send>;
@@ -29,7 +31,7 @@ struct Batch {
 /// `io_submit`
 ///
 /// # Safety
-/// As for it.
+/// As for `io_submit`.
 pub(crate) unsafe fn submit(
     context: &Arc<Context>,
     count: c_long,
@@ -84,7 +86,7 @@ pub(crate) unsafe fn submit(
 }
 
 /// The volume's file of a request that is not the kernel's.
-unsafe fn ours(iocb: *const Iocb) -> Option<Held> {
+unsafe fn ours(iocb: *const Iocb) -> Option<OpenRef> {
     // SAFETY: NULL or a request, says the program.
     let iocb = unsafe { iocb.as_ref() }?;
     // Polls are the kernel's, which refuses the volume's numbers.
@@ -99,7 +101,7 @@ impl Batch {
         if self.requests.is_empty() {
             return;
         }
-        if let Ok(volume) = crate::volume::volume() {
+        if let Ok(volume) = volume() {
             volume.start_together(self.requests, &context.results, !self.needs_driver);
         }
     }
@@ -118,9 +120,7 @@ unsafe fn begin(
     if request.reserved != 0 || isize::try_from(request.len).is_err() {
         return Err(Errno::INVAL);
     }
-    if open.flags() & libc::O_PATH != 0 {
-        return Err(Errno::BADF);
-    }
+    open.check()?;
     if !context.has_room(batch.requests.len()) {
         return Err(Errno::AGAIN);
     }
@@ -139,19 +139,19 @@ unsafe fn begin(
         result2: 0,
     };
     // SAFETY: the program's memory.
-    let cached = unsafe { read_cached(&request, open) };
-    if let Some(count) = cached {
-        context.results.add(event(count));
-        eventfd.as_ref().inspect(|eventfd| ring(eventfd));
-        return Ok(());
-    }
-    // SAFETY: as above.
-    let Some(started) = (unsafe { prepare(&request, open)? }) else {
+    let (cached, started) = unsafe {
+        match read_cached(&request, open) {
+            Some(count) => (Some(count), None),
+            None => (None, prepare(&request, open)?),
+        }
+    };
+    let Some(started) = started else {
         // SAFETY: as above.
-        let result = unsafe { perform(&request, open) };
-        let result = result.unwrap_or_else(|errno| -i64::from(errno.raw()));
+        let result = cached.unwrap_or_else(|| unsafe { perform(&request, open) });
         context.results.add(event(result));
-        eventfd.as_ref().inspect(|eventfd| ring(eventfd));
+        if let Some(eventfd) = &eventfd {
+            kernel::ring(eventfd);
+        }
         return Ok(());
     };
     let to_event = move |result: adit::Result<usize>| {
@@ -170,7 +170,7 @@ unsafe fn begin(
             let (context, guard) = (context.clone(), Uncollected::begin());
             started.start().on_complete(move |result| {
                 context.results.add(to_event(result));
-                ring(&eventfd);
+                kernel::ring(&eventfd);
                 context.uncollected.fetch_sub(1, Ordering::SeqCst);
                 context.note();
                 drop(guard);
@@ -210,9 +210,10 @@ fn check(request: &Iocb, open: &Open) -> Answer<()> {
     if request.rw_flags & (!known | NOWAIT) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
-    match (writes, open.is_writable(), open.is_readable()) {
-        (true, false, _) | (false, _, false) => return Err(Errno::BADF),
-        _ => {}
+    if writes {
+        open.check_writable()?;
+    } else {
+        open.check_readable()?;
     }
     if open.kind == FileKind::Directory || request.offset < 0 {
         return Err(Errno::INVAL);
@@ -274,6 +275,18 @@ unsafe fn prepare(request: &Iocb, open: &Arc<Open>) -> Answer<Option<Request>> {
     unsafe { start(work, open) }
 }
 
+/// Do requests wait in the device's queue? If not, the caller does them.
+fn is_queued() -> Answer<bool> {
+    /// 0: not asked yet.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        let volume = volume()?;
+        let queued = volume.is_queued().map_err(errno)?;
+        KNOWN.store(1 + u8::from(queued), Ordering::Relaxed);
+    }
+    Ok(KNOWN.load(Ordering::Relaxed) == 2)
+}
+
 /// The work as a request for the device's queue; None: it is to be done at once.
 ///
 /// # Safety
@@ -332,8 +345,8 @@ unsafe fn memory(request: &Iocb) -> Answer<Memory> {
     ))
 }
 
-/// Does a request at once.
-unsafe fn perform(request: &Iocb, open: &Open) -> Answer {
+/// Does a request at once. A failure is a negative error number.
+unsafe fn perform(request: &Iocb, open: &Open) -> i64 {
     let (buffer, len, at) = (
         request.buffer as *mut c_void,
         request.len as usize,
@@ -345,7 +358,7 @@ unsafe fn perform(request: &Iocb, open: &Open) -> Answer {
         iov_len: len,
     }];
     // SAFETY: as for this function.
-    unsafe {
+    let done = unsafe {
         match request.opcode {
             opcode::READ => data::read_at(open, buffer, len, at),
             opcode::READ_PIECES => data::read_pieces_at(open, vector, count, at),
@@ -355,7 +368,8 @@ unsafe fn perform(request: &Iocb, open: &Open) -> Answer {
             opcode::SYNC => data::sync_all(open).map(|()| 0),
             _ => data::sync_data(open).map(|()| 0),
         }
-    }
+    };
+    done.unwrap_or_else(|errno| -i64::from(errno.raw()))
 }
 
 /// Keeps an eventfd of the program until the request is done.
@@ -364,24 +378,14 @@ fn eventfd(fd: c_int) -> Answer<OwnedFd> {
         return Err(Errno::INVAL);
     }
     // SAFETY: no preconditions.
-    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_HIGH) };
-    if copy < 0 {
-        return Err(Errno::last());
-    }
+    let copy = checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_HIGH) })?;
     // SAFETY: just made.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
     // SAFETY: all zeroes are a value; the call fills it.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: as above. What has no type of file takes these eight bytes only if it is an eventfd.
     let done = unsafe { libc::fstat(copy.as_raw_fd(), &mut stat) };
-    match done == 0 && stat.st_mode & libc::S_IFMT == 0 {
-        true => Ok(copy),
-        false => Err(Errno::INVAL),
-    }
-}
-
-fn ring(eventfd: &OwnedFd) {
-    let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes.
-    unsafe { libc::write(eventfd.as_raw_fd(), one.as_ptr().cast(), 8) };
+    (done == 0 && stat.st_mode & libc::S_IFMT == 0)
+        .then_some(copy)
+        .ok_or(Errno::INVAL)
 }

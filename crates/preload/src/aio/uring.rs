@@ -2,8 +2,7 @@
 //! knows nothing of the volume's files: each of them would get EBADF, and a program that asked for a
 //! ring and got one doesn't expect that. Refused at its start, it takes another way.
 
-use crate::message::say_once;
-use crate::real::real;
+use crate::runtime::message::say_once;
 use crate::volume::settings;
 use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, size_t};
@@ -13,7 +12,7 @@ macro_rules! refused {
         #[interposed]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             if settings().is_none() {
-                return real!($name($($argument => $type),*) -> c_int);
+                return real($($argument), *);
             }
             say_once!(
                 "io_uring goes past the volume, so this program gets none ({}: ENOSYS)",

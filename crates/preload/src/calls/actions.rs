@@ -5,13 +5,15 @@
 //! ([`nowhere`]), which is made when the action is added.
 //! Limit: files of the volume that the C library is to open are the host's.
 
-use super::left::{Numbers, going_on};
-use crate::answer::{Answer, errno};
-use crate::path::{self, Place};
-use crate::real::{self, real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::files::canonical::without_ups;
+use crate::files::path::{self, Location};
+use crate::files::{descriptors, nowhere};
+use crate::program::left::{Numbers, going_on};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::real::{self, real, text};
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::volume;
-use crate::{descriptors, inside, nowhere};
 use adit::{Errno, FileKind};
 use adit_base::fork::Registered;
 use adit_base::numbers;
@@ -67,9 +69,7 @@ unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     new: c_int,
 ) -> c_int {
     note_action(actions, old, new);
-    real!(posix_spawn_file_actions_adddup2(
-        actions => *mut posix_spawn_file_actions_t, old => c_int, new => c_int
-    ) -> c_int)
+    real(actions, old, new)
 }
 
 #[interposed]
@@ -78,9 +78,7 @@ unsafe extern "C" fn posix_spawn_file_actions_addclose(
     fd: c_int,
 ) -> c_int {
     note_action(actions, fd, -1);
-    real!(posix_spawn_file_actions_addclose(
-        actions => *mut posix_spawn_file_actions_t, fd => c_int
-    ) -> c_int)
+    real(actions, fd)
 }
 
 #[interposed]
@@ -88,9 +86,7 @@ unsafe extern "C" fn posix_spawn_file_actions_init(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
     forget_actions(actions);
-    real!(posix_spawn_file_actions_init(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
+    real(actions)
 }
 
 #[interposed]
@@ -98,9 +94,7 @@ unsafe extern "C" fn posix_spawn_file_actions_destroy(
     actions: *mut posix_spawn_file_actions_t,
 ) -> c_int {
     forget_actions(actions);
-    real!(posix_spawn_file_actions_destroy(
-        actions => *mut posix_spawn_file_actions_t
-    ) -> c_int)
+    real(actions)
 }
 
 /// The numbers of a child that `posix_spawn` makes.
@@ -172,10 +166,11 @@ macro_rules! since_2_29 {
                 Ok(name) => name,
                 Err(_) => panic!("a name has no zeroes"),
             };
-        match real::find(&FOUND, NAME).is_null() {
-            true => libc::ENOSYS,
-            false => real!($name($($argument => $type),*) -> c_int),
-        }
+        if real::find(&FOUND, NAME).is_null() {
+libc::ENOSYS
+} else {
+real!($name($($argument => $type),*) -> c_int)
+}
     }};
 }
 
@@ -207,18 +202,18 @@ unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
     let from = unsafe { program_path(actions, path) };
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, from.pointer()) } {
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             let shown = inside::call(|| {
                 let found = volume()?.stat_at(spot.at(), Follow::Yes).map_err(errno)?;
                 match found.kind {
-                    FileKind::Directory => Ok(super::working::without_ups(&spot.shown)),
+                    FileKind::Directory => Ok(without_ups(&spot.shown)),
                     _ => Err(Errno::NOTDIR),
                 }
             });
             let entered = shown.and_then(|shown| enter(actions, shown));
             entered.unwrap_or_else(|errno| errno.raw())
         }
-        Place::Host(host) => {
+        Location::Host(host) => {
             let path = host.pointer(from.pointer());
             // SAFETY: as above.
             let shown = unsafe { text(path) };

@@ -1,52 +1,49 @@
 //! stat and its relatives; modes, owners, times, rights.
 
-use crate::answer::{Answer, ToC, errno};
 use crate::calls::pipes;
-use crate::descriptors::{self, Open};
-use crate::path::{self, Named, Place, Spot};
-use crate::real::real;
-use crate::volume::{settings, volume};
-use crate::{identity, inside};
+use crate::files::descriptors::{self, Open};
+use crate::files::path::{self, Location, Named, Spot};
+use crate::runtime::answer::{Answer, ToC, errno, failed};
+use crate::runtime::inside;
+use crate::volume::{device, identity, settings, volume};
 use adit::calls::{SetMode, SetOwner, SetTimes};
-use adit::{Credentials, Errno, FileKind, SetTime, Timestamp, Volume};
+use adit::{Credentials, Errno, FileKind, SetTime, Timestamp};
 use adit_fs::{Access, At, Follow, Stat};
 use adit_interposed::interposed;
 use libc::{
     c_char, c_int, c_uint, gid_t, mode_t, stat as StatC, statx as StatxC, timespec, timeval, uid_t,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{of_descriptor, of_path, of_path_at};
+use super::{of_descriptor, of_path, of_path_at, of_path_flagged};
 
-/// Of the numbers of devices that volumes have: the kernel gives it to none.
-const MAJOR: u32 = 0x700;
-/// Of a number as the kernel has it: old calls and formats keep no more.
-const MINOR_BITS: u32 = 20;
-/// `st_dev` of the volume's files, from its opening on.
-static DEVICE: AtomicU64 = AtomicU64::new(0);
 const BLOCK: u64 = 512;
 
 of_path! {
-    stat | stat64: (buffer: *mut StatC) -> c_int = stat_followed;
-    lstat | lstat64: (buffer: *mut StatC) -> c_int = stat_itself;
-    chmod: (mode: mode_t) -> c_int = change_mode;
-    lchmod: (mode: mode_t) -> c_int = change_mode_itself;
-    chown: (uid: uid_t, gid: gid_t) -> c_int = change_owner;
-    lchown: (uid: uid_t, gid: gid_t) -> c_int = change_owner_itself;
-    access: (mode: c_int) -> c_int = may;
-    eaccess | euidaccess: (mode: c_int) -> c_int = may_effectively;
+    stat | stat64: (buffer: *mut StatC) -> c_int = {stat_of(Follow::Yes)};
+    lstat | lstat64: (buffer: *mut StatC) -> c_int = {stat_of(Follow::No)};
+    chmod: (mode: mode_t) -> c_int = {set_mode(Follow::Yes)};
+    lchmod: (mode: mode_t) -> c_int = {set_mode(Follow::No)};
+    chown: (uid: uid_t, gid: gid_t) -> c_int = {set_owner(Follow::Yes)};
+    lchown: (uid: uid_t, gid: gid_t) -> c_int = {set_owner(Follow::No)};
+    access: (mode: c_int) -> c_int = {may(identity::real_credentials(), Follow::Yes)};
+    eaccess | euidaccess: (mode: c_int) -> c_int = {may(identity::credentials(), Follow::Yes)};
     utime: (times: *const libc::utimbuf) -> c_int = set_seconds;
-    utimes: (times: *const timeval) -> c_int = set_microseconds;
-    lutimes: (times: *const timeval) -> c_int = set_microseconds_itself;
+    utimes: (times: *const timeval) -> c_int = {set_microseconds(Follow::Yes)};
+    lutimes: (times: *const timeval) -> c_int = {set_microseconds(Follow::No)};
 }
 of_descriptor! {
-    fchmod: (mode: mode_t) -> c_int = change_mode_open;
-    fchown: (uid: uid_t, gid: gid_t) -> c_int = change_owner_open;
-    futimens: (times: *const timespec) -> c_int = set_times_open;
+    fchmod: (mode: mode_t) -> c_int = set_mode_open;
+    fchown: (uid: uid_t, gid: gid_t) -> c_int = set_owner_open;
+    futimens: (times: *const timespec) -> c_int = set_nanoseconds_open;
     futimes: (times: *const timeval) -> c_int = set_microseconds_open;
 }
 of_path_at! {
-    fchmodat: (mode: mode_t, flags: c_int) -> c_int = change_mode_at;
+    fchmodat: (mode: mode_t, flags: c_int) -> c_int = set_mode_at;
+}
+of_path_flagged! {
+    fchownat: (uid: uid_t, gid: gid_t) -> c_int = set_owner_at;
+    faccessat: (mode: c_int) -> c_int = may_at;
+    utimensat: (times: *const timespec) -> c_int = set_nanoseconds_at;
 }
 
 // ------------------------------------------------------------------------ stat
@@ -61,22 +58,6 @@ fn type_bits(kind: FileKind) -> u32 {
         FileKind::BlockDevice => libc::S_IFBLK,
         _ => libc::S_IFREG,
     }
-}
-
-/// Makes `st_dev` of the id of a volume that has just been opened: each volume has another one, and
-/// always the same. Programs take this number and that of an inode for one that no other file has.
-pub(crate) fn note_device(volume: &Volume) {
-    let id = volume.statfs().map_or([0; 16], |space| space.volume_id);
-    let minor = id
-        .chunks_exact(4)
-        .map(|part| u32::from_le_bytes(part.try_into().expect("four bytes")))
-        .fold(0, |minor, part| minor ^ part);
-    let minor = (minor ^ minor >> MINOR_BITS) & ((1 << MINOR_BITS) - 1);
-    DEVICE.store(libc::makedev(MAJOR, minor), Ordering::Relaxed);
-}
-
-fn device() -> u64 {
-    DEVICE.load(Ordering::Relaxed)
 }
 
 fn timespec_of(time: Timestamp) -> (i64, i64) {
@@ -110,32 +91,23 @@ fn attributes_open(open: &Open) -> Answer<Stat> {
     Ok(*open.file.metadata().map_err(errno)?.stat())
 }
 
-unsafe fn stat_followed(spot: &Spot, buffer: *mut StatC) -> Answer<()> {
-    attributes(spot.at(), Follow::Yes).map(|stat| fill(&stat, buffer))
+fn stat_of(spot: &Spot, follow: Follow, buffer: *mut StatC) -> Answer<()> {
+    attributes(spot.at(), follow).map(|stat| fill(&stat, buffer))
 }
 
-unsafe fn stat_itself(spot: &Spot, buffer: *mut StatC) -> Answer<()> {
-    attributes(spot.at(), Follow::No).map(|stat| fill(&stat, buffer))
+#[interposed(fstat64)]
+unsafe extern "C" fn fstat(fd: c_int, buffer: *mut StatC) -> c_int {
+    if let Some(open) = descriptors::get(fd) {
+        let stat = inside::call(|| attributes_open(&open));
+        return stat.map(|stat| fill(&stat, buffer)).to_c();
+    }
+    let done = real(fd, buffer);
+    if done == 0 {
+        // SAFETY: the kernel has filled it.
+        name_node(unsafe { &mut *buffer });
+    }
+    done
 }
-
-macro_rules! stat_number {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(fd: c_int, buffer: *mut StatC) -> c_int {
-            if let Some(open) = descriptors::get(fd) {
-                let stat = inside::call(|| attributes_open(&open));
-                return stat.map(|stat| fill(&stat, buffer)).to_c() as c_int;
-            }
-            let done = real!($name(fd => c_int, buffer => *mut StatC) -> c_int);
-            if done == 0 {
-                // SAFETY: the kernel has filled it.
-                name_node(unsafe { &mut *buffer });
-            }
-            done
-        }
-    )*};
-}
-stat_number!(fstat fstat64);
 
 /// Of the host's pipe behind a node of the volume: the node's identity and rights.
 fn name_node(found: &mut StatC) {
@@ -174,16 +146,19 @@ unsafe fn attributes_at(
     const KNOWN: c_int =
         libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | STATX_SYNC_TYPE;
     // NULL is as good as no text.
-    let named = match path.is_null() && flags & libc::AT_EMPTY_PATH != 0 {
-        true => c"".as_ptr(),
-        false => path,
+    let named = if path.is_null() && flags & libc::AT_EMPTY_PATH != 0 {
+        c"".as_ptr()
+    } else {
+        path
     };
     // SAFETY: promised by the caller.
     match unsafe { path::find_named(directory, named, flags) } {
-        Named::At(Place::Host(host)) => Err(host),
+        Named::At(Location::Host(host)) => Err(host),
         _ if flags & !KNOWN != 0 => Ok(Err(Errno::INVAL)),
         Named::Open(open) => Ok(inside::call(|| attributes_open(&open))),
-        Named::At(Place::Volume(spot)) => Ok(inside::call(|| attributes(spot.at(), follow(flags)))),
+        Named::At(Location::Volume(spot)) => {
+            Ok(inside::call(|| attributes(spot.at(), follow(flags))))
+        }
     }
 }
 
@@ -192,45 +167,36 @@ const STATX_SYNC_TYPE: c_int = 0x6000;
 /// A bit of a mask that means something else one day.
 const STATX_RESERVED: c_uint = 1 << 31;
 
-macro_rules! stat_at {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            directory: c_int, path: *const c_char, buffer: *mut StatC, flags: c_int,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { attributes_at(directory, path, flags) } {
-                Ok(answer) => crate::answer::ToC::to_c(answer.map(|stat| fill(&stat, buffer))) as c_int,
-                Err(host) => {
-                    let done = real!($name(
-                        directory => c_int, host.pointer(path) => *const c_char,
-                        buffer => *mut StatC, flags => c_int
-                    ) -> c_int);
-                    if done == 0 && flags & libc::AT_EMPTY_PATH != 0 {
-                        // SAFETY: the kernel has filled it.
-                        name_node(unsafe { &mut *buffer });
-                    }
-                    done
-                }
+#[interposed(fstatat64)]
+unsafe extern "C" fn fstatat(
+    directory: c_int,
+    path: *const c_char,
+    buffer: *mut StatC,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { attributes_at(directory, path, flags) } {
+        Ok(answer) => answer.map(|stat| fill(&stat, buffer)).to_c(),
+        Err(host) => {
+            let done = real(directory, host.pointer(path), buffer, flags);
+            if done == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+                // SAFETY: the kernel has filled it.
+                name_node(unsafe { &mut *buffer });
             }
+            done
         }
-    )*};
+    }
 }
-stat_at!(fstatat fstatat64);
 
 /// The names that programs of before glibc 2.33 call, with the version of the structure.
 macro_rules! old_stat {
-    ($($name:ident | $name64:ident = $new:ident($first:ident: $type:ty $(, $more:ident: $more_type:ty)*);)*) => {
-        $(old_stat!(@ $name $new $first $type $(, $more $more_type)*);
-        old_stat!(@ $name64 $new $first $type $(, $more $more_type)*);)*
-    };
-    (@ $name:ident $new:ident $first:ident $type:ty $(, $more:ident $more_type:ty)*) => {
-        #[interposed]
-        unsafe extern "C" fn $name(_version: c_int, $first: $type $(, $more: $more_type)*) -> c_int {
+    ($($name:ident | $name64:ident = $new:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[interposed($name64)]
+        unsafe extern "C" fn $name(_version: c_int, $($argument: $type),*) -> c_int {
             // SAFETY: the same structure on machines of 64 bits.
-            unsafe { $new($first $(, $more)*) }
+            unsafe { $new($($argument),*) }
         }
-    };
+    )*};
 }
 old_stat! {
     __xstat | __xstat64 = stat(path: *const c_char, buffer: *mut StatC);
@@ -250,17 +216,10 @@ unsafe extern "C" fn statx(
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { attributes_at(directory, path, flags) } {
         Ok(_) if mask & STATX_RESERVED != 0 || flags & STATX_SYNC_TYPE == STATX_SYNC_TYPE => {
-            crate::answer::set_errno(Errno::INVAL);
-            -1
+            failed(Errno::INVAL)
         }
-        Ok(answer) => {
-            let answer = answer.map(|stat| fill_extended(&stat, buffer));
-            crate::answer::ToC::to_c(answer) as c_int
-        }
-        Err(host) => real!(statx(
-            directory => c_int, host.pointer(path) => *const c_char, flags => c_int,
-            mask => c_uint, buffer => *mut StatxC
-        ) -> c_int),
+        Ok(answer) => answer.map(|stat| fill_extended(&stat, buffer)).to_c(),
+        Err(host) => real(directory, host.pointer(path), flags, mask, buffer),
     }
 }
 
@@ -291,45 +250,33 @@ fn fill_extended(stat: &Stat, buffer: *mut StatxC) {
 
 // ------------------------------------------------------------------------ modes and owners
 
-unsafe fn change_mode(spot: &Spot, mode: mode_t) -> Answer<()> {
-    set_mode(spot, Follow::Yes, mode)
-}
-
-unsafe fn change_mode_itself(spot: &Spot, mode: mode_t) -> Answer<()> {
-    set_mode(spot, Follow::No, mode)
-}
-
-/// With the flag that the C library knows.
-unsafe fn change_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> {
-    check_flags(flags, libc::AT_SYMLINK_NOFOLLOW)?;
-    set_mode(spot, follow(flags), mode)
+fn set_mode_of(at: At<'_>, follow: Follow, mode: mode_t) -> Answer<()> {
+    let (place, mode) = (at.into(), mode & 0o7777);
+    volume()?.call(SetMode {
+        place,
+        follow,
+        mode,
+    })
 }
 
 fn set_mode(spot: &Spot, follow: Follow, mode: mode_t) -> Answer<()> {
     set_mode_of(spot.at(), follow, mode)
 }
 
-fn set_mode_of(at: At<'_>, follow: Follow, mode: mode_t) -> Answer<()> {
-    let volume = volume()?;
-    volume.call(SetMode {
-        place: at.into(),
-        follow,
-        mode: mode & 0o7777,
-    })
+/// With the flag that the C library knows.
+fn set_mode_at(spot: &Spot, mode: mode_t, flags: c_int) -> Answer<()> {
+    check_flags(flags, libc::AT_SYMLINK_NOFOLLOW)?;
+    set_mode(spot, follow(flags), mode)
 }
 
-unsafe fn change_mode_open(open: &Open, mode: mode_t) -> Answer<()> {
+fn set_mode_open(open: &Open, mode: mode_t) -> Answer<()> {
     set_mode_of(open.to_change()?, Follow::No, mode)
 }
 
-/// All ones: it stays.
-fn id(id: u32) -> Option<u32> {
-    (id != u32::MAX).then_some(id)
-}
-
-fn set_owner(at: At<'_>, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
-    let volume = volume()?;
-    volume.call(SetOwner {
+fn set_owner_of(at: At<'_>, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
+    // All ones: it stays.
+    let id = |id: u32| (id != u32::MAX).then_some(id);
+    volume()?.call(SetOwner {
         place: at.into(),
         follow,
         uid: id(uid),
@@ -337,42 +284,21 @@ fn set_owner(at: At<'_>, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
     })
 }
 
-unsafe fn change_owner(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
-    set_owner(spot.at(), Follow::Yes, uid, gid)
+fn set_owner(spot: &Spot, follow: Follow, uid: uid_t, gid: gid_t) -> Answer<()> {
+    set_owner_of(spot.at(), follow, uid, gid)
 }
 
-unsafe fn change_owner_itself(spot: &Spot, uid: uid_t, gid: gid_t) -> Answer<()> {
-    set_owner(spot.at(), Follow::No, uid, gid)
+fn set_owner_at(spot: &Spot, uid: uid_t, gid: gid_t, flags: c_int) -> Answer<()> {
+    check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+    set_owner(spot, follow(flags), uid, gid)
 }
 
-unsafe fn change_owner_open(open: &Open, uid: uid_t, gid: gid_t) -> Answer<()> {
-    set_owner(open.to_change()?, Follow::No, uid, gid)
+fn set_owner_open(open: &Open, uid: uid_t, gid: gid_t) -> Answer<()> {
+    set_owner_of(open.to_change()?, Follow::No, uid, gid)
 }
 
-#[interposed]
-unsafe extern "C" fn fchownat(
-    directory: c_int,
-    path: *const c_char,
-    uid: uid_t,
-    gid: gid_t,
-    flags: c_int,
-) -> c_int {
-    use crate::answer::ToC;
-    let set = |spot: &Spot| {
-        check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
-        set_owner(spot.at(), follow(flags), uid, gid)
-    };
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find_named(directory, path, flags) }.place() {
-        Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
-        Place::Host(host) => real!(fchownat(
-            directory => c_int, host.pointer(path) => *const c_char, uid => uid_t, gid => gid_t,
-            flags => c_int
-        ) -> c_int),
-    }
-}
-
-fn rights(spot: &Spot, who: &'static Credentials, mode: c_int, follow: Follow) -> Answer<()> {
+/// May this user do what the mode says?
+fn may(spot: &Spot, who: &'static Credentials, follow: Follow, mode: c_int) -> Answer<()> {
     let wanted = Access::from_bits(mode as u32).ok_or(Errno::INVAL)?;
     let volume = volume()?;
     let may = volume
@@ -388,83 +314,59 @@ fn rights(spot: &Spot, who: &'static Credentials, mode: c_int, follow: Follow) -
     may
 }
 
-unsafe fn may(spot: &Spot, mode: c_int) -> Answer<()> {
-    rights(spot, identity::real_credentials(), mode, Follow::Yes)
-}
-
-unsafe fn may_effectively(spot: &Spot, mode: c_int) -> Answer<()> {
-    rights(spot, identity::credentials(), mode, Follow::Yes)
-}
-
-#[interposed]
-unsafe extern "C" fn faccessat(
-    directory: c_int,
-    path: *const c_char,
-    mode: c_int,
-    flags: c_int,
-) -> c_int {
-    use crate::answer::ToC;
+fn may_at(spot: &Spot, mode: c_int, flags: c_int) -> Answer<()> {
     const KNOWN: c_int = libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
-    let may = |spot: &Spot| {
-        check_flags(flags, KNOWN)?;
-        let who = match flags & libc::AT_EACCESS {
-            0 => identity::real_credentials(),
-            _ => identity::credentials(),
-        };
-        rights(spot, who, mode, follow(flags))
+    check_flags(flags, KNOWN)?;
+    let who = match flags & libc::AT_EACCESS {
+        0 => identity::real_credentials(),
+        _ => identity::credentials(),
     };
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find_named(directory, path, flags) }.place() {
-        Place::Volume(spot) => inside::call(|| may(&spot)).to_c() as c_int,
-        Place::Host(host) => real!(faccessat(
-            directory => c_int, host.pointer(path) => *const c_char, mode => c_int, flags => c_int
-        ) -> c_int),
-    }
+    may(spot, who, follow(flags), mode)
 }
 
 // ------------------------------------------------------------------------ times
 
+/// When a file was read, and when it was written.
+type Times = (SetTime, SetTime);
+const NOW: Times = (SetTime::Now, SetTime::Now);
+
+fn at(seconds: i64, nanoseconds: i64) -> Answer<SetTime> {
+    if !(0..1_000_000_000).contains(&nanoseconds) {
+        return Err(Errno::INVAL);
+    }
+    Ok(SetTime::To(Timestamp {
+        seconds,
+        nanoseconds: nanoseconds as u32,
+    }))
+}
+
 /// The two times of a call; NULL: now.
-unsafe fn times(times: *const timespec) -> Answer<(SetTime, SetTime)> {
+unsafe fn nanoseconds(times: *const timespec) -> Answer<Times> {
     if times.is_null() {
-        return Ok((SetTime::Now, SetTime::Now));
+        return Ok(NOW);
     }
     let time = |time: timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(SetTime::Now),
         libc::UTIME_OMIT => Ok(SetTime::Omit),
-        0..1_000_000_000 => Ok(SetTime::To(Timestamp {
-            seconds: time.tv_sec,
-            nanoseconds: time.tv_nsec as u32,
-        })),
-        _ => Err(Errno::INVAL),
+        nanoseconds => at(time.tv_sec, nanoseconds),
     };
     // SAFETY: two of them, says the program.
     unsafe { Ok((time(*times)?, time(*times.add(1))?)) }
 }
 
-/// The same in microseconds.
-unsafe fn microseconds(times: *const timeval) -> Answer<(SetTime, SetTime)> {
+/// The two times of a call that has microseconds; NULL: now.
+unsafe fn microseconds(times: *const timeval) -> Answer<Times> {
     if times.is_null() {
-        return Ok((SetTime::Now, SetTime::Now));
+        return Ok(NOW);
     }
-    let time = |time: timeval| match time.tv_usec {
-        0..1_000_000 => Ok(SetTime::To(Timestamp {
-            seconds: time.tv_sec,
-            nanoseconds: time.tv_usec as u32 * 1000,
-        })),
-        _ => Err(Errno::INVAL),
-    };
+    // So large a number stays one that is too large.
+    let time = |time: timeval| at(time.tv_sec, time.tv_usec.saturating_mul(1000));
     // SAFETY: two of them, says the program.
     unsafe { Ok((time(*times)?, time(*times.add(1))?)) }
 }
 
-fn set(spot: &Spot, follow: Follow, times: (SetTime, SetTime)) -> Answer<()> {
-    set_times(spot.at(), follow, times)
-}
-
-fn set_times(at: At<'_>, follow: Follow, (accessed, modified): (SetTime, SetTime)) -> Answer<()> {
-    let volume = volume()?;
-    volume.call(SetTimes {
+fn set_times(at: At<'_>, follow: Follow, (accessed, modified): Times) -> Answer<()> {
+    volume()?.call(SetTimes {
         place: at.into(),
         follow,
         accessed,
@@ -472,69 +374,37 @@ fn set_times(at: At<'_>, follow: Follow, (accessed, modified): (SetTime, SetTime
     })
 }
 
-fn set_open(open: &Open, times: (SetTime, SetTime)) -> Answer<()> {
-    set_times(open.to_change()?, Follow::No, times)
-}
-
 unsafe fn set_seconds(spot: &Spot, given: *const libc::utimbuf) -> Answer<()> {
-    let to = |seconds| {
-        SetTime::To(Timestamp {
-            seconds,
-            nanoseconds: 0,
-        })
-    };
     // SAFETY: NULL, or one of them, says the program.
-    let given = unsafe { given.as_ref() };
-    let times = given.map(|given| (to(given.actime), to(given.modtime)));
-    set(
-        spot,
-        Follow::Yes,
-        times.unwrap_or((SetTime::Now, SetTime::Now)),
-    )
+    let times = match unsafe { given.as_ref() } {
+        Some(given) => (at(given.actime, 0)?, at(given.modtime, 0)?),
+        None => NOW,
+    };
+    set_times(spot.at(), Follow::Yes, times)
 }
 
-unsafe fn set_microseconds(spot: &Spot, given: *const timeval) -> Answer<()> {
+unsafe fn set_microseconds(spot: &Spot, follow: Follow, given: *const timeval) -> Answer<()> {
     // SAFETY: as for this function.
-    set(spot, Follow::Yes, unsafe { microseconds(given)? })
-}
-
-unsafe fn set_microseconds_itself(spot: &Spot, given: *const timeval) -> Answer<()> {
-    // SAFETY: as for this function.
-    set(spot, Follow::No, unsafe { microseconds(given)? })
+    set_times(spot.at(), follow, unsafe { microseconds(given)? })
 }
 
 unsafe fn set_microseconds_open(open: &Open, given: *const timeval) -> Answer<()> {
     // SAFETY: as for this function.
-    set_open(open, unsafe { microseconds(given)? })
+    let times = unsafe { microseconds(given)? };
+    set_times(open.to_change()?, Follow::No, times)
 }
 
-unsafe fn set_times_open(open: &Open, given: *const timespec) -> Answer<()> {
+unsafe fn set_nanoseconds_open(open: &Open, given: *const timespec) -> Answer<()> {
     // SAFETY: as for this function.
-    set_open(open, unsafe { times(given)? })
+    let times = unsafe { nanoseconds(given)? };
+    set_times(open.to_change()?, Follow::No, times)
 }
 
-#[interposed]
-unsafe extern "C" fn utimensat(
-    directory: c_int,
-    path: *const c_char,
-    given: *const timespec,
-    flags: c_int,
-) -> c_int {
-    use crate::answer::ToC;
-    let set = |spot: &Spot| {
-        // SAFETY: the program vouches for its arguments, as to the C library.
-        let times = unsafe { times(given)? };
-        check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
-        set(spot, follow(flags), times)
-    };
-    // SAFETY: as above.
-    match unsafe { path::find_named(directory, path, flags) }.place() {
-        Place::Volume(spot) => inside::call(|| set(&spot)).to_c() as c_int,
-        Place::Host(host) => real!(utimensat(
-            directory => c_int, host.pointer(path) => *const c_char, given => *const timespec,
-            flags => c_int
-        ) -> c_int),
-    }
+unsafe fn set_nanoseconds_at(spot: &Spot, given: *const timespec, flags: c_int) -> Answer<()> {
+    // SAFETY: as for this function.
+    let times = unsafe { nanoseconds(given)? };
+    check_flags(flags, libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH)?;
+    set_times(spot.at(), follow(flags), times)
 }
 
 /// Without a path: the file behind the descriptor.
@@ -544,27 +414,23 @@ unsafe extern "C" fn futimesat(
     path: *const c_char,
     given: *const timeval,
 ) -> c_int {
-    use crate::answer::ToC;
     if path.is_null()
         && let Some(open) = descriptors::get(directory)
     {
         // SAFETY: the program vouches for its arguments, as to the C library.
-        return inside::call(|| unsafe { set_microseconds_open(&open, given) }).to_c() as c_int;
+        return inside::call(|| unsafe { set_microseconds_open(&open, given) }).to_c();
     }
     // SAFETY: as above.
     match unsafe { path::find(directory, path) } {
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             // SAFETY: as above.
-            let set = inside::call(|| unsafe { set_microseconds(&spot, given) });
-            set.to_c() as c_int
+            inside::call(|| unsafe { set_microseconds(&spot, Follow::Yes, given) }).to_c()
         }
-        Place::Host(host) => real!(futimesat(
-            directory => c_int, host.pointer(path) => *const c_char, given => *const timeval
-        ) -> c_int),
+        Location::Host(host) => real(directory, host.pointer(path), given),
     }
 }
 
-/// As the C library makes it of a file's numbers.
+/// Makes the key of the device's and the inode's number, as the C library does.
 #[interposed]
 unsafe extern "C" fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
     // SAFETY: all zeroes are a value, which the call fills; the program vouches for its path.

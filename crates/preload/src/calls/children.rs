@@ -6,57 +6,23 @@
 //! file, a mapping or the working directory is the volume's, it stays, and the child gets EBUSY.
 //! A volume in a server stays open, and a child of `fork` has what its parent has open.
 
-use super::left::with_left_in_environment;
-use crate::answer::keeping_errno;
-use crate::real::{self, real};
-use crate::{caught, inside, volume};
+use crate::files::sharing;
+use crate::program::left::with_left_in_environment;
+use crate::runtime::answer::keeping_errno;
+use crate::runtime::{inside, real};
 use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, pid_t};
 use std::sync::atomic::AtomicPtr;
-
-extern "C" fn before_fork() {
-    keeping_errno(volume::before_fork);
-}
-
-extern "C" fn after_fork() {
-    keeping_errno(volume::after_fork);
-}
-
-extern "C" fn in_child() {
-    keeping_errno(|| {
-        caught::in_thread();
-        volume::in_child();
-    });
-}
-
-extern "C" fn at_start() {
-    let (before, after, child) = (before_fork, after_fork, in_child);
-    // An allocator that watches fork, too, does so when it is first used. Before us: then it stops
-    // after us, and goes on before us.
-    drop(std::hint::black_box(Box::new(0u64)));
-    // Before us, too: threads of Adit may wait for a fork that has begun, and `before` for them.
-    adit_base::fork::watch();
-    // SAFETY: functions that are there as long as the process, since the library is.
-    let failed = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
-    if failed != 0 {
-        crate::message::say(format_args!("no memory to watch fork"));
-    }
-}
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_START: extern "C" fn() = at_start;
 
 /// Gives the volume back, and answers the C library's `vfork`.
 extern "C" fn before_vfork() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     keeping_errno(|| {
-        volume::give_back();
+        sharing::give_back();
         if !inside::is_inside() {
-            let _ = inside::call(|| {
-                volume::share_files();
-                volume::prepare_positions();
-                Ok(())
+            let _ = inside::run(|| {
+                sharing::share_files();
+                sharing::prepare_positions();
             });
         }
         let address = real::find(&FOUND, c"vfork");
@@ -97,14 +63,12 @@ unsafe extern "C" fn vfork() -> pid_t {
 
 #[interposed]
 unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    volume::give_back();
-    with_left_in_environment(|| real!(system(command => *const c_char) -> c_int))
+    sharing::give_back();
+    with_left_in_environment(|| real(command))
 }
 
 #[interposed]
 unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut FILE {
-    volume::give_back();
-    with_left_in_environment(
-        || real!(popen(command => *const c_char, kind => *const c_char) -> *mut FILE),
-    )
+    sharing::give_back();
+    with_left_in_environment(|| real(command, kind))
 }

@@ -1,10 +1,11 @@
 //! Copies between descriptors: copy_file_range, sendfile, splice.
 
-use crate::answer::{Answer, ToC, errno};
-use crate::descriptors::{self, Held, Open};
-use crate::inside;
-use crate::real::real;
+use crate::files::descriptors::{self, Open, OpenRef};
+use crate::runtime::answer::{Answer, ToC, checked, errno};
+use crate::runtime::inside;
+use crate::runtime::real::real;
 use adit::{Errno, FileKind};
+use adit_base::from_rustix;
 use adit_interposed::interposed;
 use libc::{c_int, c_uint, c_void, mode_t, off_t, size_t, ssize_t};
 use std::os::fd::AsRawFd;
@@ -15,7 +16,7 @@ const COPY_MAX: usize = 1 << 20;
 /// One end of a copy: a file of the volume or the host, at an offset or at its position.
 struct End {
     fd: c_int,
-    open: Option<Held>,
+    open: Option<OpenRef>,
     offset: *mut off_t,
 }
 
@@ -40,6 +41,23 @@ impl End {
         }
     }
 
+    /// Where the transfer begins in a file of the volume.
+    fn begin(&self, open: &Open) -> Answer<u64> {
+        Ok(match self.at()? {
+            Some(at) => at as u64,
+            None => *open.position(),
+        })
+    }
+
+    /// So much of a file of the volume was moved, past its position.
+    fn went_on(&self, open: &Open, count: i64) {
+        if self.offset.is_null() {
+            *open.position() += count as u64;
+        } else {
+            self.moved(count);
+        }
+    }
+
     /// Those of the open file. A descriptor of `O_PATH` is none here.
     fn flags(&self) -> Answer<c_int> {
         let flags = match &self.open {
@@ -47,9 +65,10 @@ impl End {
             // SAFETY: no preconditions.
             None => unsafe { libc::fcntl(self.fd, libc::F_GETFL) },
         };
-        match flags < 0 || flags & libc::O_PATH != 0 {
-            true => Err(Errno::BADF),
-            false => Ok(flags),
+        if flags < 0 || flags & libc::O_PATH != 0 {
+            Err(Errno::BADF)
+        } else {
+            Ok(flags)
         }
     }
 
@@ -64,10 +83,7 @@ impl End {
                     let mut found: libc::stat = std::mem::zeroed();
                     (libc::fstat(self.fd, &mut found), found)
                 };
-                match done {
-                    0 => Ok(found.st_mode & libc::S_IFMT),
-                    _ => Err(Errno::last()),
-                }
+                checked(done).map(|_| found.st_mode & libc::S_IFMT)
             }
         }
     }
@@ -87,7 +103,7 @@ impl End {
             // SAFETY: as above.
             None => unsafe { libc::read(self.fd, start, len) },
         };
-        usize::try_from(count).map_err(|_| Errno::last())
+        checked(count).map(|count| count as usize)
     }
 
     fn write(&self, data: &[u8]) -> Answer<usize> {
@@ -98,7 +114,7 @@ impl End {
             // SAFETY: as above.
             None => unsafe { libc::write(self.fd, start, len) },
         };
-        usize::try_from(count).map_err(|_| Errno::last())
+        checked(count).map(|count| count as usize)
     }
 }
 
@@ -132,21 +148,13 @@ fn copy(from: &End, to: &End, len: usize) -> Answer {
 
 /// Both in the volume: the file system copies, and keeps holes.
 fn copy_inside(from: &End, to: &End, source: &Open, target: &Open, len: usize) -> Answer {
-    let place = |end: &End, open: &Open| match end.at()? {
-        Some(at) => Ok(at as u64),
-        None => Ok(*open.position()),
-    };
-    let (source_at, target_at) = (place(from, source)?, place(to, target)?);
+    let (source_at, target_at) = (from.begin(source)?, to.begin(target)?);
     let (file, len) = (&source.file, len as u64);
     let done = file.copy_range(source_at, &target.file, target_at, len);
-    let done = done.map_err(errno)?;
-    for (end, open) in [(from, source), (to, target)] {
-        match end.offset.is_null() {
-            true => *open.position() += done,
-            false => end.moved(done as i64),
-        }
-    }
-    Ok(done as i64)
+    let done = done.map_err(errno)? as i64;
+    from.went_on(source, done);
+    to.went_on(target, done);
+    Ok(done)
 }
 
 /// The kernel's checks in its order, and the copy. A file of the host's is on another file system.
@@ -184,11 +192,8 @@ unsafe extern "C" fn copy_file_range(
 ) -> ssize_t {
     let ends = (End::new(from, from_offset), End::new(to, to_offset));
     match (&ends.0.open, &ends.1.open) {
-        (None, None) => real!(copy_file_range(
-            from => c_int, from_offset => *mut off_t, to => c_int, to_offset => *mut off_t,
-            len => size_t, flags => c_uint
-        ) -> ssize_t),
-        _ => copy_range(&ends.0, &ends.1, len, flags).to_c() as ssize_t,
+        (None, None) => real(from, from_offset, to, to_offset, len, flags),
+        _ => copy_range(&ends.0, &ends.1, len, flags).to_c(),
     }
 }
 
@@ -222,23 +227,14 @@ fn send(from: &End, to: &End, len: usize) -> Answer {
     }
 }
 
-macro_rules! sendfile {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            to: c_int, from: c_int, offset: *mut off_t, len: size_t,
-        ) -> ssize_t {
-            let ends = (End::new(from, offset), End::new(to, std::ptr::null_mut()));
-            match (&ends.0.open, &ends.1.open) {
-                (None, None) => real!($name(
-                    to => c_int, from => c_int, offset => *mut off_t, len => size_t
-                ) -> ssize_t),
-                _ => inside::uncancelled(|| send(&ends.0, &ends.1, len)).to_c() as ssize_t,
-            }
-        }
-    )*};
+#[interposed(sendfile64)]
+unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
+    let ends = (End::new(from, offset), End::new(to, std::ptr::null_mut()));
+    match (&ends.0.open, &ends.1.open) {
+        (None, None) => real(to, from, offset, len),
+        _ => inside::uncancelled(|| send(&ends.0, &ends.1, len)).to_c(),
+    }
 }
-sendfile!(sendfile sendfile64);
 
 // ------------------------------------------------------------------------ splice
 
@@ -253,11 +249,8 @@ unsafe extern "C" fn splice(
 ) -> ssize_t {
     let ends = (End::new(from, from_offset), End::new(to, to_offset));
     match (&ends.0.open, &ends.1.open) {
-        (None, None) => real!(splice(
-            from => c_int, from_offset => *mut off_t, to => c_int, to_offset => *mut off_t,
-            len => size_t, flags => c_uint
-        ) -> ssize_t),
-        _ => inside::uncancelled(|| move_piped(&ends.0, &ends.1, len, flags)).to_c() as ssize_t,
+        (None, None) => real(from, from_offset, to, to_offset, len, flags),
+        _ => inside::uncancelled(|| move_piped(&ends.0, &ends.1, len, flags)).to_c(),
     }
 }
 
@@ -289,10 +282,6 @@ fn move_piped(from: &End, to: &End, len: usize, flags: c_uint) -> Answer {
     }
 }
 
-fn raw(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
-}
-
 /// What one call of `splice` moves at most: a pipe's room.
 const PIPE_BYTES: usize = 64 << 10;
 
@@ -302,56 +291,42 @@ fn into(from: &End, source: &Open, pipe: c_int, len: usize, flags: c_uint) -> An
     if source.kind != FileKind::File {
         return Err(Errno::INVAL);
     }
-    let at = match from.at()? {
-        Some(at) => at as u64,
-        None => *source.position(),
-    };
+    let at = from.begin(source)?;
     let mut buffer = vec![0; len.min(PIPE_BYTES)];
     let count = inside::call(|| super::data::read_from(source, &mut buffer, at))? as usize;
     if count == 0 {
         return Ok(0);
     }
-    let memory =
-        rustix::fs::memfd_create(c"adit-splice", rustix::fs::MemfdFlags::CLOEXEC).map_err(raw)?;
-    rustix::io::write(&memory, &buffer[..count]).map_err(raw)?;
+    let memory = rustix::fs::memfd_create(c"adit-splice", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(from_rustix)?;
+    rustix::io::write(&memory, &buffer[..count]).map_err(from_rustix)?;
     let mut start: off_t = 0;
     let (fd, start, nowhere) = (memory.as_raw_fd(), &raw mut start, std::ptr::null_mut());
-    let moved = real!(splice(
+    let moved = checked(real!(splice(
         fd => c_int, start => *mut off_t, pipe => c_int, nowhere => *mut off_t, count => size_t,
         flags => c_uint
-    ) -> ssize_t);
-    if moved < 0 {
-        return Err(Errno::last());
-    }
-    match from.offset.is_null() {
-        true => *source.position() = at + moved as u64,
-        false => from.moved(moved as i64),
-    }
+    ) -> ssize_t))?;
+    from.went_on(source, moved as i64);
     Ok(moved as i64)
 }
 
 /// From a pipe into a file. The pipe keeps its bytes until the file has them.
 fn out_of(pipe: c_int, to: &End, target: &Open, len: usize, flags: c_uint) -> Answer {
-    let at = match to.at()? {
-        Some(at) => at,
-        None => *target.position() as off_t,
-    };
-    let (out, into) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(raw)?;
+    let at = to.begin(target)? as off_t;
+    let (out, into) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(from_rustix)?;
     // SAFETY: numbers of pipes.
     let seen = unsafe { libc::tee(pipe, into.as_raw_fd(), len.min(PIPE_BYTES), flags) };
-    let Ok(seen @ 1..) = usize::try_from(seen) else {
-        return if seen == 0 { Ok(0) } else { Err(Errno::last()) };
-    };
-    let mut buffer = vec![0; seen];
-    let count = rustix::io::read(&out, &mut buffer).map_err(raw)?;
+    let mut buffer = vec![0; checked(seen)? as usize];
+    if seen == 0 {
+        return Ok(0);
+    }
+    let count = rustix::io::read(&out, &mut buffer).map_err(from_rustix)?;
     let data = buffer.as_ptr().cast();
     // SAFETY: memory of that length.
     let written = inside::call(|| unsafe { super::data::write_at(target, data, count, at) })?;
     let (start, len) = (buffer.as_mut_ptr().cast(), written as usize);
     real!(read(pipe => c_int, start => *mut c_void, len => size_t) -> ssize_t);
-    match to.offset.is_null() {
-        true => *target.position() = (at + written) as u64,
-        false => to.moved(written),
-    }
+    to.went_on(target, written);
     Ok(written)
 }

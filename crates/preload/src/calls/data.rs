@@ -1,7 +1,9 @@
 //! Reading, writing, seeking, syncing.
 
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::real::check_room;
 use crate::volume::settings;
 use adit::{AllocateFlags, Errno, FileKind};
 use adit_interposed::interposed;
@@ -38,7 +40,7 @@ of_descriptor! {
     readahead: (offset: off_t, len: size_t) -> ssize_t = nothing_to_read_ahead;
 }
 
-/// As the kernel: no call moves more.
+/// The most bytes that one call moves, as on Linux.
 pub(crate) const LEN_MAX: usize = 0x7fff_f000;
 
 pub(crate) unsafe fn memory<'a>(buffer: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
@@ -57,32 +59,16 @@ unsafe fn bytes<'a>(buffer: *const c_void, len: usize) -> Answer<&'a [u8]> {
     unsafe { memory(buffer.cast_mut(), len) }.map(|memory| &*memory)
 }
 
-/// A descriptor of `O_PATH` is none for these calls.
-pub(crate) fn check_open(open: &Open) -> Answer<()> {
-    match open.flags() & libc::O_PATH {
-        0 => Ok(()),
-        _ => Err(Errno::BADF),
-    }
-}
-
 /// The kernel moves no bytes behind the last offset that there can be.
 fn check_end(offset: u64, len: usize) -> Answer<()> {
     let end = offset.checked_add(len as u64);
-    match end.is_some_and(|end| i64::try_from(end).is_ok()) {
-        true => Ok(()),
-        false => Err(Errno::INVAL),
-    }
+    end.is_some_and(|end| i64::try_from(end).is_ok())
+        .then_some(())
+        .ok_or(Errno::INVAL)
 }
 
 fn offset(offset: off_t) -> Answer<u64> {
     u64::try_from(offset).map_err(|_| Errno::INVAL)
-}
-
-fn check_readable(open: &Open) -> Answer<()> {
-    match open.is_readable() {
-        false => Err(Errno::BADF),
-        true => Ok(()),
-    }
 }
 
 /// A directory's content is read by other calls.
@@ -93,18 +79,11 @@ fn check_content(open: &Open) -> Answer<()> {
     }
 }
 
-fn check_writable(open: &Open) -> Answer<()> {
-    match open.is_writable() {
-        false => Err(Errno::BADF),
-        true => Ok(()),
-    }
-}
-
 // ------------------------------------------------------------------------ reading
 
 /// Reads from a position.
 pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     check_end(offset, memory.len())?;
     check_content(open)?;
     let count = open.file.read_at(memory, offset).map_err(errno)?;
@@ -112,7 +91,7 @@ pub(crate) fn read_from(open: &Open, memory: &mut [u8], offset: u64) -> Answer {
 }
 
 pub(crate) unsafe fn read_next(open: &Open, buffer: *mut c_void, len: size_t) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     check_content(open)?;
     // SAFETY: as for this function.
     let memory = unsafe { memory(buffer, len)? };
@@ -126,16 +105,6 @@ unsafe fn read_checked(open: &Open, buffer: *mut c_void, len: size_t, room: size
     check_room(len, room);
     // SAFETY: as for this function.
     unsafe { read_next(open, buffer, len) }
-}
-
-/// As the C library: the program was about to write behind its buffer.
-fn check_room(len: size_t, room: size_t) {
-    if len > room {
-        crate::message::say(format_args!(
-            "buffer overflow detected: {len} bytes into {room}"
-        ));
-        std::process::abort();
-    }
 }
 
 pub(crate) unsafe fn read_at(open: &Open, buffer: *mut c_void, len: size_t, at: off_t) -> Answer {
@@ -186,7 +155,7 @@ pub(crate) unsafe fn pieces(
 }
 
 unsafe fn read_vector(open: &Open, vector: *const iovec, count: c_int, offset: u64) -> Answer {
-    check_readable(open)?;
+    open.check_readable()?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
     let slice = |piece: iovec| {
@@ -233,7 +202,7 @@ unsafe fn read_pieces_flagged(
     flags: c_int,
 ) -> Answer {
     const WRITES: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_NOAPPEND;
-    check_readable(open)?;
+    open.check_readable()?;
     // Polling is a matter of the device; RWF_NOWAIT can't be promised. Those of writes say nothing
     // here.
     let known = match open.kind {
@@ -255,8 +224,8 @@ unsafe fn read_pieces_flagged(
     }
 }
 
-unsafe fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
-    check_readable(open)?;
+fn nothing_to_read_ahead(open: &Open, _offset: off_t, _len: size_t) -> Answer {
+    open.check_readable()?;
     match open.kind {
         FileKind::Directory => Err(Errno::INVAL),
         _ => Ok(0),
@@ -278,16 +247,16 @@ impl Written {
 }
 
 /// Where a write goes: to an offset, or, None, to the end.
-type Place = Option<u64>;
+type WriteOffset = Option<u64>;
 
 /// Another thread may change the file's flag: it is read once.
-fn place(open: &Open, offset: u64) -> Place {
+fn place(open: &Open, offset: u64) -> WriteOffset {
     (!open.appends()).then_some(offset)
 }
 
 /// Writes there. `atomic`: all of it or nothing survives a crash.
-fn write_to(open: &Open, data: &[u8], place: Place, atomic: bool) -> Answer<Written> {
-    check_writable(open)?;
+fn write_to(open: &Open, data: &[u8], place: WriteOffset, atomic: bool) -> Answer<Written> {
+    open.check_writable()?;
     check_end(place.unwrap_or(0), data.len())?;
     let written = match place {
         None => open.file.append(data),
@@ -319,7 +288,11 @@ pub(crate) fn is_whole_by_promise(offset: u64, len: usize) -> bool {
 
 /// Writes at the position, and moves it. An append needs no lock of it meanwhile: a process that is
 /// stopped then keeps nobody from the position who shares it.
-fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<Written>) -> Answer {
+fn at_position(
+    open: &Open,
+    appends: bool,
+    write: impl FnOnce(WriteOffset) -> Answer<Written>,
+) -> Answer {
     let mut position = open.position();
     let before = *position;
     let place = (!appends).then_some(before);
@@ -340,7 +313,7 @@ fn at_position(open: &Open, appends: bool, write: impl FnOnce(Place) -> Answer<W
 }
 
 pub(crate) unsafe fn write_next(open: &Open, buffer: *const c_void, len: size_t) -> Answer {
-    check_writable(open)?;
+    open.check_writable()?;
     // SAFETY: as for this function.
     let data = unsafe { bytes(buffer, len)? };
     at_position(open, open.appends(), |place| {
@@ -364,10 +337,10 @@ unsafe fn write_vector(
     open: &Open,
     vector: *const iovec,
     count: c_int,
-    place: Place,
+    place: WriteOffset,
     flags: c_int,
 ) -> Answer<Written> {
-    check_writable(open)?;
+    open.check_writable()?;
     // SAFETY: as for this function.
     let pieces = unsafe { pieces(vector, count)? };
     let slice = |piece: iovec| {
@@ -423,7 +396,7 @@ pub(crate) unsafe fn write_pieces_flagged(
 ) -> Answer {
     let durable = libc::RWF_DSYNC | libc::RWF_SYNC;
     let both = libc::RWF_APPEND | RWF_NOAPPEND;
-    check_writable(open)?;
+    open.check_writable()?;
     if flags & !(libc::RWF_HIPRI | durable | both | RWF_ATOMIC) != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -457,10 +430,8 @@ pub(crate) unsafe fn write_pieces_flagged(
 
 // ------------------------------------------------------------------------ position, size, syncs
 
-pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
-    if open.flags() & libc::O_PATH != 0 {
-        return Err(Errno::BADF);
-    }
+pub(crate) fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
+    open.check()?;
     if open.kind == FileKind::Directory {
         return super::directories::seek(open, by, whence);
     }
@@ -491,19 +462,19 @@ pub(crate) unsafe fn seek(open: &Open, by: off_t, whence: c_int) -> Answer {
     Ok(to as i64)
 }
 
-pub(crate) unsafe fn sync_all(open: &Open) -> Answer<()> {
+pub(crate) fn sync_all(open: &Open) -> Answer<()> {
     open.file.sync_all().map_err(errno)
 }
 
-pub(crate) unsafe fn sync_data(open: &Open) -> Answer<()> {
+pub(crate) fn sync_data(open: &Open) -> Answer<()> {
     open.file.sync_data().map_err(errno)
 }
 
 /// More than was asked for: it starts, or waits for, all of the file.
-unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<()> {
+fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<()> {
     const WAIT: u32 = libc::SYNC_FILE_RANGE_WAIT_AFTER;
     const KNOWN: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | WAIT;
-    check_open(open)?;
+    open.check()?;
     let is_range = at >= 0 && at.checked_add(len).is_some_and(|end| end >= at);
     if flags & !KNOWN != 0 || !is_range {
         return Err(Errno::INVAL);
@@ -514,14 +485,14 @@ unsafe fn sync_range(open: &Open, at: off_t, len: off_t, flags: u32) -> Answer<(
     }
 }
 
-unsafe fn sync_volume(open: &Open) -> Answer<()> {
-    check_open(open)?;
+fn sync_volume(open: &Open) -> Answer<()> {
+    open.check()?;
     crate::volume::volume()?.sync().map_err(errno)
 }
 
-pub(crate) unsafe fn resize(open: &Open, size: off_t) -> Answer<()> {
+pub(crate) fn resize(open: &Open, size: off_t) -> Answer<()> {
     let size = offset(size)?;
-    check_open(open)?;
+    open.check()?;
     if !open.is_writable() {
         return Err(Errno::INVAL);
     }
@@ -536,8 +507,8 @@ const MODES: c_int = libc::FALLOC_FL_KEEP_SIZE
     | libc::FALLOC_FL_INSERT_RANGE
     | libc::FALLOC_FL_UNSHARE_RANGE;
 
-unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
-    check_open(open)?;
+fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()> {
+    open.check()?;
     let (at, len) = (offset(at)?, offset(len)?);
     if len == 0 {
         return Err(Errno::INVAL);
@@ -548,44 +519,33 @@ unsafe fn allocate(open: &Open, mode: c_int, at: off_t, len: off_t) -> Answer<()
     if mode & !MODES != 0 || is_punched && !keeps || moves && keeps {
         return Err(Errno::OPNOTSUPP);
     }
-    check_writable(open)?;
+    open.check_writable()?;
     let flags = AllocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
     open.file.allocate(flags, at, len).map_err(errno)
 }
 
-/// As `fallocate`, but returns its error instead of setting `errno`.
-macro_rules! returning_errors {
-    ($($name:ident($($argument:ident: $type:ty),*) = $ours:expr;)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(fd: c_int $(, $argument: $type)*) -> c_int {
-            match crate::descriptors::get(fd) {
-                Some(open) => {
-                    // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer: Answer<()> = crate::inside::call(|| unsafe { $ours(&open $(, $argument)*) });
-                    answer.map_or_else(Errno::raw, |()| 0)
-                }
-                None => crate::real::real!($name(fd => c_int $(, $argument => $type)*) -> c_int),
-            }
-        }
-    )*};
-}
-returning_errors! {
-    posix_fallocate(at: off_t, len: off_t) = allocate_whole;
-    posix_fallocate64(at: off_t, len: off_t) = allocate_whole;
-    posix_fadvise(at: off_t, len: off_t, advice: c_int) = advise;
-    posix_fadvise64(at: off_t, len: off_t, advice: c_int) = advise;
+/// What a function returns that has its error as its result, and sets no `errno`.
+fn returned(answer: Answer<()>) -> c_int {
+    answer.map_or_else(Errno::raw, |()| 0)
 }
 
-unsafe fn allocate_whole(open: &Open, at: off_t, len: off_t) -> Answer<()> {
-    // SAFETY: as for this function.
-    unsafe { allocate(open, 0, at, len) }
+#[interposed(posix_fallocate64)]
+unsafe extern "C" fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int {
+    match descriptors::get(fd) {
+        Some(open) => returned(inside::call(|| allocate(&open, 0, at, len))),
+        None => real(fd, at, len),
+    }
 }
 
 /// Advice is not needed: the cache reads ahead by itself.
-unsafe fn advise(open: &Open, _at: off_t, len: off_t, advice: c_int) -> Answer<()> {
-    check_open(open)?;
-    match advice {
-        0..=5 if len >= 0 => Ok(()),
-        _ => Err(Errno::INVAL),
+#[interposed(posix_fadvise64)]
+unsafe extern "C" fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
+    match descriptors::get(fd) {
+        Some(open) => {
+            let is_known = (0..=5).contains(&advice) && len >= 0;
+            let known = if is_known { Ok(()) } else { Err(Errno::INVAL) };
+            returned(open.check().and(known))
+        }
+        None => real(fd, at, len, advice),
     }
 }

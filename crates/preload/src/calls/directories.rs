@@ -2,12 +2,12 @@
 //!
 //! A `DIR` of ours is a box of our own; a table tells it from the C library's.
 
-use crate::answer::{Answer, pointer};
-use crate::descriptors::{self, Listing, Open};
-use crate::inside;
-use crate::path::{self, Place};
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors::{self, Listing, Open};
+use crate::files::path::{self, Location};
+use crate::runtime::answer::{Answer, pointer};
+use crate::runtime::inside;
+use crate::runtime::real::of_program;
+use crate::runtime::renewed::{InChild, Renewed};
 use adit::{Errno, FileKind};
 use adit_fs::DirEntry;
 use adit_interposed::interposed;
@@ -17,7 +17,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{of_descriptor, of_program};
+use super::of_descriptor;
 
 of_descriptor! {
     getdents64: (buffer: *mut c_void, room: size_t) -> ssize_t = read_entries;
@@ -70,7 +70,7 @@ fn opened(fd: c_int, open: Arc<Open>) -> *mut DIR {
 pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
             let mut directory = None;
             let open = || {
@@ -80,8 +80,8 @@ pub(crate) unsafe extern "C" fn opendir(name: *const c_char) -> *mut DIR {
             let fd = inside::call(|| descriptors::install(true, open));
             pointer(fd.and_then(|fd| Ok(opened(fd, directory.ok_or(Errno::IO)?))))
         }
-        Place::Host(host) => {
-            of_program!(real!(opendir(host.pointer(name) => *const c_char) -> *mut DIR))
+        Location::Host(host) => {
+            of_program!(real(host.pointer(name)))
         }
     }
 }
@@ -91,7 +91,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
     match descriptors::get(fd) {
         Some(open) if open.kind == FileKind::Directory => opened(fd, open.clone()),
         Some(_) => pointer(Err(Errno::NOTDIR)),
-        None => real!(fdopendir(fd => c_int) -> *mut DIR),
+        None => real(fd),
     }
 }
 
@@ -99,7 +99,7 @@ unsafe extern "C" fn fdopendir(fd: c_int) -> *mut DIR {
 pub(crate) unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let Some(known) = (unsafe { ours(stream) }) else {
-        return real!(closedir(stream => *mut DIR) -> c_int);
+        return real(stream);
     };
     let fd = known.fd;
     let mut streams = STREAMS.lock();
@@ -119,7 +119,7 @@ unsafe extern "C" fn dirfd(stream: *mut DIR) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
         Some(stream) => stream.fd,
-        None => real!(dirfd(stream => *mut DIR) -> c_int),
+        None => real(stream),
     }
 }
 
@@ -179,7 +179,7 @@ fn fill(entry: &DirEntry, c: &mut dirent64) {
     }
 }
 
-unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
+fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
     let Some(entry) = next(&stream.open)? else {
         return Ok(None);
     };
@@ -188,55 +188,50 @@ unsafe fn read_entry(stream: &Stream) -> Answer<Option<*mut dirent64>> {
     Ok(Some(&raw mut *c))
 }
 
-macro_rules! readdir {
-    ($($name:ident $with_room:ident)*) => {$(
-        #[interposed]
-        pub(crate) unsafe extern "C" fn $name(stream: *mut DIR) -> *mut dirent64 {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            let Some(known) = (unsafe { ours(stream) }) else {
-                return real!($name(stream => *mut DIR) -> *mut dirent64);
-            };
-            // SAFETY: as above. The end is told from a failure by an errno that didn't change.
-            let entry = inside::call(|| unsafe { read_entry(known) });
-            pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $with_room(
-            stream: *mut DIR, room: *mut dirent64, result: *mut *mut dirent64,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            let Some(known) = (unsafe { ours(stream) }) else {
-                return real!($with_room(
-                    stream => *mut DIR, room => *mut dirent64, result => *mut *mut dirent64
-                ) -> c_int);
-            };
-            match inside::call(|| next(&known.open)) {
-                Ok(entry) => {
-                    let found = entry.is_some();
-                    // SAFETY: as above.
-                    unsafe {
-                        if let Some(entry) = entry {
-                            fill(&entry, &mut *room);
-                        }
-                        *result = if found { room } else { std::ptr::null_mut() };
-                    }
-                    0
-                }
-                Err(errno) => {
-                    // SAFETY: as above.
-                    unsafe { *result = std::ptr::null_mut() };
-                    errno.raw()
-                }
-            }
-        }
-    )*};
+#[interposed(readdir64)]
+pub(crate) unsafe extern "C" fn readdir(stream: *mut DIR) -> *mut dirent64 {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let Some(known) = (unsafe { ours(stream) }) else {
+        return real(stream);
+    };
+    // The end is told from a failure by an errno that didn't change.
+    let entry = inside::call(|| read_entry(known));
+    pointer(entry.map(|entry| entry.unwrap_or(std::ptr::null_mut())))
 }
-readdir!(readdir readdir_r readdir64 readdir64_r);
+
+#[interposed(readdir64_r)]
+unsafe extern "C" fn readdir_r(
+    stream: *mut DIR,
+    room: *mut dirent64,
+    result: *mut *mut dirent64,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let Some(known) = (unsafe { ours(stream) }) else {
+        return real(stream, room, result);
+    };
+    match inside::call(|| next(&known.open)) {
+        Ok(entry) => {
+            let found = entry.is_some();
+            // SAFETY: as above.
+            unsafe {
+                if let Some(entry) = entry {
+                    fill(&entry, &mut *room);
+                }
+                *result = if found { room } else { std::ptr::null_mut() };
+            }
+            0
+        }
+        Err(errno) => {
+            // SAFETY: as above.
+            unsafe { *result = std::ptr::null_mut() };
+            errno.raw()
+        }
+    }
+}
 
 /// As many entries as there is room for, as the kernel packs them.
 unsafe fn read_entries(open: &Open, buffer: *mut c_void, room: size_t) -> Answer {
-    super::data::check_open(open)?;
+    open.check()?;
     if open.kind != FileKind::Directory {
         return Err(Errno::NOTDIR);
     }
@@ -289,7 +284,7 @@ unsafe extern "C" fn rewinddir(stream: *mut DIR) {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
         Some(stream) => go_to(&stream.open, 0),
-        None => real!(rewinddir(stream => *mut DIR) -> ()),
+        None => real(stream),
     }
 }
 
@@ -298,7 +293,7 @@ unsafe extern "C" fn telldir(stream: *mut DIR) -> c_long {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
         Some(stream) => stream.open.listing().cookie as c_long,
-        None => real!(telldir(stream => *mut DIR) -> c_long),
+        None => real(stream),
     }
 }
 
@@ -307,7 +302,7 @@ unsafe extern "C" fn seekdir(stream: *mut DIR, place: c_long) {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { ours(stream) } {
         Some(stream) => go_to(&stream.open, place as u64),
-        None => real!(seekdir(stream => *mut DIR, place => c_long) -> ()),
+        None => real(stream, place),
     }
 }
 
@@ -371,39 +366,34 @@ unsafe fn scan(
     Ok(chosen.len() as i64)
 }
 
-macro_rules! scandir {
-    ($($name:ident $at:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            name: *const c_char, list: *mut *mut *mut dirent64, choose: Chooser, order: Order,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { scan_path(libc::AT_FDCWD, name, list, choose, order) } {
-                Ok(count) => count,
-                Err(host) => real!($name(
-                    host.pointer(name) => *const c_char, list => *mut *mut *mut dirent64,
-                    choose => Chooser, order => Order
-                ) -> c_int),
-            }
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $at(
-            directory: c_int, name: *const c_char, list: *mut *mut *mut dirent64,
-            choose: Chooser, order: Order,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { scan_path(directory, name, list, choose, order) } {
-                Ok(count) => count,
-                Err(host) => real!($at(
-                    directory => c_int, host.pointer(name) => *const c_char,
-                    list => *mut *mut *mut dirent64, choose => Chooser, order => Order
-                ) -> c_int),
-            }
-        }
-    )*};
+#[interposed(scandir64)]
+unsafe extern "C" fn scandir(
+    name: *const c_char,
+    list: *mut *mut *mut dirent64,
+    choose: Chooser,
+    order: Order,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { scan_path(libc::AT_FDCWD, name, list, choose, order) } {
+        Ok(count) => count,
+        Err(host) => real(host.pointer(name), list, choose, order),
+    }
 }
-scandir!(scandir scandirat scandir64 scandirat64);
+
+#[interposed(scandirat64)]
+unsafe extern "C" fn scandirat(
+    directory: c_int,
+    name: *const c_char,
+    list: *mut *mut *mut dirent64,
+    choose: Chooser,
+    order: Order,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { scan_path(directory, name, list, choose, order) } {
+        Ok(count) => count,
+        Err(host) => real(directory, host.pointer(name), list, choose, order),
+    }
+}
 
 unsafe fn scan_path(
     directory: c_int,
@@ -412,11 +402,11 @@ unsafe fn scan_path(
     choose: Chooser,
     order: Order,
 ) -> Result<c_int, path::HostPath> {
-    use crate::answer::ToC;
+    use crate::runtime::answer::ToC;
     // SAFETY: as for this function.
     let spot = match unsafe { path::find(directory, name) } {
-        Place::Volume(spot) => spot,
-        Place::Host(host) => return Err(host),
+        Location::Volume(spot) => spot,
+        Location::Host(host) => return Err(host),
     };
     let open = || super::open::open_at(spot.at(), &spot.shown, libc::O_DIRECTORY, 0);
     let scanned = inside::uncancelled(|| {
@@ -428,7 +418,7 @@ unsafe fn scan_path(
             scanned
         })
     });
-    Ok(scanned.to_c() as c_int)
+    Ok(scanned.to_c())
 }
 
 // ------------------------------------------------------------------------ glob
@@ -449,37 +439,32 @@ struct GlobC {
     stat: *const c_void,
 }
 
-macro_rules! glob {
-    ($($name:ident)*) => {$(
-        /// The C library's own, which is told to read directories by our functions.
-        #[interposed]
-        unsafe extern "C" fn $name(
-            pattern: *const c_char, flags: c_int, failed: *const c_void, result: *mut c_void,
-        ) -> c_int {
-            let hand_on = |flags: c_int| real!($name(
-                pattern => *const c_char, flags => c_int, failed => *const c_void,
-                result => *mut c_void
-            ) -> c_int);
-            if crate::volume::settings().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
-                return hand_on(flags);
-            }
-            let glob = result.cast::<GlobC>();
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe {
-                (*glob).close = closedir as *const c_void;
-                (*glob).read = readdir64 as *const c_void;
-                (*glob).open = opendir as *const c_void;
-                (*glob).lstat = super::attributes::lstat as *const c_void;
-                (*glob).stat = super::attributes::stat as *const c_void;
-            }
-            let answer = hand_on(flags | GLOB_ALTDIRFUNC);
-            // SAFETY: as above. `globfree` doesn't look at it.
-            unsafe { (*glob).flags &= !GLOB_ALTDIRFUNC };
-            answer
-        }
-    )*};
+/// The C library's own, which is told to read directories by our functions.
+#[interposed(glob64)]
+unsafe extern "C" fn glob(
+    pattern: *const c_char,
+    flags: c_int,
+    failed: *const c_void,
+    result: *mut c_void,
+) -> c_int {
+    let hand_on = |flags: c_int| real(pattern, flags, failed, result);
+    if crate::volume::settings().is_none() || flags & GLOB_ALTDIRFUNC != 0 {
+        return hand_on(flags);
+    }
+    let glob = result.cast::<GlobC>();
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe {
+        (*glob).close = closedir as *const c_void;
+        (*glob).read = readdir64 as *const c_void;
+        (*glob).open = opendir as *const c_void;
+        (*glob).lstat = super::attributes::lstat as *const c_void;
+        (*glob).stat = super::attributes::stat as *const c_void;
+    }
+    let answer = hand_on(flags | GLOB_ALTDIRFUNC);
+    // SAFETY: as above. `globfree` doesn't look at it.
+    unsafe { (*glob).flags &= !GLOB_ALTDIRFUNC };
+    answer
 }
-glob!(glob glob64);
 
 // ------------------------------------------------------------------------ fts
 
@@ -495,14 +480,12 @@ unsafe extern "C" fn fts_open(
     while !at.is_null() && !unsafe { *at }.is_null() {
         // SAFETY: as above.
         let place = unsafe { path::find(libc::AT_FDCWD, *at) };
-        if matches!(place, Place::Volume(_)) {
-            crate::message::say_once!("fts_open in a volume is not supported: ENOTSUP");
+        if matches!(place, Location::Volume(_)) {
+            crate::runtime::message::say_once!("fts_open in a volume is not supported: ENOTSUP");
             return pointer(Err(Errno::OPNOTSUPP));
         }
         // SAFETY: not the last one.
         at = unsafe { at.add(1) };
     }
-    real!(fts_open(
-        paths => *const *const c_char, options => c_int, order => *const c_void
-    ) -> *mut c_void)
+    real(paths, options, order)
 }

@@ -5,14 +5,15 @@
 //! Invariant: a search of `PATH` looks where the C library looks, in its order, with its errno.
 
 use super::actions::{program_path, spawned};
-use super::left::{Start, environ, staying, with_left};
-use crate::aio::kernel;
-use crate::answer::set_errno;
-use crate::descriptors;
-use crate::path::{self, Place};
-use crate::program::{self, Found, Given, Words, entries};
-use crate::real::{real, text};
-use crate::volume::{self, settings};
+use crate::files::path::{self, Location};
+use crate::files::{descriptors, sharing};
+use crate::program::left::{Start, environ, staying, with_left};
+use crate::program::words::entries;
+use crate::program::{self, Found, ProgramArguments, Words};
+use crate::runtime::answer::failed;
+use crate::runtime::kernel;
+use crate::runtime::real::{real, text};
+use crate::volume::settings;
 use adit::Errno;
 use adit_fs::Follow;
 use adit_interposed::interposed;
@@ -26,14 +27,20 @@ const SHELL: &CStr = c"/bin/sh";
 /// The errno of what failed; 0: it didn't.
 type Failed = c_int;
 
-fn to_c(failed: Failed) -> c_int {
-    set_errno(Errno::from_raw(failed));
-    -1
+/// Has the kernel execute a program in the place of this one, with the files that are left to it.
+fn become_program(
+    arguments: Words,
+    environment: Words,
+    execute: impl FnOnce(ProgramArguments) -> Failed,
+) -> c_int {
+    let execute = |environment| execute(ProgramArguments::new(arguments, environment));
+    let errno = with_left(staying, environment, Start::Directly, execute);
+    failed(Errno::from_raw(errno))
 }
 
 /// The kernel's `execve`, which returns only if it fails.
 fn by_kernel(path: *const c_char, arguments: Words, environment: Words) -> Failed {
-    volume::before_exec();
+    sharing::before_exec();
     real!(execve(path => *const c_char, arguments => Words, environment => Words) -> c_int);
     Errno::last().raw()
 }
@@ -44,7 +51,7 @@ fn by_kernel(path: *const c_char, arguments: Words, environment: Words) -> Faile
 /// `path` is NULL or a C string; what is given is as for `execve`.
 unsafe fn at_path(
     path: *const c_char,
-    given: Given,
+    given: ProgramArguments,
     execute: &dyn Fn(*const c_char, Words) -> Failed,
 ) -> Failed {
     // SAFETY: promised by the caller.
@@ -100,16 +107,20 @@ unsafe fn in_path(file: *const c_char, execute: &dyn Fn(&CStr) -> Failed) -> Fai
 fn candidates(name: &[u8]) -> Vec<CString> {
     // SAFETY: a C string; the program changes its environment in no other thread meanwhile.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    let path = match path.is_null() {
-        true => DEFAULT_PATH,
+    let path = if path.is_null() {
+        DEFAULT_PATH
+    } else {
         // SAFETY: as above.
-        false => unsafe { text(path) },
+        unsafe { text(path) }
     };
     let directories = path.split(|byte| *byte == b':');
     let short = directories.filter(|directory| directory.len() < libc::PATH_MAX as usize);
-    let candidate = |directory: &[u8]| match directory.is_empty() {
-        true => CString::new(name).ok(),
-        false => CString::new([directory, b"/", name].concat()).ok(),
+    let candidate = |directory: &[u8]| {
+        if directory.is_empty() {
+            CString::new(name).ok()
+        } else {
+            CString::new([directory, b"/", name].concat()).ok()
+        }
     };
     short.filter_map(candidate).collect()
 }
@@ -118,7 +129,7 @@ fn candidates(name: &[u8]) -> Vec<CString> {
 ///
 /// # Safety
 /// As for `execve`.
-unsafe fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
+fn at_path_or_by_shell(path: &CStr, given: ProgramArguments) -> Failed {
     let execute = |path, arguments| by_kernel(path, arguments, given.environment);
     // SAFETY: promised by the caller.
     let failed = unsafe { at_path(path.as_ptr(), given, &execute) };
@@ -134,17 +145,11 @@ unsafe fn at_path_or_by_shell(path: &CStr, given: Given) -> Failed {
 
 #[interposed]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Words, environment: Words) -> c_int {
-    to_c(with_left(
-        staying,
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            let execute = |path, arguments| by_kernel(path, arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { at_path(path, given, &execute) }
-        },
-    ))
+    become_program(arguments, environment, |given| {
+        let execute = |path, arguments| by_kernel(path, arguments, given.environment);
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { at_path(path, given, &execute) }
+    })
 }
 
 #[interposed]
@@ -155,16 +160,10 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Words) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Words, environment: Words) -> c_int {
-    to_c(with_left(
-        staying,
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { in_path(file, &|path| at_path_or_by_shell(path, given)) }
-        },
-    ))
+    become_program(arguments, environment, |given| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { in_path(file, &|path| at_path_or_by_shell(path, given)) }
+    })
 }
 
 #[interposed]
@@ -175,16 +174,9 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Words) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn fexecve(fd: c_int, arguments: Words, environment: Words) -> c_int {
+    let (itself, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
     // SAFETY: as for this function.
-    unsafe {
-        execveat(
-            fd,
-            c"".as_ptr(),
-            arguments,
-            environment,
-            libc::AT_EMPTY_PATH,
-        )
-    }
+    unsafe { execveat(fd, itself, arguments, environment, flags) }
 }
 
 /// The C library has it since 2.34.
@@ -196,21 +188,20 @@ pub(crate) unsafe extern "C" fn execveat(
     environment: Words,
     flags: c_int,
 ) -> c_int {
-    to_c(with_left(
-        staying,
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { at_place(directory, path, flags, given) }
-        },
-    ))
+    become_program(arguments, environment, |given| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { at_place(directory, path, flags, given) }
+    })
 }
 
 /// # Safety
 /// As for `execveat`.
-unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: Given) -> Failed {
+unsafe fn at_place(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    given: ProgramArguments,
+) -> Failed {
     let execute = |path, arguments| by_kernel(path, arguments, given.environment);
     let known = libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: promised by the caller.
@@ -246,7 +237,6 @@ unsafe fn at_place(directory: c_int, path: *const c_char, flags: c_int, given: G
         given.arguments as usize,
         given.environment as usize,
         flags as usize,
-        0,
     ];
     // SAFETY: promised by the caller.
     let failed = unsafe { kernel::call(libc::SYS_execveat as c_long, arguments) };
@@ -323,13 +313,35 @@ struct Child {
 }
 
 impl Child {
-    fn spawn(self, path: *const c_char, arguments: Words, environment: Words) -> Failed {
-        real!(posix_spawn(
-            self.number => *mut pid_t, path => *const c_char,
-            self.actions => *const posix_spawn_file_actions_t,
-            self.attributes => *const posix_spawnattr_t,
-            arguments => Words, environment => Words,
-        ) -> c_int)
+    /// Has `execute` start it, with the files that are left to it.
+    fn begin(
+        self,
+        arguments: Words,
+        environment: Words,
+        execute: impl FnOnce(ProgramArguments) -> Failed,
+    ) -> Failed {
+        sharing::give_back();
+        let numbers = || spawned(self.actions);
+        let execute = |environment| execute(ProgramArguments::new(arguments, environment));
+        with_left(numbers, environment, Start::Directly, execute)
+    }
+
+    /// # Safety
+    /// `path` is a C string; what is given is as for `posix_spawn`.
+    unsafe fn at_path(self, path: *const c_char, given: ProgramArguments) -> Failed {
+        let execute = |path, arguments| {
+            real!(posix_spawn(
+                self.number => *mut pid_t, path => *const c_char,
+                self.actions => *const posix_spawn_file_actions_t,
+                self.attributes => *const posix_spawnattr_t,
+                arguments => Words, given.environment => Words,
+            ) -> c_int)
+        };
+        // SAFETY: promised by the caller.
+        unsafe {
+            let from = program_path(self.actions, path);
+            at_path(from.pointer(), given.called(path), &execute)
+        }
     }
 }
 
@@ -347,21 +359,10 @@ unsafe extern "C" fn posix_spawn(
         actions,
         attributes,
     };
-    volume::give_back();
-    with_left(
-        || spawned(actions),
-        environment,
-        Start::Directly,
-        |environment| {
-            let given = Given::new(arguments, environment);
-            let execute = |path, arguments| child.spawn(path, arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe {
-                let from = program_path(actions, path);
-                at_path(from.pointer(), given.called(path), &execute)
-            }
-        },
-    )
+    child.begin(arguments, environment, |given| {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { child.at_path(path, given) }
+    })
 }
 
 /// Does a search for a program come through the volume?
@@ -371,7 +372,7 @@ fn may_be_in_volume(file: *const c_char) -> bool {
     let is_ours = |path: &CString| {
         // SAFETY: a C string.
         let place = unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) };
-        matches!(place, Place::Volume(_))
+        matches!(place, Location::Volume(_))
     };
     settings().is_some() && (name.contains(&b'/') || candidates(name).iter().any(is_ours))
 }
@@ -390,29 +391,18 @@ unsafe extern "C" fn posix_spawnp(
         actions,
         attributes,
     };
-    volume::give_back();
-    with_left(
-        || spawned(actions),
-        environment,
-        Start::Directly,
-        |environment| {
-            if !may_be_in_volume(file) {
-                return real!(posix_spawnp(
-                number => *mut pid_t, file => *const c_char,
-                actions => *const posix_spawn_file_actions_t,
-                attributes => *const posix_spawnattr_t,
-                arguments => Words, environment => Words,
-            ) -> c_int);
-            }
-            let given = Given::new(arguments, environment);
-            let execute = |path, arguments| child.spawn(path, arguments, environment);
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe {
-                in_path(file, &|path| {
-                    let from = program_path(actions, path.as_ptr());
-                    at_path(from.pointer(), given.called(path.as_ptr()), &execute)
-                })
-            }
-        },
-    )
+    child.begin(arguments, environment, |given| {
+        if !may_be_in_volume(file) {
+            return real(
+                number,
+                file,
+                actions,
+                attributes,
+                arguments,
+                given.environment,
+            );
+        }
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        unsafe { in_path(file, &|path| child.at_path(path.as_ptr(), given)) }
+    })
 }

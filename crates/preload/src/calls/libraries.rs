@@ -6,14 +6,14 @@
 //! Limits: names without a slash are the loader's, which finds them with the host only. So are
 //! libraries that one needs, but for those in its own path (`$ORIGIN/../lib`), which are loaded first.
 
-use crate::answer::{Answer, errno};
-use crate::own::Own;
-use crate::path::{self, Place, Spot};
+use crate::files::path::{self, Location, Spot};
 use crate::program::{copy, elf};
-use crate::real::{real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::inside;
+use crate::runtime::own::Own;
+use crate::runtime::real::{real, text};
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
-use crate::{aio, inside};
 use adit::{Errno, File, FileKind};
 use adit_fs::{BlobId, OpenFlags};
 use libc::{c_char, c_int, c_void};
@@ -74,11 +74,12 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
     }
     // SAFETY: NULL or a C string, says the program.
     let text = unsafe { text(name) };
-    if aio::is_libaio(text) {
-        let handle = aio::own_handle();
-        return match handle.is_null() {
-            true => Instead::NOTHING,
-            false => Instead::done(handle),
+    if is_libaio(text) {
+        let handle = own_handle();
+        return if handle.is_null() {
+            Instead::NOTHING
+        } else {
+            Instead::done(handle)
         };
     }
     if !text.contains(&b'/') {
@@ -87,12 +88,33 @@ unsafe extern "C" fn instead(name: *const c_char, flags: c_int) -> Instead {
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // The loader finds nothing at this path, and says so.
-        Place::Volume(spot) => {
+        Location::Volume(spot) => {
             forget_unloaded();
             load(&spot, flags, 0).map_or(Instead::NOTHING, Instead::done)
         }
-        Place::Host(_) => Instead::NOTHING,
+        Location::Host(_) => Instead::NOTHING,
     }
+}
+
+/// Is it the name of libaio, for who opens a library by name?
+fn is_libaio(name: &[u8]) -> bool {
+    let file = name.rsplit(|byte| *byte == b'/').next();
+    matches!(file, Some(b"libaio.so" | b"libaio.so.1"))
+}
+
+/// A handle of this library; NULL: none.
+fn own_handle() -> *mut c_void {
+    // SAFETY: all zeroes are a value; the call fills it for an address in this library.
+    let own = unsafe {
+        let mut own: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(own_handle as *const c_void, &mut own);
+        own.dli_fname
+    };
+    if own.is_null() {
+        return std::ptr::null_mut();
+    }
+    let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+    real!(dlopen(own => *const c_char, flags => c_int) -> *mut c_void)
 }
 
 fn real_open(library: &Library, flags: c_int) -> *mut c_void {
@@ -120,7 +142,7 @@ fn known(is: impl Fn(&Library) -> bool) -> Option<Library> {
 
 /// Loads a library of the volume, with those that it needs. `depth`: so many need it.
 fn load(spot: &Spot, flags: c_int, depth: usize) -> Answer<*mut c_void> {
-    // As the loader: a path that is loaded stays the same library.
+    // For the loader, too, a path that is loaded stays the same library.
     if let Some(library) = known(|library| library.shown == spot.shown) {
         return Ok(real_open(&library, flags));
     }
@@ -131,10 +153,7 @@ fn load(spot: &Spot, flags: c_int, depth: usize) -> Answer<*mut c_void> {
         None if flags & libc::RTLD_NOLOAD != 0 => None,
         None => Some(inside::call(|| copied(&file, &spot.shown))?),
     };
-    inside::call(|| {
-        drop(file);
-        Ok(())
-    })?;
+    inside::run(|| drop(file))?;
     let Some(library) = library else {
         return Ok(std::ptr::null_mut());
     };
@@ -168,8 +187,8 @@ fn load_needed(library: &Library, depth: usize) -> Vec<*mut c_void> {
             let path = CString::new([directory, &b"/"[..], name].concat()).ok()?;
             // SAFETY: a C string.
             match unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) } {
-                Place::Volume(spot) => load(&spot, libc::RTLD_LAZY, depth + 1).ok(),
-                Place::Host(_) => None,
+                Location::Volume(spot) => load(&spot, libc::RTLD_LAZY, depth + 1).ok(),
+                Location::Host(_) => None,
             }
         })
     };
@@ -192,16 +211,15 @@ fn open(spot: &Spot) -> Answer<File> {
     let file = volume()?.open_at(spot.at(), OpenFlags::empty(), 0);
     let file = file.map_err(errno)?;
     let kind = file.metadata().map_err(errno)?.kind();
-    match kind == FileKind::File && settings().is_some_and(|settings| !settings.noexec) {
-        true => Ok(file),
-        false => Err(Errno::ACCESS),
-    }
+    (kind == FileKind::File && settings().is_some_and(|settings| !settings.noexec))
+        .then_some(file)
+        .ok_or(Errno::ACCESS)
 }
 
 /// Makes a copy, unless another thread has since.
 fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
     let copy = copy::sealed(file, shown, shown)?.into_inner();
-    let memory = Own::new(std::fs::File::from(copy)).map_err(|_| Errno::MFILE)?;
+    let memory = Own::new(copy)?;
     let made = Library {
         file: file.id(),
         shown: shown.to_vec(),
@@ -244,9 +262,9 @@ fn forget_unloaded() {
 unsafe extern "C" fn real_dlopen() -> *mut c_void {
     static FOUND: std::sync::atomic::AtomicPtr<c_void> =
         std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-    let found = crate::real::find(&FOUND, c"dlopen");
+    let found = crate::runtime::real::find(&FOUND, c"dlopen");
     if found.is_null() {
-        crate::real::missing(c"dlopen");
+        crate::runtime::real::missing(c"dlopen");
     }
     found
 }

@@ -1,10 +1,10 @@
 //! Advisory locks: flock, fcntl, lockf. If this process alone has the volume, they exclude its own
 //! descriptors and threads; in a server, other processes, too.
 
-use crate::aio::kernel;
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
-use crate::own::Own;
+use crate::files::descriptors::Open;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::kernel;
+use crate::runtime::own::Own;
 use adit::{Errno, FlockOperation, LockMode, LockOwner, RangeLock, Withdrawal};
 use adit_base::fork;
 use adit_base::thread::without_signals;
@@ -14,7 +14,6 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::thread::Builder;
 
-use super::data::check_open;
 use super::of_descriptor;
 
 of_descriptor! {
@@ -25,9 +24,9 @@ of_descriptor! {
 /// Of mandatory locks.
 const LOCK_MAND: c_int = 32;
 
-unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
+fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
     if operation & LOCK_MAND != 0 {
-        // As the kernel, which knows these no more.
+        // Linux has ignored mandatory locks since 5.15.
         return Ok(());
     }
     let whole = |wait| match operation & !libc::LOCK_NB {
@@ -37,7 +36,7 @@ unsafe fn lock_file(open: &Open, operation: c_int) -> Answer<()> {
         _ => Err(Errno::INVAL),
     };
     let (at_once, wanted) = (whole(false)?, whole(true)?);
-    check_open(open)?;
+    open.check()?;
     let take = || open.file.flock(at_once);
     match operation & (libc::LOCK_NB | libc::LOCK_UN) {
         0 => wait_for(open, take, |end| open.file.flock_until(wanted, end)),
@@ -118,12 +117,11 @@ impl Bell {
     /// None: there is no descriptor for it.
     fn new() -> Option<Bell> {
         let made = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
-        Own::new(made.into()).ok().map(Bell)
+        Own::new(made).ok().map(Bell)
     }
 
     fn ring(&self) {
-        // It has room for one ring.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        kernel::ring(&*self.0);
     }
 }
 
@@ -185,7 +183,7 @@ impl HeldSignals {
         };
         let (rung, before) = (&raw mut rung as usize, &raw const self.before as usize);
         // SAFETY: variables that outlive the call.
-        let result = unsafe { kernel::call(libc::SYS_ppoll, [rung, 1, 0, before, SET_BYTES, 0]) };
+        let result = unsafe { kernel::call(libc::SYS_ppoll, [rung, 1, 0, before, SET_BYTES]) };
         match result {
             0.. => Ok(()),
             errno => Err(Errno::from_raw(-errno as i32)),
@@ -301,12 +299,9 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
         open.file.unlock_range(owner, first, len).map_err(errno)?;
         return Ok(0);
     };
-    let allowed = match mode {
-        LockMode::Shared => open.is_readable(),
-        LockMode::Exclusive => open.is_writable(),
-    };
-    if !allowed {
-        return Err(Errno::BADF);
+    match mode {
+        LockMode::Shared => open.check_readable()?,
+        LockMode::Exclusive => open.check_writable()?,
     }
     if of_process {
         return Err(Errno::INVAL);
@@ -314,30 +309,30 @@ pub(crate) unsafe fn control(open: &Open, command: c_int, lock: *mut FlockC) -> 
     open.is_locked.store(true, Ordering::Relaxed);
     let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
     let lock = RangeLock::new(owner, mode, first, len);
-    match wait {
-        true => lock_range(open, &lock)?,
-        false => open.file.lock_range(&lock, false).map_err(errno)?,
+    if wait {
+        lock_range(open, &lock)?
+    } else {
+        open.file.lock_range(&lock, false).map_err(errno)?
     }
     Ok(0)
 }
 
-unsafe fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
+fn lock_section(open: &Open, command: c_int, len: off_t) -> Answer<()> {
     if !(libc::F_ULOCK..=libc::F_TEST).contains(&command) {
         return Err(Errno::INVAL);
     }
-    check_open(open)?;
+    open.check()?;
     let (first, len) = range(open, libc::SEEK_CUR, 0, len)?;
     let wanted = RangeLock::new(process(), LockMode::Exclusive, first, len);
     match command {
         libc::F_ULOCK => open.file.unlock_range(process(), first, len).map_err(errno),
         libc::F_LOCK | libc::F_TLOCK => {
-            if !open.is_writable() {
-                return Err(Errno::BADF);
-            }
+            open.check_writable()?;
             open.is_locked.store(true, Ordering::Relaxed);
-            match command == libc::F_LOCK {
-                true => lock_range(open, &wanted),
-                false => open.file.lock_range(&wanted, false).map_err(errno),
+            if command == libc::F_LOCK {
+                lock_range(open, &wanted)
+            } else {
+                open.file.lock_range(&wanted, false).map_err(errno)
             }
         }
         libc::F_TEST => match open.file.test_lock(&wanted).map_err(errno)? {

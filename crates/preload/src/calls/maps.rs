@@ -10,18 +10,17 @@
 //!
 //! Invariant: the file stays open here as long as a part of it is mapped, so its memory stays, too.
 
-use crate::answer::{Answer, ToC, errno, pointer};
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::own::Own;
-use crate::real::real;
-use crate::renewed::Renewed;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, ToC, checked, errno, failed, pointer};
+use crate::runtime::inside;
+use crate::runtime::own::Own;
+use crate::runtime::real::real;
+use crate::runtime::renewed::Renewed;
 use adit::{Errno, FileKind};
 use adit_fs::BlobId;
 use adit_interposed::interposed;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,16 +116,12 @@ impl MapsLock {
     }
 }
 
-fn io(error: std::io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
 impl Shared {
     /// Takes hold of the memory of a file, which has this range then.
     fn new(open: Arc<Open>, offset: u64, len: u64) -> Answer<Shared> {
         open.file.map(offset, len).map_err(errno)?;
         let memory = open.file.mapped_memory().map_err(errno);
-        let memory = memory.and_then(|memory| Own::new(File::from(memory)).map_err(io));
+        let memory = memory.and_then(Own::new);
         match memory {
             Ok(memory) => Ok(Shared {
                 memory,
@@ -158,8 +153,8 @@ pub(crate) fn flush_all() {
     for shared in own {
         if let Err(errno) = shared.flush() {
             let name = String::from_utf8_lossy(&shared.open.shown);
-            crate::message::say(format_args!(
-                "what was written to a mapping of {name} is lost: {errno:?}"
+            crate::runtime::message::say(format_args!(
+                "stores to a shared mapping of {name} are lost: {errno:?}"
             ));
         }
     }
@@ -168,26 +163,28 @@ pub(crate) fn flush_all() {
 
 // ------------------------------------------------------------------------ the calls
 
-macro_rules! mmap {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(
-            address: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int,
-            offset: off_t,
-        ) -> *mut c_void {
-            if flags & libc::MAP_ANONYMOUS == 0 && let Some(open) = descriptors::get(fd) {
-                let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
-                let mapped = pointer(mapped);
-                return if mapped.is_null() { libc::MAP_FAILED } else { mapped };
-            }
-            real!($name(
-                address => *mut c_void, len => size_t, protection => c_int, flags => c_int,
-                fd => c_int, offset => off_t
-            ) -> *mut c_void)
-        }
-    )*};
+#[interposed(mmap64)]
+unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: size_t,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0
+        && let Some(open) = descriptors::get(fd)
+    {
+        let mapped = inside::call(|| map(&open, address, len, protection, flags, offset));
+        let mapped = pointer(mapped);
+        return if mapped.is_null() {
+            libc::MAP_FAILED
+        } else {
+            mapped
+        };
+    }
+    real(address, len, protection, flags, fd, offset)
 }
-mmap!(mmap mmap64);
 
 fn map(
     open: &Arc<Open>,
@@ -235,7 +232,7 @@ fn check_map(
     if !(offset as u64).is_multiple_of(PAGE) {
         return Err(Errno::INVAL);
     }
-    super::data::check_open(open)?;
+    open.check()?;
     if len == 0 {
         return Err(Errno::INVAL);
     }
@@ -325,6 +322,11 @@ fn share(
         len,
         of,
     });
+    debug_assert!(
+        maps.mappings
+            .iter()
+            .all(|map| maps.shared.contains_key(&map.of))
+    );
     publish(&maps.mappings);
     Ok(mapped)
 }
@@ -340,13 +342,10 @@ fn copy(
     let kept = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | libc::MAP_32BIT;
     let flags = flags & kept | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    let memory = real!(mmap(
+    let memory = checked(real!(mmap(
         address => *mut c_void, len => size_t, writable => c_int, flags => c_int, -1 => c_int,
         0 => off_t
-    ) -> *mut c_void);
-    if memory == libc::MAP_FAILED {
-        return Err(Errno::last());
-    }
+    ) -> *mut c_void))?;
     let unmap = |error| {
         real!(munmap(memory => *mut c_void, len => size_t) -> c_int);
         error
@@ -384,11 +383,11 @@ fn files_in(maps: &Maps, address: usize, len: usize) -> Vec<Key> {
 
 #[interposed]
 unsafe extern "C" fn msync(address: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    let done = real!(msync(address => *mut c_void, len => size_t, flags => c_int) -> c_int);
+    let done = real(address, len, flags);
     if done != 0 || !is_ours(address, len) {
         return done;
     }
-    inside::call(|| sync_mapped(address as usize, len, flags)).to_c() as c_int
+    inside::call(|| sync_mapped(address as usize, len, flags)).to_c()
 }
 
 fn sync_mapped(address: usize, len: usize, flags: c_int) -> Answer<()> {
@@ -413,10 +412,10 @@ unsafe extern "C" fn munmap(address: *mut c_void, len: size_t) -> c_int {
             None => Ok(()),
         });
         if let Err(errno) = forgotten {
-            return Answer::<c_int>::Err(errno).to_c() as c_int;
+            return failed(errno);
         }
     }
-    real!(munmap(address => *mut c_void, len => size_t) -> c_int)
+    real(address, len)
 }
 
 /// Flushes the range that the caller unmaps. On a full volume its file's memory stays: munmap never
@@ -499,8 +498,7 @@ fn cut(maps: &mut Maps, address: usize, len: usize) {
 #[interposed]
 unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if advice == libc::MADV_REMOVE && is_ours(address, len) {
-        crate::answer::set_errno(Errno::OPNOTSUPP);
-        return -1;
+        return failed(Errno::OPNOTSUPP);
     }
     // Allocators call it in their first moments: nothing is looked up for it.
     // SAFETY: as for this function.
@@ -517,12 +515,9 @@ unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     if is_ours(address, old_len) {
-        crate::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
-        crate::answer::set_errno(Errno::NOMEM);
+        crate::runtime::message::say_once!("mremap of a shared mapping is not supported: ENOMEM");
+        crate::runtime::answer::set_errno(Errno::NOMEM);
         return libc::MAP_FAILED;
     }
-    real!(mremap(
-        address => *mut c_void, old_len => size_t, new_len => size_t, flags => c_int,
-        to => *mut c_void
-    ) -> *mut c_void)
+    real(address, old_len, new_len, flags, to)
 }

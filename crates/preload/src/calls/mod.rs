@@ -12,12 +12,10 @@ mod copies;
 pub(crate) mod data;
 mod directories;
 mod exec;
-mod left;
 mod libraries;
 mod locks;
 mod maps;
 mod names;
-pub(crate) mod numbered;
 mod numbers;
 mod open;
 mod pipes;
@@ -32,15 +30,12 @@ mod users;
 mod working;
 mod xattrs;
 
-use crate::renewed::InChild;
+use crate::runtime::renewed::InChild;
 
-pub(crate) use attributes::note_device;
+pub(crate) use directories::getdents64;
 pub(crate) use exec::execveat;
-pub(crate) use left::{Lasting, Start, inherit, is_for_us, lasting};
 pub(crate) use maps::{MapsLock, flush_all as flush_mappings, lock_maps};
-pub(crate) use numbers::is_ours;
 pub(crate) use streams::{flush_all as flush_streams, redirect_standard};
-pub(crate) use working::{canonical_or_given, led_out};
 
 /// In a thread that forks: the tables of these functions.
 pub(crate) fn at_fork() -> [InChild; 6] {
@@ -54,112 +49,121 @@ pub(crate) fn at_fork() -> [InChild; 6] {
     ]
 }
 
+/// What a row of the tables below has a call done by: `ours`, or `{ours(value)}`, which gets the
+/// value before the arguments.
+macro_rules! ours {
+    ({$ours:ident($($value:expr),*)}, $of:expr $(, $argument:expr)*) => {
+        $ours($of $(, $value)* $(, $argument)*)
+    };
+    ($ours:ident, $of:expr $(, $argument:expr)*) => {
+        $ours($of $(, $argument)*)
+    };
+}
+use ours;
+
 /// Functions whose first argument is a descriptor: `ours` gets the open file instead.
 macro_rules! of_descriptor {
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
+    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:tt;)*) => {
         $($($crate::calls::of_descriptor!(@ $name $arguments $result, $ours);)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path) => {
+    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:tt) => {
         #[adit_interposed::interposed]
         pub(crate) unsafe extern "C-unwind" fn $name(fd: libc::c_int $(, $argument: $type)*) -> $result {
-            match $crate::descriptors::get(fd) {
+            match $crate::files::descriptors::get(fd) {
                 Some(open) => {
                     // SAFETY: the program vouches for its arguments, as to the C library.
-                    let answer = $crate::inside::interposed(|| unsafe { $ours(&open $(, $argument)*) });
+                    #[allow(unused_unsafe)]
+                    let ours = || unsafe { $crate::calls::ours!($ours, &open $(, $argument)*) };
+                    let answer = $crate::runtime::inside::interposed(ours);
                     drop(open);
-                    $crate::inside::cancel_if_asked();
-                    $crate::answer::ToC::to_c(answer) as $result
+                    $crate::runtime::inside::cancel_if_asked();
+                    $crate::runtime::answer::ToC::to_c(answer)
                 }
-                None => $crate::real::real!($name(fd => libc::c_int $(, $argument => $type)*) -> $result),
+                None => real(fd $(, $argument)*),
             }
         }
     };
 }
 use of_descriptor;
 
-/// Does a call of the C library that gives or takes away a number, and returns its result. The
-/// threads of Adit in this process make no descriptor during the call. It is a macro because a
-/// cancelled thread is unwound: the C library must find the call in the frame of the C function.
-macro_rules! of_program {
-    ($result:expr) => {{
-        let call = adit_base::numbers::ProgramCall::begin();
-        let result = $result;
-        drop(call);
-        result
-    }};
-}
-pub(crate) use of_program;
-
-/// What the C library answered. The functions of a table that begins with `made` make numbers, of
-/// which that function is told.
-macro_rules! of_host {
-    ([], $result:expr) => {
-        $result
-    };
-    ([$made:path], $result:expr) => {
-        $made($crate::calls::of_program!($result))
-    };
-}
-use of_host;
-
-/// Functions whose first argument is a path: `ours` gets the place in the volume instead.
+/// Functions whose first argument is a path: `ours` gets the place in the volume instead. The
+/// functions of a table that begins with `made` make numbers; that function is told of the host's.
 macro_rules! of_path {
-    (made $made:path; $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path!(@ $name $arguments $result, $ours, [$made]);)+)*
+    (made $made:path; $($rows:tt)*) => {
+        $crate::calls::of_path!(@ [$made] $($rows)*);
     };
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path!(@ $name $arguments $result, $ours, []);)+)*
+    (@ $made:tt $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:tt;)*) => {
+        $($($crate::calls::of_place!(
+            $name (path: *const libc::c_char) $arguments () $result, $ours,
+            path in $crate::files::path::find(libc::AT_FDCWD, path), $made
+        );)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
-        #[adit_interposed::interposed]
-        pub(crate) unsafe extern "C" fn $name(path: *const libc::c_char $(, $argument: $type)*) -> $result {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { $crate::path::find(libc::AT_FDCWD, path) } {
-                $crate::path::Place::Volume(spot) => {
-                    // SAFETY: as above.
-                    let answer = $crate::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
-                    $crate::answer::ToC::to_c(answer) as $result
-                }
-                $crate::path::Place::Host(host) => {
-                    let path = host.pointer(path);
-                    $crate::calls::of_host!($made, $crate::real::real!(
-                        $name(path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    ))
-                }
-            }
-        }
+    ($($rows:tt)*) => {
+        $crate::calls::of_path!(@ [] $($rows)*);
     };
 }
 use of_path;
 
 /// Functions whose first arguments are the descriptor of a directory and a path.
 macro_rules! of_path_at {
-    (made $made:path; $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, [$made]);)+)*
+    (made $made:path; $($rows:tt)*) => {
+        $crate::calls::of_path_at!(@ [$made] $($rows)*);
     };
-    ($($($name:ident)|+: $arguments:tt -> $result:ty = $ours:path;)*) => {
-        $($($crate::calls::of_path_at!(@ $name $arguments $result, $ours, []);)+)*
+    (@ $made:tt $($($name:ident)|+: $arguments:tt -> $result:ty = $ours:tt;)*) => {
+        $($($crate::calls::of_place!(
+            $name (directory: libc::c_int, path: *const libc::c_char) $arguments () $result,
+            $ours, path in $crate::files::path::find(directory, path), $made
+        );)+)*
     };
-    (@ $name:ident ($($argument:ident: $type:ty),*) $result:ty, $ours:path, $made:tt) => {
+    ($($rows:tt)*) => {
+        $crate::calls::of_path_at!(@ [] $($rows)*);
+    };
+}
+use of_path_at;
+
+/// Functions that also have flags, `AT_EMPTY_PATH` among them, behind the arguments that are named.
+macro_rules! of_path_flagged {
+    ($($name:ident: $arguments:tt -> $result:ty = $ours:tt;)*) => {
+        $($crate::calls::of_place!(
+            $name (directory: libc::c_int, path: *const libc::c_char) $arguments
+            (flags: libc::c_int) $result, $ours,
+            path in $crate::files::path::find_named(directory, path, flags).location(), []
+        );)*
+    };
+}
+use of_path_flagged;
+
+/// One function of the tables above.
+macro_rules! of_place {
+    (
+        $name:ident ($($first:ident: $first_type:ty),*) ($($argument:ident: $type:ty),*)
+        ($($last:ident: $last_type:ty)?) $result:ty, $ours:tt,
+        $path:ident in $find:expr, $made:tt
+    ) => {
         #[adit_interposed::interposed]
         pub(crate) unsafe extern "C" fn $name(
-            directory: libc::c_int, path: *const libc::c_char $(, $argument: $type)*
+            $($first: $first_type,)* $($argument: $type,)* $($last: $last_type)?
         ) -> $result {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { $crate::path::find(directory, path) } {
-                $crate::path::Place::Volume(spot) => {
+            match unsafe { $find } {
+                $crate::files::path::Location::Volume(spot) => {
                     // SAFETY: as above.
-                    let answer = $crate::inside::interposed(|| unsafe { $ours(&spot $(, $argument)*) });
-                    $crate::answer::ToC::to_c(answer) as $result
+                    #[allow(unused_unsafe)]
+                    let ours = || unsafe {
+                        $crate::calls::ours!($ours, &spot $(, $argument)* $(, $last)?)
+                    };
+                    let answer = $crate::runtime::inside::interposed(ours);
+                    $crate::runtime::answer::ToC::to_c(answer)
                 }
-                $crate::path::Place::Host(host) => {
-                    let path = host.pointer(path);
-                    $crate::calls::of_host!($made, $crate::real::real!(
-                        $name(directory => libc::c_int, path => *const libc::c_char $(, $argument => $type)*) -> $result
-                    ))
+                $crate::files::path::Location::Host(host) => {
+                    let $path = host.pointer($path);
+                    let real = || real($($first,)* $($argument,)* $($last)?);
+                    $crate::calls::of_place!(@ real, $made)
                 }
             }
         }
     };
+    (@ $real:ident, []) => { $real() };
+    (@ $real:ident, [$made:path]) => { $made($crate::runtime::real::of_program!($real())) };
 }
-use of_path_at;
+use of_place;

@@ -1,16 +1,16 @@
 //! Names: rename, link, unlink, symbolic links, directories, nodes.
 
-use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::calls::open::masked;
-use crate::path::{self, Place, Spot};
-use crate::real::{real, text};
+use crate::files::canonical::{target, without_ups};
+use crate::files::path::{self, Location, Spot};
+use crate::program;
+use crate::runtime::answer::{Answer, ToC, checked, errno, failed};
+use crate::runtime::inside;
+use crate::runtime::real::{check_room, real, text};
 use crate::volume::volume;
-use crate::{inside, program};
-use adit::calls::{
-    Link, MakeDirectory, MakeNode, MakeSymlink, ReadLink, RemoveDirectory, Rename, Unlink,
-};
+use adit::calls::{Link, MakeDirectory, MakeNode, MakeSymlink, RemoveDirectory, Rename, Unlink};
 use adit::{Errno, FileKind};
-use adit_fs::{At, Follow, RenameFlags};
+use adit_fs::{Follow, RenameFlags};
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_uint, dev_t, mode_t, size_t, ssize_t};
 use std::ffi::CString;
@@ -33,36 +33,32 @@ of_path_at! {
     mknodat: (mode: mode_t, device: dev_t) -> c_int = make_node;
 }
 
-unsafe fn remove_name(spot: &Spot) -> Answer<()> {
+fn remove_name(spot: &Spot) -> Answer<()> {
     let place = spot.at().into();
     volume()?.call(Unlink { place })
 }
 
-unsafe fn remove_directory(spot: &Spot) -> Answer<()> {
+fn remove_directory(spot: &Spot) -> Answer<()> {
     let place = spot.at().into();
     volume()?.call(RemoveDirectory { place })
 }
 
-unsafe fn remove_either(spot: &Spot) -> Answer<()> {
-    // SAFETY: as for this function.
-    match unsafe { remove_name(spot) } {
-        // SAFETY: as for this function.
-        Err(Errno::ISDIR | Errno::PERM) => unsafe { remove_directory(spot) },
+fn remove_either(spot: &Spot) -> Answer<()> {
+    match remove_name(spot) {
+        Err(Errno::ISDIR | Errno::PERM) => remove_directory(spot),
         done => done,
     }
 }
 
-unsafe fn remove_at(spot: &Spot, flags: c_int) -> Answer<()> {
+fn remove_at(spot: &Spot, flags: c_int) -> Answer<()> {
     match flags {
-        // SAFETY: as for this function.
-        0 => unsafe { remove_name(spot) },
-        // SAFETY: as for this function.
-        libc::AT_REMOVEDIR => unsafe { remove_directory(spot) },
+        0 => remove_name(spot),
+        libc::AT_REMOVEDIR => remove_directory(spot),
         _ => Err(Errno::INVAL),
     }
 }
 
-unsafe fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
+fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
     let call = MakeDirectory {
         place: spot.at().into(),
         mode: masked(mode),
@@ -70,11 +66,11 @@ unsafe fn make_directory(spot: &Spot, mode: mode_t) -> Answer<()> {
     volume()?.call(call).map(drop)
 }
 
-unsafe fn make_pipe(spot: &Spot, mode: mode_t) -> Answer<()> {
+fn make_pipe(spot: &Spot, mode: mode_t) -> Answer<()> {
     node(spot, FileKind::Fifo, mode, 0)
 }
 
-unsafe fn make_node(spot: &Spot, mode: mode_t, device: dev_t) -> Answer<()> {
+fn make_node(spot: &Spot, mode: mode_t, device: dev_t) -> Answer<()> {
     let kind = match mode & libc::S_IFMT {
         0 | libc::S_IFREG => FileKind::File,
         libc::S_IFIFO => FileKind::Fifo,
@@ -97,17 +93,12 @@ fn node(spot: &Spot, kind: FileKind, mode: mode_t, device: dev_t) -> Answer<()> 
     volume()?.call(call).map(drop)
 }
 
-unsafe fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
+fn resize(spot: &Spot, size: libc::off_t) -> Answer<()> {
     if size < 0 {
         return Err(Errno::INVAL);
     }
     let open = super::open::open_at(spot.at(), &spot.shown, libc::O_WRONLY, 0)?;
-    // SAFETY: only numbers.
-    unsafe { super::data::resize(&open, size) }
-}
-
-pub(crate) fn target(at: At<'_>) -> Answer<Vec<u8>> {
-    volume()?.call(ReadLink { place: at.into() })
+    super::data::resize(&open, size)
 }
 
 /// As much of a link as there is room for.
@@ -125,7 +116,7 @@ unsafe fn give_link(target: &[u8], buffer: *mut c_char, room: size_t) -> Answer 
 /// The text of a link; `is_named`: not the one behind a descriptor alone.
 fn link_text(spot: &Spot, is_named: bool) -> Answer<Vec<u8>> {
     match is_named {
-        true if spot.is_descriptor => Ok(super::working::without_ups(&spot.shown)),
+        true if spot.is_descriptor => Ok(without_ups(&spot.shown)),
         true => target(spot.at()),
         false => target(spot.at()).map_err(|error| match error {
             Errno::INVAL => Errno::NOENT,
@@ -137,7 +128,7 @@ fn link_text(spot: &Spot, is_named: bool) -> Answer<Vec<u8>> {
 /// Without a path and with `AT_EMPTY_PATH`: the link behind the descriptor (`O_PATH`,
 /// `O_NOFOLLOW`).
 unsafe fn read_link(
-    (directory, path): Given,
+    (directory, path): PathAt,
     flags: c_int,
     (buffer, room): (*mut c_char, size_t),
     host: impl FnOnce(*const c_char) -> ssize_t,
@@ -149,12 +140,12 @@ unsafe fn read_link(
     let text = unsafe { text(path) };
     if let Some(shown) = program::copy::executed_at(text) {
         // SAFETY: as above.
-        return unsafe { give_link(shown, buffer, room) }.to_c() as ssize_t;
+        return unsafe { give_link(shown, buffer, room) }.to_c();
     }
     // SAFETY: as above.
-    match unsafe { path::find_named(directory, path, flags) }.place() {
-        Place::Host(of_host) => host(of_host.pointer(path)),
-        Place::Volume(spot) => {
+    match unsafe { path::find_named(directory, path, flags) }.location() {
+        Location::Host(of_host) => host(of_host.pointer(path)),
+        Location::Volume(spot) => {
             let given = inside::call(|| {
                 if room as c_int <= 0 {
                     return Err(Errno::INVAL);
@@ -163,18 +154,14 @@ unsafe fn read_link(
                 // SAFETY: as above.
                 unsafe { give_link(&target, buffer, room) }
             });
-            given.to_c() as ssize_t
+            given.to_c()
         }
     }
 }
 
 #[interposed]
 unsafe extern "C" fn readlink(path: *const c_char, buffer: *mut c_char, room: size_t) -> ssize_t {
-    let host = |path| {
-        real!(readlink(
-            path => *const c_char, buffer => *mut c_char, room => size_t
-        ) -> ssize_t)
-    };
+    let host = |path| real(path, buffer, room);
     // SAFETY: as for this function.
     unsafe { read_link((libc::AT_FDCWD, path), 0, (buffer, room), host) }
 }
@@ -186,11 +173,7 @@ unsafe extern "C" fn readlinkat(
     buffer: *mut c_char,
     room: size_t,
 ) -> ssize_t {
-    let host = |path| {
-        real!(readlinkat(
-            directory => c_int, path => *const c_char, buffer => *mut c_char, room => size_t
-        ) -> ssize_t)
-    };
+    let host = |path| real(directory, path, buffer, room);
     let flags = libc::AT_EMPTY_PATH;
     // SAFETY: as for this function.
     unsafe { read_link((directory, path), flags, (buffer, room), host) }
@@ -203,9 +186,7 @@ unsafe extern "C" fn __readlink_chk(
     room: size_t,
     size: size_t,
 ) -> ssize_t {
-    if room > size {
-        std::process::abort();
-    }
+    check_room(room, size);
     // SAFETY: as for this function.
     unsafe { readlink(path, buffer, room) }
 }
@@ -218,9 +199,7 @@ unsafe extern "C" fn __readlinkat_chk(
     room: size_t,
     size: size_t,
 ) -> ssize_t {
-    if room > size {
-        std::process::abort();
-    }
+    check_room(room, size);
     // SAFETY: as for this function.
     unsafe { readlinkat(directory, path, buffer, room) }
 }
@@ -228,7 +207,7 @@ unsafe extern "C" fn __readlinkat_chk(
 // ------------------------------------------------------------------------ two paths
 
 /// A path as a call gives it.
-type Given = (c_int, *const c_char);
+type PathAt = (c_int, *const c_char);
 
 /// Of two files of which one is the volume's.
 #[derive(Clone, Copy)]
@@ -240,7 +219,7 @@ enum Across {
 
 /// The error of a call that has one path in the volume and one of the host's: EXDEV, unless the
 /// kernel finds another one first. A rename looks at the directories, a link at the files.
-unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Errno {
+unsafe fn across(kind: Across, from: (&Location, PathAt), to: (&Location, PathAt)) -> Errno {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let found = unsafe {
         match kind {
@@ -256,28 +235,28 @@ unsafe fn across(kind: Across, from: (&Place, Given), to: (&Place, Given)) -> Er
 }
 
 /// Is the file there? The flags are those of `linkat`.
-unsafe fn check_file(place: &Place, given: Given, flags: c_int) -> Answer<()> {
+unsafe fn check_file(place: &Location, given: PathAt, flags: c_int) -> Answer<()> {
     match place {
-        Place::Volume(spot) => crate::inside::call(|| {
+        Location::Volume(spot) => inside::call(|| {
             let found = volume()?.stat_at(spot.at(), follow(flags));
             found.map(drop).map_err(errno)
         }),
-        Place::Host(host) => check_host(given.0, host.pointer(given.1), flags),
+        Location::Host(host) => check_host(given.0, host.pointer(given.1), flags),
     }
 }
 
 /// May a file be made there? With a slash behind it the name must be one that is taken.
-unsafe fn check_new(place: &Place, given: Given) -> Answer<()> {
+unsafe fn check_new(place: &Location, given: PathAt) -> Answer<()> {
     let (found, has_slash) = match place {
-        Place::Volume(spot) => {
-            let name = Place::Volume(spot.without_slashes());
+        Location::Volume(spot) => {
+            let name = Location::Volume(spot.without_slashes());
             // SAFETY: it names nothing of the program's.
             (
                 unsafe { check_file(&name, given, 0) },
                 spot.ends_with_slash(),
             )
         }
-        Place::Host(host) => {
+        Location::Host(host) => {
             // SAFETY: NULL or a C string, says the program.
             let path = unsafe { text(host.pointer(given.1)) };
             let end = path.iter().rposition(|byte| *byte != b'/');
@@ -301,10 +280,10 @@ fn follow(flags: c_int) -> Follow {
 }
 
 /// Is the directory there in which it is, or is to be?
-unsafe fn check_directory(place: &Place, given: Given) -> Answer<()> {
+unsafe fn check_directory(place: &Location, given: PathAt) -> Answer<()> {
     let host = match place {
-        Place::Volume(spot) => return crate::inside::call(|| spot.check_parent()),
-        Place::Host(host) => host.pointer(given.1),
+        Location::Volume(spot) => return inside::call(|| spot.check_parent()),
+        Location::Host(host) => host.pointer(given.1),
     };
     // SAFETY: NULL or a C string, says the program.
     let path = unsafe { text(host) };
@@ -335,79 +314,77 @@ fn check_host(directory: c_int, path: *const c_char, flags: c_int) -> Answer<()>
         directory => c_int, path => *const c_char, &raw mut found => *mut libc::stat,
         flags => c_int
     ) -> c_int);
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(Errno::last())
-    }
+    checked(done).map(drop)
 }
 
 /// Both in the volume: `ours`. Both of the host: `host`. Else EXDEV.
 unsafe fn of_two(
     kind: Across,
-    from: Given,
-    to: Given,
+    from: PathAt,
+    to: PathAt,
     ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
     host: impl FnOnce(*const c_char, *const c_char) -> c_int,
 ) -> c_int {
+    let flags = match kind {
+        Across::Rename => 0,
+        Across::Link(flags) => flags,
+    };
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        let place = path::find(from.0, from.1);
-        of_two_found(kind, (place, from), to, ours, host)
-    }
-}
-
-/// The same, where the first path was looked at.
-unsafe fn of_two_found(
-    kind: Across,
-    (from_place, (from_directory, from)): (Place, Given),
-    (to_directory, to): Given,
-    ours: impl FnOnce(&Spot, &Spot) -> Answer<()>,
-    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
-) -> c_int {
-    // SAFETY: the program vouches for its arguments, as to the C library.
-    let to_place = unsafe { path::find(to_directory, to) };
-    match (from_place, to_place) {
-        (Place::Volume(from), Place::Volume(to)) => {
-            crate::inside::call(|| ours(&from, &to)).to_c() as c_int
-        }
-        (Place::Host(from_host), Place::Host(to_host)) => {
-            host(from_host.pointer(from), to_host.pointer(to))
+    let places = unsafe {
+        let from = path::find_named(from.0, from.1, flags).location();
+        (from, path::find(to.0, to.1))
+    };
+    match places {
+        (Location::Volume(from), Location::Volume(to)) => inside::call(|| ours(&from, &to)).to_c(),
+        (Location::Host(from_host), Location::Host(to_host)) => {
+            host(from_host.pointer(from.1), to_host.pointer(to.1))
         }
         (from_place, to_place) => {
-            let from = (&from_place, (from_directory, from));
-            let to = (&to_place, (to_directory, to));
             // SAFETY: as above.
-            set_errno(unsafe { across(kind, from, to) });
-            -1
+            failed(unsafe { across(kind, (&from_place, from), (&to_place, to)) })
         }
     }
 }
 
-fn move_name(from: &Spot, to: &Spot, flags: c_uint) -> Answer<()> {
-    let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
-    volume()?.call(Rename {
-        from: from.at().into(),
-        to: to.at().into(),
-        flags,
-    })
+unsafe fn rename_with(
+    from: PathAt,
+    to: PathAt,
+    flags: c_uint,
+    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
+) -> c_int {
+    let ours = |from: &Spot, to: &Spot| {
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        let (from, to) = (from.at().into(), to.at().into());
+        volume()?.call(Rename { from, to, flags })
+    };
+    // SAFETY: as for this function.
+    unsafe { of_two(Across::Rename, from, to, ours, host) }
+}
+
+unsafe fn link_with(
+    from: PathAt,
+    to: PathAt,
+    flags: c_int,
+    host: impl FnOnce(*const c_char, *const c_char) -> c_int,
+) -> c_int {
+    let ours = |from: &Spot, to: &Spot| {
+        let call = Link {
+            existing: from.at().into(),
+            follow: follow(flags),
+            place: to.at().into(),
+        };
+        volume()?.call(call).map(drop)
+    };
+    // SAFETY: as for this function.
+    unsafe { of_two(Across::Link(flags), from, to, ours, host) }
 }
 
 const HERE: c_int = libc::AT_FDCWD;
 
 #[interposed]
 unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    let host = |from, to| real!(rename(from => *const c_char, to => *const c_char) -> c_int);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        of_two(
-            Across::Rename,
-            (HERE, from),
-            (HERE, to),
-            |from, to| move_name(from, to, 0),
-            host,
-        )
-    }
+    unsafe { rename_with((HERE, from), (HERE, to), 0, real) }
 }
 
 #[interposed]
@@ -417,22 +394,9 @@ unsafe extern "C" fn renameat(
     to_directory: c_int,
     to: *const c_char,
 ) -> c_int {
-    let host = |from, to| {
-        real!(renameat(
-            from_directory => c_int, from => *const c_char, to_directory => c_int, to => *const c_char
-        ) -> c_int)
-    };
-    let ours = |from: &Spot, to: &Spot| move_name(from, to, 0);
+    let host = |from, to| real(from_directory, from, to_directory, to);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        of_two(
-            Across::Rename,
-            (from_directory, from),
-            (to_directory, to),
-            ours,
-            host,
-        )
-    }
+    unsafe { rename_with((from_directory, from), (to_directory, to), 0, host) }
 }
 
 #[interposed]
@@ -443,45 +407,20 @@ unsafe extern "C" fn renameat2(
     to: *const c_char,
     flags: c_uint,
 ) -> c_int {
-    let host = |from, to| {
-        real!(renameat2(
-            from_directory => c_int, from => *const c_char, to_directory => c_int,
-            to => *const c_char, flags => c_uint
-        ) -> c_int)
-    };
-    let ours = |from: &Spot, to: &Spot| move_name(from, to, flags);
     const KNOWN: c_uint = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    let host = |from, to| real(from_directory, from, to_directory, to, flags);
     if flags & !KNOWN != 0 {
         // The kernel says so.
         return host(from, to);
     }
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        of_two(
-            Across::Rename,
-            (from_directory, from),
-            (to_directory, to),
-            ours,
-            host,
-        )
-    }
-}
-
-fn add_name(existing: At<'_>, to: &Spot, follow: Follow) -> Answer<()> {
-    let call = Link {
-        existing: existing.into(),
-        follow,
-        place: to.at().into(),
-    };
-    volume()?.call(call).map(drop)
+    unsafe { rename_with((from_directory, from), (to_directory, to), flags, host) }
 }
 
 #[interposed]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
-    let host = |from, to| real!(link(from => *const c_char, to => *const c_char) -> c_int);
-    let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, Follow::No);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { of_two(Across::Link(0), (HERE, from), (HERE, to), ours, host) }
+    unsafe { link_with((HERE, from), (HERE, to), 0, real) }
 }
 
 #[interposed]
@@ -492,47 +431,41 @@ unsafe extern "C" fn linkat(
     to: *const c_char,
     flags: c_int,
 ) -> c_int {
-    let host = |from, to| {
-        real!(linkat(
-            from_directory => c_int, from => *const c_char, to_directory => c_int,
-            to => *const c_char, flags => c_int
-        ) -> c_int)
-    };
+    let host = |from, to| real(from_directory, from, to_directory, to, flags);
     if flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
         // The kernel says so.
         return host(from, to);
     }
-    let ours = |from: &Spot, to: &Spot| add_name(from.at(), to, follow(flags));
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe {
-        let from_place = path::find_named(from_directory, from, flags).place();
-        let (from, to) = ((from_directory, from), (to_directory, to));
-        of_two_found(Across::Link(flags), (from_place, from), to, ours, host)
-    }
+    unsafe { link_with((from_directory, from), (to_directory, to), flags, host) }
 }
 
-fn make_link(target: &[u8], spot: &Spot) -> Answer<()> {
-    let place = spot.at().into();
-    volume()?.call(MakeSymlink { target, place }).map(drop)
+/// The kernel says what is wrong with a target that it refuses.
+unsafe fn symlink_with(
+    target: *const c_char,
+    (directory, path): PathAt,
+    host: impl FnOnce(*const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let (place, is_refused) = unsafe { (path::find(directory, path), path::is_refused(target)) };
+    match place {
+        Location::Volume(_) if is_refused => host(path),
+        Location::Host(of_host) => host(of_host.pointer(path)),
+        Location::Volume(spot) => {
+            let make = || {
+                // SAFETY: as above.
+                let (target, place) = (unsafe { text(target) }, spot.at().into());
+                volume()?.call(MakeSymlink { target, place }).map(drop)
+            };
+            inside::call(make).to_c()
+        }
+    }
 }
 
 #[interposed]
 unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find(HERE, path) } {
-        // SAFETY: as above.
-        Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
-            // SAFETY: as above.
-            let target = unsafe { text(target) };
-            crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
-        }
-        Place::Volume(_) => {
-            real!(symlink(target => *const c_char, path => *const c_char) -> c_int)
-        }
-        Place::Host(host) => {
-            real!(symlink(target => *const c_char, host.pointer(path) => *const c_char) -> c_int)
-        }
-    }
+    unsafe { symlink_with(target, (HERE, path), |path| real(target, path)) }
 }
 
 #[interposed]
@@ -541,19 +474,7 @@ unsafe extern "C" fn symlinkat(
     directory: c_int,
     path: *const c_char,
 ) -> c_int {
+    let host = |path| real(target, directory, path);
     // SAFETY: the program vouches for its arguments, as to the C library.
-    match unsafe { path::find(directory, path) } {
-        // SAFETY: as above.
-        Place::Volume(spot) if !unsafe { path::is_refused(target) } => {
-            // SAFETY: as above.
-            let target = unsafe { text(target) };
-            crate::inside::call(|| make_link(target, &spot)).to_c() as c_int
-        }
-        Place::Volume(_) => real!(symlinkat(
-            target => *const c_char, directory => c_int, path => *const c_char
-        ) -> c_int),
-        Place::Host(host) => real!(symlinkat(
-            target => *const c_char, directory => c_int, host.pointer(path) => *const c_char
-        ) -> c_int),
-    }
+    unsafe { symlink_with(target, (directory, path), host) }
 }

@@ -2,22 +2,18 @@
 //!
 //! A child of vfork shares this memory, but not the descriptors: there the kernel alone acts.
 
-use crate::answer::{Answer, ToC, Truth, errno, pointer, set_errno};
-use crate::calls::of_program;
-use crate::descriptors::{self, Open};
-use crate::message::say_once;
-use crate::real::real;
-use crate::{inside, own, volume};
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::{Answer, ToC, Truth, checked, errno, failed, pointer, set_errno};
+use crate::runtime::message::say_once;
+use crate::runtime::real::of_program;
+use crate::runtime::real::real;
+use crate::runtime::{inside, own};
+use crate::volume;
 use adit::{Errno, FileKind};
 use adit_base::fork;
 use adit_base::numbers::ProgramCall;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_long, c_uint, c_ulong, size_t};
-
-/// Is it the process that the table belongs to? Not after vfork, in the child.
-pub(crate) fn is_ours() -> bool {
-    !fork::is_in_vfork()
-}
 
 /// Does the open volume itself need this number? A forked child has a copy of its parent's only. One
 /// of vfork needs its copies to leave files to a program.
@@ -31,25 +27,21 @@ fn is_the_volumes(fd: c_int) -> bool {
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     let is_of_volume = descriptors::get(fd).is_some();
     if is_of_volume {
-        if is_ours() {
-            let closed = inside::call(|| {
-                drop(descriptors::take(fd));
-                Ok(())
-            });
-            if closed.is_err() {
-                return closed.to_c() as c_int;
-            }
-        } else {
+        if fork::is_in_vfork() {
             descriptors::put_in_vfork(fd, None);
+        } else {
+            let closed = inside::run(|| drop(descriptors::take(fd)));
+            if closed.is_err() {
+                return closed.to_c();
+            }
         }
     }
     let _call = ProgramCall::begin();
     if !is_of_volume && is_the_volumes(fd) {
         // The volume's own: a program that closes all numbers closes what it knows.
-        set_errno(Errno::BADF);
-        return -1;
+        return failed(Errno::BADF);
     }
-    real!(close(fd => c_int) -> c_int)
+    real(fd)
 }
 
 fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -60,22 +52,18 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     }
     let bound = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
     let (from, to) = (bound(first), bound(last));
-    let closed = inside::call(|| {
-        match is_ours() {
-            true => descriptors::in_range(from, to)
-                .into_iter()
-                .for_each(|fd| drop(descriptors::take(fd))),
-            false => {
-                let mut seen = descriptors::seen();
-                seen.retain(|(fd, _)| (from..=to).contains(fd));
-                seen.iter()
-                    .for_each(|(fd, _)| descriptors::put_in_vfork(*fd, None));
-            }
+    let closed = inside::run(|| {
+        if fork::is_in_vfork() {
+            let seen = descriptors::seen().into_iter();
+            seen.filter(|(fd, _)| (from..=to).contains(fd))
+                .for_each(|(fd, _)| descriptors::put_in_vfork(fd, None));
+        } else {
+            let taken = descriptors::in_range(from, to).into_iter();
+            taken.for_each(|fd| drop(descriptors::take(fd)));
         }
-        Ok(())
     });
     if closed.is_err() {
-        return closed.to_c() as c_int;
+        return closed.to_c();
     }
     let _call = ProgramCall::begin();
     let mut from = first;
@@ -108,7 +96,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Lets the kernel duplicate a number; puts the same file behind the new one.
 fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
-    if !is_ours() {
+    if fork::is_in_vfork() {
         let new = of_program!(duplicate());
         if new >= 0 {
             descriptors::put_in_vfork(new, descriptors::get(old).as_deref());
@@ -124,14 +112,14 @@ fn duplicated(old: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
         && let Err(error) = descriptors::put(new, open)
     {
         of_program!(real!(close(new => c_int) -> c_int));
-        return Answer::<c_int>::Err(error).to_c() as c_int;
+        return failed(error);
     }
     new
 }
 
 #[interposed]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    duplicated(fd, || real!(dup(fd => c_int) -> c_int))
+    duplicated(fd, || real(fd))
 }
 
 /// The new number changes at one moment, as the kernel's does: a write of another thread (to a log
@@ -141,25 +129,24 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         return of_program!(duplicate());
     }
     // A thread of Adit may have got this number since. It makes no descriptor during the call.
-    let duplicate = || match is_the_volumes(new) {
-        true => {
-            set_errno(Errno::BUSY);
-            -1
+    let duplicate = || {
+        if is_the_volumes(new) {
+            failed(Errno::BUSY)
+        } else {
+            duplicate()
         }
-        false => duplicate(),
     };
     if is_the_volumes(new) {
-        say_once!("the program needs descriptor {new}, which the volume has: EBUSY");
-        set_errno(Errno::BUSY);
-        return -1;
+        say_once!("descriptor {new} is in use by the volume: EBUSY");
+        return failed(Errno::BUSY);
     }
     // SAFETY: no preconditions.
     let is_open = unsafe { libc::fcntl(old, libc::F_GETFD) } >= 0;
-    if is_open && is_ours() && descriptors::get(old).is_some() {
+    if is_open && !fork::is_in_vfork() && descriptors::get(old).is_some() {
         super::streams::redirect_standard(new);
     }
     let before = descriptors::get(new).map(|open| open.clone());
-    let Some(before) = before.filter(|_| is_ours()) else {
+    let Some(before) = before.filter(|_| !fork::is_in_vfork()) else {
         return duplicated(old, duplicate);
     };
     let replaced = inside::call(move || {
@@ -167,12 +154,7 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         if let Some(after) = &after {
             descriptors::put(new, after.clone())?;
         }
-        let done = of_program!(duplicate());
-        let done = if done < 0 {
-            Err(Errno::last())
-        } else {
-            Ok(done)
-        };
+        let done = checked(of_program!(duplicate()));
         match after {
             // The number keeps what it had.
             Some(_) if done.is_err() => descriptors::put(new, before)?,
@@ -181,16 +163,12 @@ fn replaced(old: c_int, new: c_int, duplicate: impl FnOnce() -> c_int) -> c_int 
         }
         done
     });
-    replaced.to_c() as c_int
+    replaced.to_c()
 }
 
 #[interposed]
 unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    replaced(
-        old,
-        new,
-        || real!(dup2(old => c_int, new => c_int) -> c_int),
-    )
+    replaced(old, new, || real(old, new))
 }
 
 #[interposed]
@@ -204,31 +182,24 @@ unsafe extern "C" fn __dup2(old: c_int, new: c_int) -> c_int {
 
 #[interposed]
 unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    let duplicate = || real!(dup3(old => c_int, new => c_int, flags => c_int) -> c_int);
+    let duplicate = || real(old, new, flags);
     replaced(old, new, duplicate)
 }
 
-macro_rules! fcntl {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: c_long) -> c_int {
-            let hand_on = || real!($name(fd => c_int, command => c_int, argument => c_long) -> c_int);
-            match descriptors::get(fd) {
-                // SAFETY: the program vouches for its arguments, as to the C library.
-                Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
-                None => {
-                    match command {
-                        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-                            descriptors::is_of_host(of_program!(hand_on()))
-                        }
-                        _ => hand_on(),
-                    }
-                }
+#[interposed(fcntl64, __fcntl)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+    let hand_on = || real(fd, command, argument);
+    match descriptors::get(fd) {
+        // SAFETY: the program vouches for its arguments, as to the C library.
+        Some(open) => unsafe { control(fd, &open, command, argument, hand_on) },
+        None => match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                descriptors::is_of_host(of_program!(hand_on()))
             }
-        }
-    )*};
+            _ => hand_on(),
+        },
+    }
 }
-fcntl!(fcntl fcntl64 __fcntl);
 
 const F_GET_RW_HINT: c_int = 1024 + 11;
 const F_SET_RW_HINT: c_int = 1024 + 12;
@@ -246,7 +217,7 @@ fn at_address<T>(argument: c_long, of: impl FnOnce(&mut T)) -> c_int {
             of(value);
             0
         }
-        None => Answer::<c_int>::Err(Errno::FAULT).to_c() as c_int,
+        None => failed(Errno::FAULT),
     }
 }
 
@@ -262,13 +233,13 @@ unsafe fn control(
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_GETFD | libc::F_SETFD | libc::F_GETFL
     );
     if open.flags() & libc::O_PATH != 0 && !of_path {
-        return Answer::<c_int>::Err(Errno::BADF).to_c() as c_int;
+        return failed(Errno::BADF);
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, hand_on),
         libc::F_GETFD | libc::F_SETFD => hand_on(),
         libc::F_GETFL => open.flags(),
-        libc::F_SETFL => open.set_flags(argument as c_int).to_c() as c_int,
+        libc::F_SETFL => open.set_flags(argument as c_int).to_c(),
         libc::F_SETLK
         | libc::F_SETLKW
         | libc::F_GETLK
@@ -278,7 +249,7 @@ unsafe fn control(
             // SAFETY: these commands have the address of a lock as their argument.
             let control =
                 || unsafe { super::locks::control(open, command, argument as *mut libc::flock) };
-            inside::call(control).to_c() as c_int
+            inside::call(control).to_c()
         }
         F_GET_RW_HINT => at_address(argument, |hint: &mut u64| *hint = 0),
         // No write is sped up by it.
@@ -289,13 +260,9 @@ unsafe fn control(
         F_GETOWNER_UIDS => at_address(argument, |users: &mut [u32; 2]| *users = [0; 2]),
         F_SETOWN_EX => at_address(argument, |_: &mut [c_int; 2]| ()),
         libc::F_GETLEASE => libc::F_UNLCK,
-        libc::F_SETPIPE_SZ | libc::F_GETPIPE_SZ => {
-            Answer::<c_int>::Err(Errno::BADF).to_c() as c_int
-        }
-        libc::F_ADD_SEALS if !open.is_writable() => {
-            Answer::<c_int>::Err(Errno::PERM).to_c() as c_int
-        }
-        _ => Answer::<c_int>::Err(Errno::INVAL).to_c() as c_int,
+        libc::F_SETPIPE_SZ | libc::F_GETPIPE_SZ => failed(Errno::BADF),
+        libc::F_ADD_SEALS if !open.is_writable() => failed(Errno::PERM),
+        _ => failed(Errno::INVAL),
     }
 }
 
@@ -307,13 +274,13 @@ const FIOQSIZE: c_ulong = 0x5460;
 #[interposed]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
     let Some(open) = descriptors::get(fd) else {
-        return real!(ioctl(fd => c_int, request => c_ulong, argument => c_long) -> c_int);
+        return real(fd, request, argument);
     };
     let close_on_exec = |flag: c_int| {
         let set = real!(fcntl(fd => c_int, libc::F_SETFD => c_int, flag => c_int) -> c_int);
-        if set < 0 { Err(Errno::last()) } else { Ok(()) }
+        checked(set).map(drop)
     };
-    let answer = super::data::check_open(&open).and_then(|()| match request {
+    let answer = open.check().and_then(|()| match request {
         libc::FIOCLEX => close_on_exec(libc::FD_CLOEXEC),
         libc::FIONCLEX => close_on_exec(0),
         _ if argument == 0 => match request {
@@ -325,7 +292,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_i
         // SAFETY: the argument of these requests is an address that fits.
         _ => unsafe { by_address(&open, request, argument) },
     });
-    answer.to_c() as c_int
+    answer.to_c()
 }
 
 /// Requests whose argument is an address.
@@ -358,13 +325,13 @@ unsafe fn by_address(open: &Open, request: c_ulong, argument: c_long) -> Answer<
     Ok(())
 }
 
-/// As `st_blksize` tells it of small files.
+/// The `st_blksize` of small files.
 const BLOCK_BYTES: c_int = 4096;
 
 /// No file of the volume is a terminal.
 fn no_terminal(fd: c_int) -> Option<Errno> {
     let open = descriptors::get(fd)?;
-    Some(super::data::check_open(&open).err().unwrap_or(Errno::NOTTY))
+    Some(open.check().err().unwrap_or(Errno::NOTTY))
 }
 
 #[interposed]
@@ -374,23 +341,23 @@ unsafe extern "C" fn isatty(fd: c_int) -> Truth {
             set_errno(errno);
             Truth(0)
         }
-        None => Truth(real!(isatty(fd => c_int) -> c_int)),
+        None => real(fd),
     }
 }
 
 #[interposed]
 unsafe extern "C" fn tcgetattr(fd: c_int, settings: *mut libc::termios) -> c_int {
     match no_terminal(fd) {
-        Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
-        None => real!(tcgetattr(fd => c_int, settings => *mut libc::termios) -> c_int),
+        Some(errno) => failed(errno),
+        None => real(fd, settings),
     }
 }
 
 #[interposed]
 unsafe extern "C" fn tcgetpgrp(fd: c_int) -> libc::pid_t {
     match no_terminal(fd) {
-        Some(errno) => Answer::<c_int>::Err(errno).to_c() as c_int,
-        None => real!(tcgetpgrp(fd => c_int) -> libc::pid_t),
+        Some(errno) => failed(errno),
+        None => real(fd),
     }
 }
 
@@ -398,7 +365,7 @@ unsafe extern "C" fn tcgetpgrp(fd: c_int) -> libc::pid_t {
 unsafe extern "C" fn ttyname(fd: c_int) -> *mut c_char {
     match no_terminal(fd) {
         Some(errno) => pointer(Err(errno)),
-        None => real!(ttyname(fd => c_int) -> *mut c_char),
+        None => real(fd),
     }
 }
 
@@ -406,7 +373,7 @@ unsafe extern "C" fn ttyname(fd: c_int) -> *mut c_char {
 unsafe extern "C" fn ttyname_r(fd: c_int, buffer: *mut c_char, room: size_t) -> c_int {
     match no_terminal(fd) {
         Some(errno) => errno.raw(),
-        None => real!(ttyname_r(fd => c_int, buffer => *mut c_char, room => size_t) -> c_int),
+        None => real(fd, buffer, room),
     }
 }
 

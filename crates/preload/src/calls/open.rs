@@ -1,9 +1,11 @@
 //! open and its relatives; close is in `numbers`.
 
-use crate::answer::{Answer, Name, ToC, errno};
-use crate::calls::pipes::{Opening, Pipe};
-use crate::descriptors::{self, Open};
-use crate::path::Spot;
+use crate::calls::pipes::{OpenResult, Pipe};
+use crate::files::canonical::without_ups;
+use crate::files::descriptors::{self, Open};
+use crate::files::path::Spot;
+use crate::runtime::answer::{Answer, Name, ToC, errno};
+use crate::runtime::real::of_program;
 use crate::volume::volume;
 use adit::calls::{MakeDirectory, Unlink};
 use adit::{Errno, FileKind};
@@ -13,7 +15,8 @@ use libc::{c_char, c_int, mode_t};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{is_ours, of_path, of_path_at, of_program};
+use super::{of_path, of_path_at};
+use adit_base::fork;
 
 of_path! {
     made descriptors::is_of_host;
@@ -34,7 +37,7 @@ static UMASK: AtomicU32 = AtomicU32::new(1 << 31);
 pub(crate) fn masked(mode: mode_t) -> u32 {
     let mut mask = UMASK.load(Ordering::Relaxed);
     // That of a child of vfork isn't its parent's.
-    let is_ours = is_ours();
+    let is_ours = !fork::is_in_vfork();
     if mask >> 31 != 0 || !is_ours {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -50,10 +53,10 @@ pub(crate) fn masked(mode: mode_t) -> u32 {
 
 #[interposed]
 unsafe extern "C" fn umask(mask: mode_t) -> mode_t {
-    if is_ours() {
+    if !fork::is_in_vfork() {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
     }
-    crate::real::real!(umask(mask => mode_t) -> mode_t)
+    real(mask)
 }
 
 /// Flags that the file system knows. The rest of those that Linux has changes nothing here.
@@ -99,7 +102,7 @@ fn find_at(at: At<'_>, shown: &[u8], flags: c_int, mode: mode_t) -> Answer<Found
     }
     let shown = match kind {
         // Paths begin in it.
-        FileKind::Directory => super::working::without_ups(shown),
+        FileKind::Directory => without_ups(shown),
         _ => shown.to_vec(),
     };
     Ok(Found::File(Arc::new(Open::new(file, kind, flags, shown))))
@@ -114,7 +117,7 @@ fn unnamed(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Arc<Open>> {
     loop {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!(".adit-unnamed-{}-{count}", std::process::id());
-        let at = At::inside(crate::identity::credentials(), id, name.as_bytes());
+        let at = At::inside(crate::volume::identity::credentials(), id, name.as_bytes());
         let kept = flags & !libc::O_TMPFILE;
         match open_at(at, &spot.shown, kept | libc::O_CREAT | libc::O_EXCL, mode) {
             Err(Errno::EXIST) => continue,
@@ -135,19 +138,21 @@ pub(crate) fn checked(flags: c_int) -> Answer<c_int> {
         return Ok(flags & OF_PATH);
     }
     let is_unnamed = flags & UNNAMED != 0;
-    let wrong = match is_unnamed {
-        true => flags & (libc::O_DIRECTORY | libc::O_CREAT) != libc::O_DIRECTORY,
-        false => flags & libc::O_DIRECTORY != 0 && flags & libc::O_CREAT != 0,
+    let wrong = if is_unnamed {
+        flags & (libc::O_DIRECTORY | libc::O_CREAT) != libc::O_DIRECTORY
+    } else {
+        flags & libc::O_DIRECTORY != 0 && flags & libc::O_CREAT != 0
     };
     let is_read_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
-    match wrong || is_unnamed && is_read_only {
-        true => Err(Errno::INVAL),
-        false => Ok(flags),
+    if wrong || is_unnamed && is_read_only {
+        Err(Errno::INVAL)
+    } else {
+        Ok(flags)
     }
 }
 
 /// Opens what is there, behind a number. A pipe gets its number when it is opened.
-pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<OpenResult> {
     let mut pipe = None;
     let number = descriptors::install(flags & libc::O_CLOEXEC != 0, || {
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
@@ -162,23 +167,21 @@ pub(crate) fn open_behind(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Ope
         }
     });
     match pipe {
-        Some(node) => Pipe::of(&node, flags).map(Opening::Pipe),
-        None => number.map(Opening::Number),
+        Some(node) => Pipe::of(&node, flags).map(OpenResult::Pipe),
+        None => number.map(OpenResult::Number),
     }
 }
 
-unsafe fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<Opening> {
+fn open_spot(spot: &Spot, flags: c_int, mode: mode_t) -> Answer<OpenResult> {
     open_behind(spot, spot.flags(checked(flags)?), mode)
 }
 
-unsafe fn open_plain(spot: &Spot, flags: c_int) -> Answer<Opening> {
-    // SAFETY: as for this function.
-    unsafe { open_spot(spot, flags, 0) }
+fn open_plain(spot: &Spot, flags: c_int) -> Answer<OpenResult> {
+    open_spot(spot, flags, 0)
 }
 
-unsafe fn create(spot: &Spot, mode: mode_t) -> Answer<Opening> {
-    // SAFETY: as for this function.
-    unsafe { open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+fn create(spot: &Spot, mode: mode_t) -> Answer<OpenResult> {
+    open_spot(spot, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode)
 }
 
 // ------------------------------------------------------------------------ mkstemp, mkdtemp
@@ -193,9 +196,10 @@ unsafe fn with_names<T>(
     mut make: impl FnMut(&Spot) -> Answer<T>,
 ) -> Option<Answer<T>> {
     // SAFETY: promised by the caller.
-    let text = unsafe { crate::real::text(template) };
+    let text = unsafe { crate::runtime::real::text(template) };
     // SAFETY: as above.
-    let crate::path::Place::Volume(_) = (unsafe { crate::path::find(libc::AT_FDCWD, template) })
+    let crate::files::path::Location::Volume(_) =
+        (unsafe { crate::files::path::find(libc::AT_FDCWD, template) })
     else {
         return None;
     };
@@ -217,11 +221,11 @@ unsafe fn with_names<T>(
             unsafe { *template.add(begin + at) = letter as c_char };
         }
         // SAFETY: as above.
-        let place = unsafe { crate::path::find(libc::AT_FDCWD, template) };
-        let crate::path::Place::Volume(spot) = place else {
+        let place = unsafe { crate::files::path::find(libc::AT_FDCWD, template) };
+        let crate::files::path::Location::Volume(spot) = place else {
             return Some(Err(Errno::INVAL));
         };
-        match crate::inside::call(|| make(&spot)) {
+        match crate::runtime::inside::call(|| make(&spot)) {
             Err(Errno::EXIST) => {}
             made => return Some(made),
         }
@@ -233,7 +237,7 @@ unsafe fn make_file(template: *mut c_char, suffix: c_int, flags: c_int) -> Optio
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     // SAFETY: as for this function.
     let made = unsafe { with_names(template, suffix, |spot| open_spot(spot, flags, 0o600)) };
-    made.map(|made| made.to_c() as c_int)
+    made.map(|made| made.to_c())
 }
 
 macro_rules! temporary {
@@ -242,9 +246,7 @@ macro_rules! temporary {
         unsafe extern "C" fn $name(template: *mut c_char $(, $argument: c_int)*) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
             unsafe { make_file(template, $suffix, $flags) }.unwrap_or_else(|| {
-                of_program!(crate::real::real!(
-                    $name(template => *mut c_char $(, $argument => c_int)*) -> c_int
-                ))
+                of_program!(real(template $(, $argument)*))
             })
         }
     )*};
@@ -269,8 +271,8 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { with_names(template, 0, make) } {
-        Some(made) => crate::answer::pointer(made.map(|_| template)),
-        None => crate::real::real!(mkdtemp(template => *mut c_char) -> *mut c_char),
+        Some(made) => crate::runtime::answer::pointer(made.map(|_| template)),
+        None => real(template),
     }
 }
 
@@ -294,11 +296,11 @@ unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
     match unsafe { free_name(template) } {
         Some(Ok(())) => {}
         Some(Err(errno)) => {
-            crate::answer::set_errno(errno);
+            crate::runtime::answer::set_errno(errno);
             // SAFETY: its first byte.
             unsafe { *template = 0 };
         }
-        None => _ = crate::real::real!(mktemp(template => *mut c_char) -> *mut c_char),
+        None => _ = real(template),
     }
     Name(template)
 }
@@ -306,11 +308,7 @@ unsafe extern "C" fn mktemp(template: *mut c_char) -> Name {
 /// In the first of these that is a directory: `TMPDIR`, the one given, the host's /tmp.
 #[interposed]
 unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
-    let hand_on = || {
-        crate::real::real!(
-            tempnam(directory => *const c_char, prefix => *const c_char) -> *mut c_char
-        )
-    };
+    let hand_on = || real(directory, prefix);
     // SAFETY: C strings, or NULL; the C library's answer is one of them.
     let chosen = unsafe {
         let variable = libc::getenv(c"TMPDIR".as_ptr());
@@ -324,7 +322,12 @@ unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) ->
         return hand_on();
     };
     // SAFETY: as above.
-    let (directory, prefix) = unsafe { (crate::real::text(chosen), crate::real::text(prefix)) };
+    let (directory, prefix) = unsafe {
+        (
+            crate::runtime::real::text(chosen),
+            crate::runtime::real::text(prefix),
+        )
+    };
     let prefix = match prefix {
         [] => b"file",
         given => &given[..given.len().min(5)],
@@ -335,13 +338,13 @@ unsafe extern "C" fn tempnam(directory: *const c_char, prefix: *const c_char) ->
     // SAFETY: as above.
     match (!copy.is_null()).then(|| unsafe { free_name(copy) }) {
         Some(Some(Ok(()))) => return copy,
-        Some(Some(Err(errno))) => crate::answer::set_errno(errno),
+        Some(Some(Err(errno))) => crate::runtime::answer::set_errno(errno),
         Some(None) => {
             // SAFETY: made above.
             unsafe { libc::free(copy.cast()) };
             return hand_on();
         }
-        None => crate::answer::set_errno(Errno::NOMEM),
+        None => crate::runtime::answer::set_errno(Errno::NOMEM),
     }
     // SAFETY: made above, or NULL.
     unsafe { libc::free(copy.cast()) };

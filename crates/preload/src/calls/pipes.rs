@@ -4,11 +4,11 @@
 //! the program gets is the kernel's own descriptor of it: waiting, `poll`, `fork` and `exec` are the
 //! kernel's. Only `fstat` tells of the node in the volume.
 
-use crate::answer::{Answer, ToC, errno, set_errno};
-use crate::descriptors;
-use crate::inside;
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors;
+use crate::runtime::answer::{Answer, Number, ToC, errno, failed, set_errno};
+use crate::runtime::inside;
+use crate::runtime::real::real;
+use crate::runtime::renewed::{InChild, Renewed};
 use adit::{Errno, File};
 use adit_base::fork::Registered;
 use adit_fs::Stat;
@@ -18,19 +18,19 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a call that opens has found.
-pub(crate) enum Opening {
+pub(crate) enum OpenResult {
     /// The number of an open file of the volume.
     Number(c_int),
     /// To be opened when the call on the volume has ended: it may wait for the other end.
     Pipe(Pipe),
 }
 
-impl ToC for Answer<Opening> {
-    fn to_c(self) -> i64 {
+impl ToC for Answer<OpenResult> {
+    fn to_c<T: Number>(self) -> T {
         match self {
-            Ok(Opening::Number(fd)) => fd.into(),
-            Ok(Opening::Pipe(pipe)) => pipe.open().into(),
-            Err(errno) => Answer::<c_int>::Err(errno).to_c(),
+            Ok(OpenResult::Number(fd)) => T::of(fd.into()),
+            Ok(OpenResult::Pipe(pipe)) => T::of(pipe.open().into()),
+            Err(errno) => failed(errno),
         }
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! The text is made in memory, by the C library, and written as a whole.
 
-use crate::descriptors;
-use crate::inside;
-use crate::real::real;
+use crate::files::descriptors;
+use crate::runtime::inside;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_void};
 
@@ -51,9 +50,7 @@ fn print(fd: c_int, make: impl FnOnce(&mut *mut c_char) -> c_int) -> c_int {
 #[interposed]
 unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, arguments: Arguments) -> c_int {
     if descriptors::get(fd).is_none() {
-        return real!(vdprintf(
-            fd => c_int, format => *const c_char, arguments => Arguments
-        ) -> c_int);
+        return real(fd, format, arguments);
     }
     // SAFETY: the program vouches for its arguments, as to the C library.
     print(fd, |text| unsafe { vasprintf(text, format, arguments) })
@@ -67,9 +64,7 @@ unsafe extern "C" fn __vdprintf_chk(
     arguments: Arguments,
 ) -> c_int {
     if descriptors::get(fd).is_none() {
-        return real!(__vdprintf_chk(
-            fd => c_int, flag => c_int, format => *const c_char, arguments => Arguments
-        ) -> c_int);
+        return real(fd, flag, format, arguments);
     }
     // SAFETY: the program vouches for its arguments, as to the C library.
     print(fd, |text| unsafe {

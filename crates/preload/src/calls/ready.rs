@@ -3,15 +3,15 @@
 //! A file is always ready to be read and written. So a call that asks for one of the volume doesn't
 //! wait, and the C library is asked for the other descriptors only.
 
-use crate::answer::set_errno;
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::real::real;
+use crate::files::descriptors::{self, Open};
+use crate::runtime::answer::failed;
+use crate::runtime::inside;
+use crate::runtime::real::check_room;
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_int, c_short, c_ulong, c_void, pollfd, sigset_t, size_t, timespec, timeval};
 
-/// As the kernel tells of a file.
+/// The events that the kernel reports of a regular file.
 const READY: c_short = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
 /// Is it a file of the volume that can be read or written?
@@ -57,57 +57,54 @@ unsafe fn poll_with(
     Some(answer + ready)
 }
 
-macro_rules! poll {
-    ($($name:ident($($room:ident)?);)*) => {$(
-        #[interposed]
-        unsafe extern "C-unwind" fn $name(
-            fds: *mut pollfd, count: c_ulong, timeout: c_int $(, $room: size_t)?
-        ) -> c_int {
-            let ask = |others: &mut [pollfd], may_wait: bool| {
-                let timeout = if may_wait { timeout } else { 0 };
-                inside::uncancelled(|| real!($name(
-                    others.as_mut_ptr() => *mut pollfd, count => c_ulong, timeout => c_int
-                    $(, $room => size_t)?
-                ) -> c_int))
-            };
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real!($name(
-                fds => *mut pollfd, count => c_ulong, timeout => c_int $(, $room => size_t)?
-            ) -> c_int))
-        }
-    )*};
-}
-poll! {
-    poll();
-    __poll();
-    __poll_chk(room);
+#[interposed(__poll)]
+unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: c_ulong, timeout: c_int) -> c_int {
+    let ask = |others: &mut [pollfd], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { 0 };
+        inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout))
 }
 
-macro_rules! ppoll {
-    ($($name:ident($($room:ident)?);)*) => {$(
-        #[interposed]
-        unsafe extern "C-unwind" fn $name(
-            fds: *mut pollfd, count: c_ulong, timeout: *const timespec, mask: *const sigset_t
-            $(, $room: size_t)?
-        ) -> c_int {
-            let ask = |others: &mut [pollfd], may_wait: bool| {
-                let timeout = if may_wait { timeout } else { &raw const NOW };
-                inside::uncancelled(|| real!($name(
-                    others.as_mut_ptr() => *mut pollfd, count => c_ulong,
-                    timeout => *const timespec, mask => *const sigset_t $(, $room => size_t)?
-                ) -> c_int))
-            };
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real!($name(
-                fds => *mut pollfd, count => c_ulong, timeout => *const timespec,
-                mask => *const sigset_t $(, $room => size_t)?
-            ) -> c_int))
-        }
-    )*};
+#[interposed]
+unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    count: c_ulong,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    check_room(count as usize, room / size_of::<pollfd>());
+    // SAFETY: as for this function.
+    unsafe { poll(fds, count, timeout) }
 }
-ppoll! {
-    ppoll();
-    __ppoll_chk(room);
+
+#[interposed]
+unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    count: c_ulong,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let ask = |others: &mut [pollfd], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { &raw const NOW };
+        inside::uncancelled(|| real(others.as_mut_ptr(), count, timeout, mask))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { poll_with(fds, count, ask) }.unwrap_or_else(|| real(fds, count, timeout, mask))
+}
+
+#[interposed]
+unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: c_ulong,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    check_room(count as usize, room / size_of::<pollfd>());
+    // SAFETY: as for this function.
+    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 static NOW: timespec = timespec {
@@ -123,7 +120,8 @@ fn bit(fd: c_int) -> (usize, c_ulong) {
     (fd as usize / WORD_BITS, 1 << (fd as usize % WORD_BITS))
 }
 
-/// As `poll_with`, for the sets of what is to be read, to be written, and exceptional.
+/// Selects from the sets for reading, for writing and for exceptions. `ask` gets the sets that the
+/// C library is asked for, and whether it may wait. None: no file of the volume is among them.
 unsafe fn select_with(
     end: c_int,
     sets: [Set; 3],
@@ -145,10 +143,13 @@ unsafe fn select_with(
         return None;
     }
     let words = (end as usize).div_ceil(WORD_BITS);
-    let mut others = sets.map(|set| match set.is_null() {
-        true => None,
-        // SAFETY: as above.
-        false => Some(unsafe { std::slice::from_raw_parts(set, words) }.to_vec()),
+    let mut others = sets.map(|set| {
+        if set.is_null() {
+            None
+        } else {
+            // SAFETY: as above.
+            Some(unsafe { std::slice::from_raw_parts(set, words) }.to_vec())
+        }
     });
     let mut ready = 0;
     for fd in &files {
@@ -181,28 +182,26 @@ unsafe fn select_with(
     Some(answer + ready)
 }
 
-macro_rules! select {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C-unwind" fn $name(
-            end: c_int, read: Set, write: Set, except: Set, timeout: *mut timeval,
-        ) -> c_int {
-            let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-            let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
-                let timeout = if may_wait { timeout } else { &raw mut now };
-                inside::uncancelled(|| real!($name(
-                    end => c_int, read => Set, write => Set, except => Set,
-                    timeout => *mut timeval
-                ) -> c_int))
-            };
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { select_with(end, [read, write, except], ask) }.unwrap_or_else(|| real!($name(
-                end => c_int, read => Set, write => Set, except => Set, timeout => *mut timeval
-            ) -> c_int))
-        }
-    )*};
+#[interposed(__select)]
+unsafe extern "C-unwind" fn select(
+    end: c_int,
+    read: Set,
+    write: Set,
+    except: Set,
+    timeout: *mut timeval,
+) -> c_int {
+    let mut now = timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
+        let timeout = if may_wait { timeout } else { &raw mut now };
+        inside::uncancelled(|| real(end, read, write, except, timeout))
+    };
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { select_with(end, [read, write, except], ask) }
+        .unwrap_or_else(|| real(end, read, write, except, timeout))
 }
-select!(select __select);
 
 #[interposed]
 unsafe extern "C-unwind" fn pselect(
@@ -215,23 +214,14 @@ unsafe extern "C-unwind" fn pselect(
 ) -> c_int {
     let ask = |[read, write, except]: [Set; 3], may_wait: bool| {
         let timeout = if may_wait { timeout } else { &raw const NOW };
-        inside::uncancelled(|| {
-            real!(pselect(
-                end => c_int, read => Set, write => Set, except => Set,
-                timeout => *const timespec, mask => *const sigset_t
-            ) -> c_int)
-        })
+        inside::uncancelled(|| real(end, read, write, except, timeout, mask))
     };
     // SAFETY: the program vouches for its arguments, as to the C library.
-    unsafe { select_with(end, [read, write, except], ask) }.unwrap_or_else(|| {
-        real!(pselect(
-            end => c_int, read => Set, write => Set, except => Set, timeout => *const timespec,
-            mask => *const sigset_t
-        ) -> c_int)
-    })
+    unsafe { select_with(end, [read, write, except], ask) }
+        .unwrap_or_else(|| real(end, read, write, except, timeout, mask))
 }
 
-/// As the kernel's for files, which it can't watch.
+/// Refuses files of the volume (EPERM), as the kernel refuses regular files, which it can't watch.
 #[interposed]
 unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
@@ -240,10 +230,7 @@ unsafe extern "C" fn epoll_ctl(
     event: *mut c_void,
 ) -> c_int {
     if is_file(fd) {
-        set_errno(Errno::PERM);
-        return -1;
+        return failed(Errno::PERM);
     }
-    real!(epoll_ctl(
-        epoll => c_int, operation => c_int, fd => c_int, event => *mut c_void
-    ) -> c_int)
+    real(epoll, operation, fd, event)
 }

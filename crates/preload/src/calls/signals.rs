@@ -4,7 +4,6 @@
 //! the C library as it is.
 
 use crate::caught;
-use crate::real::real;
 use adit_interposed::interposed;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t, sighandler_t, sigset_t};
 
@@ -50,12 +49,7 @@ unsafe extern "C" fn pthread_create(
     function: Function,
     argument: *mut c_void,
 ) -> c_int {
-    let create = |function: Function, argument| {
-        real!(pthread_create(
-            thread => *mut pthread_t, attributes => *const pthread_attr_t, function => Function,
-            argument => *mut c_void
-        ) -> c_int)
-    };
+    let create = |function: Function, argument| real(thread, attributes, function, argument);
     if !caught::is_on() {
         return create(function, argument);
     }
@@ -74,11 +68,7 @@ unsafe extern "C" fn thrd_create(
     function: IntFunction,
     argument: *mut c_void,
 ) -> c_int {
-    let create = |function: IntFunction, argument| {
-        real!(thrd_create(
-            thread => *mut pthread_t, function => IntFunction, argument => *mut c_void
-        ) -> c_int)
-    };
+    let create = |function: IntFunction, argument| real(thread, function, argument);
     if !caught::is_on() {
         return create(function, argument);
     }
@@ -97,11 +87,7 @@ unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let set = |new, old| {
-        real!(sigaction(
-            signal => c_int, new => *const libc::sigaction, old => *mut libc::sigaction
-        ) -> c_int)
-    };
+    let set = |new, old| real(signal, new, old);
     // SAFETY: NULL, or the program's structure.
     let given = match unsafe { new.as_ref() } {
         _ if !caught::is_on() => return set(new, old),
@@ -124,7 +110,7 @@ unsafe extern "C" fn sigaction(
 #[interposed]
 unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     if number != libc::SIGSYS || !caught::is_on() {
-        return real!(signal(number => c_int, handler => sighandler_t) -> sighandler_t);
+        return real(number, handler);
     }
     // SAFETY: all zeroes are a value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -134,21 +120,14 @@ unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_
 }
 
 /// Functions that set the thread's mask.
-macro_rules! masks {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-            // SAFETY: NULL, or the program's mask.
-            let given = unsafe { set.as_ref() }.filter(|_| how != libc::SIG_UNBLOCK && caught::is_on());
-            let unblocked = given.map(caught::unblocked);
-            let set = unblocked.as_ref().map_or(set, std::ptr::from_ref);
-            real!($name(
-                how => c_int, set => *const sigset_t, old => *mut sigset_t
-            ) -> c_int)
-        }
-    )*};
+#[interposed(pthread_sigmask)]
+unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+    // SAFETY: NULL, or the program's mask.
+    let given = unsafe { set.as_ref() }.filter(|_| how != libc::SIG_UNBLOCK && caught::is_on());
+    let unblocked = given.map(caught::unblocked);
+    let set = unblocked.as_ref().map_or(set, std::ptr::from_ref);
+    real(how, set, old)
 }
-masks!(sigprocmask pthread_sigmask);
 
 /// The handler that ends the wait runs with this mask.
 #[interposed]
@@ -157,5 +136,5 @@ unsafe extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
     let given = unsafe { set.as_ref() }.filter(|_| caught::is_on());
     let unblocked = given.map(caught::unblocked);
     let set = unblocked.as_ref().map_or(set, std::ptr::from_ref);
-    real!(sigsuspend(set => *const sigset_t) -> c_int)
+    real(set)
 }

@@ -8,14 +8,14 @@
 //! With a server, which alone makes names in its directory, `bind` puts a new, bound socket in the
 //! place of the program's ([`take_place`]).
 
-use crate::answer::{Answer, ToC, errno, set_errno};
 use crate::calls::open::masked;
-use crate::descriptors::is_of_host;
-use crate::inside;
-use crate::message::say_once;
-use crate::path::{self, HostPath, Place, Spot};
-use crate::real::real;
-use crate::renewed::{InChild, Renewed};
+use crate::files::descriptors::is_of_host;
+use crate::files::path::{self, HostPath, Location, Spot};
+use crate::runtime::answer::{Answer, Number, ToC, checked, errno, failed, set_errno};
+use crate::runtime::inside;
+use crate::runtime::message::say_once;
+use crate::runtime::real::{check_room, real};
+use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
 use adit::calls::{MakeNode, Unlink};
 use adit::{Errno, File, FileKind};
@@ -116,9 +116,9 @@ unsafe fn leads(address: *const sockaddr, len: socklen_t) -> Leads {
     let text = CString::new(path).expect("it ends before the first zero");
     // SAFETY: a C string.
     match unsafe { path::find(libc::AT_FDCWD, text.as_ptr()) } {
-        Place::Host(HostPath::Given) => Leads::Given,
-        Place::Host(HostPath::Absolute(path)) => Leads::Host(path),
-        Place::Volume(spot) => Leads::Volume(spot, path.to_vec()),
+        Location::Host(HostPath::Given) => Leads::Given,
+        Location::Host(HostPath::Absolute(path)) => Leads::Host(path),
+        Location::Volume(spot) => Leads::Volume(spot, path.to_vec()),
     }
 }
 
@@ -129,23 +129,20 @@ struct Way {
 }
 
 impl Leads {
-    /// None: the address that was given.
-    fn way(self) -> Answer<Option<Way>> {
-        match self {
-            Leads::Given => Ok(None),
-            Leads::Host(path) => Ok(Some(Way {
-                address: Address::of(path.as_bytes())?,
-                _host: None,
-            })),
+    fn way(self) -> Answer<Way> {
+        let (name, host) = match self {
+            Leads::Given => unreachable!("the caller takes the address that was given"),
+            Leads::Host(path) => (path.into_bytes(), None),
             Leads::Volume(spot, _) => {
                 let host = inside::call(|| bound_at(&spot))?;
                 let name = format!("/proc/self/fd/{}", host.as_raw_fd());
-                Ok(Some(Way {
-                    address: Address::of(name.as_bytes())?,
-                    _host: Some(host),
-                }))
+                (name.into_bytes(), Some(host))
             }
-        }
+        };
+        Ok(Way {
+            address: Address::of(&name)?,
+            _host: host,
+        })
     }
 }
 
@@ -165,19 +162,16 @@ fn bound_at(spot: &Spot) -> Answer<Registered<OwnedFd>> {
 }
 
 /// Does `call` with an address that leads there. `errno` is the call's.
-fn with_way<T: From<i8>>(leads: Leads, call: impl FnOnce(Option<&Address>) -> T) -> T {
+fn with_way<T: Number>(leads: Leads, call: impl FnOnce(*const sockaddr, socklen_t) -> T) -> T {
     match leads.way() {
         Ok(way) => {
-            let done = inside::uncancelled(|| call(way.as_ref().map(|way| &way.address)));
+            let done = inside::uncancelled(|| call(way.address.pointer(), way.address.len));
             let after = Errno::last();
             drop(way);
             set_errno(after);
             done
         }
-        Err(failed) => {
-            set_errno(failed);
-            T::from(-1)
-        }
+        Err(errno) => failed(errno),
     }
 }
 
@@ -185,13 +179,8 @@ fn with_way<T: From<i8>>(leads: Leads, call: impl FnOnce(Option<&Address>) -> T)
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
-        Leads::Given => {
-            real!(connect(fd => c_int, address => *const sockaddr, len => socklen_t) -> c_int)
-        }
-        led => with_way(led, |way| {
-            let (address, len) = way.map_or((address, len), |way| (way.pointer(), way.len));
-            real!(connect(fd => c_int, address => *const sockaddr, len => socklen_t) -> c_int)
-        }),
+        Leads::Given => real(fd, address, len),
+        led => with_way(led, |address, len| real(fd, address, len)),
     }
 }
 
@@ -206,16 +195,9 @@ unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
-        Leads::Given => real!(sendto(
-            fd => c_int, bytes => *const c_void, count => size_t, flags => c_int,
-            address => *const sockaddr, len => socklen_t
-        ) -> ssize_t),
-        led => with_way(led, |way| {
-            let (address, len) = way.map_or((address, len), |way| (way.pointer(), way.len));
-            real!(sendto(
-                fd => c_int, bytes => *const c_void, count => size_t, flags => c_int,
-                address => *const sockaddr, len => socklen_t
-            ) -> ssize_t)
+        Leads::Given => real(fd, bytes, count, flags, address, len),
+        led => with_way(led, |address, len| {
+            real(fd, bytes, count, flags, address, len)
         }),
     }
 }
@@ -224,18 +206,12 @@ unsafe extern "C-unwind" fn sendto(
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads_of(message) } {
-        Leads::Given => real!(sendmsg(
-            fd => c_int, message => *const msghdr, flags => c_int
-        ) -> ssize_t),
-        led => with_way(led, |way| {
+        Leads::Given => real(fd, message, flags),
+        led => with_way(led, |address, len| {
             // SAFETY: as above.
             let mut copy = unsafe { *message };
-            if let Some(way) = way {
-                (copy.msg_name, copy.msg_namelen) = (way.pointer().cast_mut().cast(), way.len);
-            }
-            real!(sendmsg(
-                fd => c_int, &raw const copy => *const msghdr, flags => c_int
-            ) -> ssize_t)
+            (copy.msg_name, copy.msg_namelen) = (address.cast_mut().cast(), len);
+            real(fd, &raw const copy, flags)
         }),
     }
 }
@@ -268,9 +244,7 @@ unsafe extern "C-unwind" fn sendmmsg(
         )
     };
     if messages.is_null() || (0..count_max).all(is_given) {
-        return real!(sendmmsg(
-            fd => c_int, messages => *mut mmsghdr, count => c_uint, flags => c_int
-        ) -> c_int);
+        return real(fd, messages, count, flags);
     }
     for at in 0..count_max {
         // SAFETY: as above.
@@ -291,16 +265,16 @@ unsafe extern "C-unwind" fn sendmmsg(
 
 #[interposed]
 unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    let host = |address: *const sockaddr, len: socklen_t| real!(bind(fd => c_int, address => *const sockaddr, len => socklen_t) -> c_int);
+    let host = |address: *const sockaddr, len: socklen_t| real(fd, address, len);
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { leads(address, len) } {
         // The kernel says what is wrong with another kind of socket.
         Leads::Volume(spot, path) if option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX) => {
-            inside::call(|| bind_at(fd, &spot, &path)).to_c() as c_int
+            inside::call(|| bind_at(fd, &spot, &path)).to_c()
         }
         Leads::Host(path) => match Address::of(path.as_bytes()) {
             Ok(way) => host(way.pointer(), way.len),
-            Err(failed) => Answer::<c_int>::Err(failed).to_c() as c_int,
+            Err(errno) => failed(errno),
         },
         _ => host(address, len),
     }
@@ -313,10 +287,7 @@ fn option(fd: c_int, name: c_int) -> Answer<c_int> {
         let value = (&raw mut value).cast();
         libc::getsockopt(fd, libc::SOL_SOCKET, name, value, &raw mut len)
     };
-    match failed {
-        0 => Ok(value),
-        _ => Err(Errno::last()),
-    }
+    checked(failed).map(|_| value)
 }
 
 /// Has it a name of its own, and a peer?
@@ -380,10 +351,7 @@ fn bind_at(fd: c_int, spot: &Spot, path: &[u8]) -> Answer<()> {
 fn node_at(spot: &Spot, made: BlobId) -> Answer<File> {
     let flags = OpenFlags::PATH | OpenFlags::NOFOLLOW;
     let node = volume()?.open_at(spot.at(), flags, 0).map_err(errno)?;
-    match node.id() == made {
-        true => Ok(node),
-        false => Err(Errno::NOENT),
-    }
+    (node.id() == made).then_some(node).ok_or(Errno::NOENT)
 }
 
 fn bind_to(socket: BorrowedFd<'_>, node: &File, kind: u32, path: &[u8]) -> Answer<()> {
@@ -426,12 +394,9 @@ fn take_place(old: c_int, new: &OwnedFd) -> Answer<()> {
         // SAFETY: as above.
         let close_on_exec = unsafe { libc::fcntl(number, libc::F_GETFD) } & libc::FD_CLOEXEC != 0;
         let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-        let replaced = real!(dup3(
+        checked(real!(dup3(
             new.as_raw_fd() => c_int, number => c_int, flags => c_int
-        ) -> c_int);
-        if replaced < 0 {
-            return Err(Errno::last());
-        }
+        ) -> c_int))?;
     }
     Ok(())
 }
@@ -490,23 +455,23 @@ fn numbers_of(socket: c_int) -> Vec<c_int> {
 
 /// Where the kernel is to put an address: the program's memory, or memory that has room for an
 /// address of the host's, if the program has less.
-struct Told {
+struct AddressOut {
     address: *mut sockaddr,
     len: *mut socklen_t,
     own: Option<(sockaddr_un, socklen_t)>,
 }
 
-impl Told {
+impl AddressOut {
     /// # Safety
     /// NULL, or an address with so much room.
     #[inline]
-    unsafe fn new(address: *mut sockaddr, len: *mut socklen_t) -> Told {
+    unsafe fn new(address: *mut sockaddr, len: *mut socklen_t) -> AddressOut {
         let is_small = |room: socklen_t| room < size_of::<sockaddr_un>() as socklen_t;
         // SAFETY: promised by the caller.
         let needs = !address.is_null() && !len.is_null() && is_small(unsafe { *len });
         // SAFETY: all zeroes are a value.
         let own = || unsafe { (std::mem::zeroed(), size_of::<sockaddr_un>() as socklen_t) };
-        Told {
+        AddressOut {
             address,
             len,
             own: (needs && settings().is_some()).then(own),
@@ -600,11 +565,9 @@ macro_rules! telling {
             fd: c_int, address: *mut sockaddr, len: *mut socklen_t $(, $more: $type)*
         ) -> c_int {
             // SAFETY: the program vouches for its arguments, as to the C library.
-            let (room, mut told) = unsafe { (room_of(len), Told::new(address, len)) };
+            let (room, mut told) = unsafe { (room_of(len), AddressOut::new(address, len)) };
             let (address, len) = told.pointers();
-            let done = real!($name(
-                fd => c_int, address => *mut sockaddr, len => *mut socklen_t $(, $more => $type)*
-            ) -> c_int);
+            let done = real(fd, address, len$(, $more)*);
             if done >= 0 {
                 // SAFETY: as above.
                 unsafe { told.give(room) };
@@ -630,12 +593,9 @@ unsafe extern "C-unwind" fn recvfrom(
     len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
-    let (room, mut told) = unsafe { (room_of(len), Told::new(address, len)) };
+    let (room, mut told) = unsafe { (room_of(len), AddressOut::new(address, len)) };
     let (address, len) = told.pointers();
-    let done = real!(recvfrom(
-        fd => c_int, bytes => *mut c_void, count => size_t, flags => c_int,
-        address => *mut sockaddr, len => *mut socklen_t
-    ) -> ssize_t);
+    let done = real(fd, bytes, count, flags, address, len);
     if done >= 0 {
         // SAFETY: as above.
         unsafe { told.give(room) };
@@ -653,9 +613,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> ssize_t {
-    if count > size {
-        std::process::abort();
-    }
+    check_room(count, size);
     // SAFETY: as for this function.
     unsafe { recvfrom(fd, bytes, count, flags, address, len) }
 }
@@ -664,15 +622,15 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let Some(given) = (unsafe { message.as_mut() }) else {
-        return real!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
+        return real(fd, message, flags);
     };
     let room = given.msg_namelen;
     // SAFETY: as above.
-    let mut told = unsafe { Told::new(given.msg_name.cast(), &raw mut given.msg_namelen) };
+    let mut told = unsafe { AddressOut::new(given.msg_name.cast(), &raw mut given.msg_namelen) };
     if let Some((un, len)) = &mut told.own {
         (given.msg_name, given.msg_namelen) = ((&raw mut *un).cast(), *len);
     }
-    let done = real!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
+    let done = real(fd, message, flags);
     let written = given.msg_namelen;
     if let Some((_, len)) = &mut told.own {
         *len = written;
@@ -694,17 +652,14 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut libc::timespec,
 ) -> c_int {
-    let done = real!(recvmmsg(
-        fd => c_int, messages => *mut mmsghdr, count => c_uint, flags => c_int,
-        timeout => *mut libc::timespec
-    ) -> c_int);
+    let done = real(fd, messages, count, flags, timeout);
     for at in 0..done.max(0) as usize {
         // SAFETY: the program vouches for its arguments, as to the C library. Nobody knows how much
         // room there was: a path that is no longer than the host's address fits.
         unsafe {
             let message = &mut (*messages.add(at)).msg_hdr;
             let (address, len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
-            let mut told = Told {
+            let mut told = AddressOut {
                 address,
                 len,
                 own: None,

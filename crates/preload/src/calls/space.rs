@@ -1,32 +1,28 @@
 //! How much there is, and how much is left.
 
-use crate::answer::{Answer, ToC, errno};
-use crate::descriptors::{self, Open};
-use crate::inside;
-use crate::path::{self, Place, Spot};
-use crate::real::real;
+use crate::files::descriptors::{self, Open};
+use crate::files::path::{self, Location, Spot};
+use crate::runtime::answer::{Answer, ToC, errno};
+use crate::runtime::inside;
 use crate::volume::volume;
 use adit::{FileKind, StatFs};
+use adit_fs::Follow;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, c_long, statfs as StatFsC, statvfs as StatVfsC};
 
 use super::{of_descriptor, of_path};
 
 of_path! {
-    statfs | statfs64: (buffer: *mut StatFsC) -> c_int = file_system;
-    statvfs | statvfs64: (buffer: *mut StatVfsC) -> c_int = file_system_posix;
+    statfs | statfs64: (buffer: *mut StatFsC) -> c_int = {space_at(fill)};
+    statvfs | statvfs64: (buffer: *mut StatVfsC) -> c_int = {space_at(fill_posix)};
 }
 of_descriptor! {
-    fstatfs | fstatfs64: (buffer: *mut StatFsC) -> c_int = file_system_open;
-    fstatvfs | fstatvfs64: (buffer: *mut StatVfsC) -> c_int = file_system_posix_open;
+    fstatfs | fstatfs64: (buffer: *mut StatFsC) -> c_int = {space_of(fill)};
+    fstatvfs | fstatvfs64: (buffer: *mut StatVfsC) -> c_int = {space_of(fill_posix)};
 }
 
 /// "ADIT"
 const MAGIC: i64 = 0x5449_4441;
-
-fn space() -> Answer<StatFs> {
-    volume()?.statfs().map_err(errno)
-}
 
 fn fill(space: &StatFs, buffer: *mut StatFsC) {
     // SAFETY: all zeroes are a value.
@@ -68,28 +64,18 @@ fn fill_posix(space: &StatFs, buffer: *mut StatVfsC) {
 }
 
 /// The place must exist.
-fn check(spot: &Spot) -> Answer<()> {
-    let volume = volume()?;
-    let found = volume.stat_at(spot.at(), adit_fs::Follow::Yes);
-    found.map(drop).map_err(errno)
+fn space_at<C>(spot: &Spot, fill: fn(&StatFs, *mut C), buffer: *mut C) -> Answer<()> {
+    volume()?.stat_at(spot.at(), Follow::Yes).map_err(errno)?;
+    give(fill, buffer)
 }
 
-unsafe fn file_system(spot: &Spot, buffer: *mut StatFsC) -> Answer<()> {
-    check(spot)?;
-    space().map(|space| fill(&space, buffer))
+fn space_of<C>(_open: &Open, fill: fn(&StatFs, *mut C), buffer: *mut C) -> Answer<()> {
+    give(fill, buffer)
 }
 
-unsafe fn file_system_posix(spot: &Spot, buffer: *mut StatVfsC) -> Answer<()> {
-    check(spot)?;
-    space().map(|space| fill_posix(&space, buffer))
-}
-
-unsafe fn file_system_open(_open: &Open, buffer: *mut StatFsC) -> Answer<()> {
-    space().map(|space| fill(&space, buffer))
-}
-
-unsafe fn file_system_posix_open(_open: &Open, buffer: *mut StatVfsC) -> Answer<()> {
-    space().map(|space| fill_posix(&space, buffer))
+fn give<C>(fill: fn(&StatFs, *mut C), buffer: *mut C) -> Answer<()> {
+    fill(&volume()?.statfs().map_err(errno)?, buffer);
+    Ok(())
 }
 
 // ------------------------------------------------------------------------ pathconf
@@ -118,12 +104,12 @@ const BLOCK_BYTES: c_long = 4096;
 unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let found = match unsafe { path::find(libc::AT_FDCWD, path) } {
-        Place::Volume(spot) if limit(name, FileKind::File).is_some() => inside::call(|| {
-            let found = volume()?.stat_at(spot.at(), adit_fs::Follow::Yes);
+        Location::Volume(spot) if limit(name, FileKind::File).is_some() => inside::call(|| {
+            let found = volume()?.stat_at(spot.at(), Follow::Yes);
             let kind = found.map_err(errno)?.kind;
             Ok(limit(name, kind).unwrap_or(-1))
         }),
-        _ => return real!(pathconf(path => *const c_char, name => c_int) -> c_long),
+        _ => return real(path, name),
     };
     found.to_c()
 }
@@ -132,15 +118,15 @@ unsafe extern "C" fn pathconf(path: *const c_char, name: c_int) -> c_long {
 unsafe extern "C" fn fpathconf(fd: c_int, name: c_int) -> c_long {
     let open = descriptors::get(fd);
     let limit = open.and_then(|open| limit(name, open.kind));
-    limit.unwrap_or_else(|| real!(fpathconf(fd => c_int, name => c_int) -> c_long))
+    limit.unwrap_or_else(|| real(fd, name))
 }
 
 #[interposed]
 unsafe extern "C" fn sync() {
     if let Some(volume) = crate::volume::opened()
-        && let Ok(Err(error)) = crate::inside::call(|| Ok(volume.sync()))
+        && let Ok(Err(error)) = crate::runtime::inside::call(|| Ok(volume.sync()))
     {
-        crate::message::say(format_args!("sync: {error}"));
+        crate::runtime::message::say(format_args!("sync: {error}"));
     }
-    crate::real::real!(sync() -> ())
+    real()
 }

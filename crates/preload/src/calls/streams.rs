@@ -7,14 +7,14 @@
 //! 1 or 2 (`echo text > /adit/file` in bash; `sort -o`). From then on the variable names a stream
 //! of ours, over whatever has that number.
 
-use crate::answer::{Answer, pointer};
-use crate::calls::of_program;
-use crate::calls::pipes::{Opening, Pipe};
-use crate::descriptors;
-use crate::inside;
-use crate::path::{self, HostPath, Place};
-use crate::real::{real, text};
-use crate::renewed::{InChild, Renewed};
+use crate::calls::pipes::{OpenResult, Pipe};
+use crate::files::descriptors;
+use crate::files::path::{self, HostPath, Location};
+use crate::runtime::answer::{Answer, checked, pointer};
+use crate::runtime::inside;
+use crate::runtime::real::of_program;
+use crate::runtime::real::{real, text};
+use crate::runtime::renewed::{InChild, Renewed};
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
@@ -29,13 +29,13 @@ struct Cookie {
 
 /// A stream of ours.
 #[derive(Clone, Copy)]
-struct Known {
+struct StreamEntry {
     fd: c_int,
     /// `O_RDONLY`, `O_WRONLY` or `O_RDWR`.
     access: c_int,
 }
 
-static KNOWN: Renewed<Option<HashMap<usize, Known>>> = Renewed::new(None);
+static KNOWN: Renewed<Option<HashMap<usize, StreamEntry>>> = Renewed::new(None);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// In a thread that forks.
@@ -130,7 +130,7 @@ fn opened(fd: c_int, mode: *const c_char) -> Answer<*mut FILE> {
     unsafe { (*cookie).stream = stream };
     let mut known = KNOWN.lock();
     let streams = known.get_or_insert_default();
-    streams.insert(stream as usize, Known { fd, access });
+    streams.insert(stream as usize, StreamEntry { fd, access });
     COUNT.fetch_add(1, Ordering::Release);
     Ok(stream)
 }
@@ -169,7 +169,9 @@ pub(crate) fn redirect_standard(fd: c_int) {
                 libc::setvbuf(stream, std::ptr::null_mut(), buffer, libc::BUFSIZ as usize);
                 *variable = stream;
             }
-            Err(errno) => crate::message::say(format_args!("standard stream {fd}: {errno:?}")),
+            Err(errno) => crate::runtime::message::say(format_args!(
+                "can't redirect standard stream {fd}: {errno:?}"
+            )),
         }
     }
 }
@@ -219,7 +221,7 @@ fn appends_only(flags: c_int) -> bool {
     flags & (libc::O_ACCMODE | libc::O_APPEND) == libc::O_WRONLY | libc::O_APPEND
 }
 
-fn known(stream: *mut FILE) -> Option<Known> {
+fn known(stream: *mut FILE) -> Option<StreamEntry> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
@@ -229,14 +231,14 @@ fn known(stream: *mut FILE) -> Option<Known> {
 
 /// What `freopen` needs of a stream. None: the stream is the C library's own, over another number
 /// than a standard one.
-fn reopenable(stream: *mut FILE) -> Option<Known> {
+fn reopenable(stream: *mut FILE) -> Option<StreamEntry> {
     let standard = |fd| {
         let access = match fd {
             0 => libc::O_RDONLY,
             _ => libc::O_WRONLY,
         };
         // SAFETY: the program's stream, which is open.
-        (unsafe { libc::fileno(stream) } == fd).then_some(Known { fd, access })
+        (unsafe { libc::fileno(stream) } == fd).then_some(StreamEntry { fd, access })
     };
     // SAFETY: the C library's variables.
     let number = unsafe { [stdin, stdout, stderr] }
@@ -255,10 +257,10 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     // SAFETY: the program vouches for its arguments, as to the C library.
     let flags = flags(unsafe { text(mode) })?;
     let known = reopenable(stream).filter(|known| known.access == flags & libc::O_ACCMODE);
-    let Some(Known { fd: number, .. }) = known else {
-        crate::message::say_once!(
-            "freopen of a file in a volume, of a stream that had none or another direction, is not \
-             supported: ENOTSUP"
+    let Some(StreamEntry { fd: number, .. }) = known else {
+        crate::runtime::message::say_once!(
+            "freopen of a volume's file needs a standard stream, or one of the volume, that was opened \
+             for the same access: ENOTSUP"
         );
         return Err(Errno::OPNOTSUPP);
     };
@@ -266,16 +268,10 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     unsafe {
         // An error of this is nobody's, as with the C library.
         libc::fflush(stream);
-        let fd = libc::open(name, flags | libc::O_CLOEXEC, 0o666);
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        let replaced = libc::dup3(fd, number, flags & libc::O_CLOEXEC);
-        let errno = Errno::last();
+        let fd = checked(libc::open(name, flags | libc::O_CLOEXEC, 0o666))?;
+        let replaced = checked(libc::dup3(fd, number, flags & libc::O_CLOEXEC));
         libc::close(fd);
-        if replaced < 0 {
-            return Err(errno);
-        }
+        replaced?;
         let stream = match number {
             0 => stdin,
             1 => stdout,
@@ -284,9 +280,10 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
         };
         __fpurge(stream);
         // It knows where it was in the other file.
-        let whence = match appends_only(flags) {
-            true => libc::SEEK_END,
-            false => libc::SEEK_SET,
+        let whence = if appends_only(flags) {
+            libc::SEEK_END
+        } else {
+            libc::SEEK_SET
         };
         libc::fseek(stream, 0, whence);
         libc::clearerr(stream);
@@ -294,7 +291,7 @@ unsafe fn reopen(name: *const c_char, mode: *const c_char, stream: *mut FILE) ->
     }
 }
 
-/// As the C library: `ftell` then tells the size.
+/// A stream that appends begins at the end, so that `ftell` tells the size, as with the C library.
 fn go_to_end(fd: c_int) {
     // SAFETY: no preconditions.
     unsafe { libc::lseek(fd, 0, libc::SEEK_END) };
@@ -302,32 +299,24 @@ fn go_to_end(fd: c_int) {
 
 /// The C library's own stream.
 fn over_pipe(pipe: Pipe, mode: *const c_char) -> Answer<*mut FILE> {
-    let fd = pipe.open();
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    let stream = real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
-    if stream.is_null() {
-        let failed = Errno::last();
-        // SAFETY: made above.
-        unsafe { libc::close(fd) };
-        return Err(failed);
-    }
-    Ok(stream)
+    let fd = checked(pipe.open())?;
+    let stream = checked(real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE));
+    // SAFETY: made above.
+    stream.inspect_err(|_| _ = unsafe { libc::close(fd) })
 }
 
 unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FILE, HostPath> {
     // SAFETY: the program vouches for its arguments, as to the C library.
     let (place, letters) = unsafe { (path::find(libc::AT_FDCWD, name), text(mode)) };
     let spot = match place {
-        Place::Volume(spot) => spot,
-        Place::Host(host) => return Err(host),
+        Location::Volume(spot) => spot,
+        Location::Host(host) => return Err(host),
     };
     let open = || {
         let flags = spot.flags(flags(letters)?);
         let fd = match inside::call(|| super::open::open_behind(&spot, flags, 0o666))? {
-            Opening::Number(fd) => fd,
-            Opening::Pipe(pipe) => return over_pipe(pipe, mode),
+            OpenResult::Number(fd) => fd,
+            OpenResult::Pipe(pipe) => return over_pipe(pipe, mode),
         };
         if appends_only(flags) {
             go_to_end(fd);
@@ -340,39 +329,33 @@ unsafe fn open_path(name: *const c_char, mode: *const c_char) -> Result<*mut FIL
     Ok(pointer(open()))
 }
 
-macro_rules! fopen {
-    ($($name:ident $again:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(name: *const c_char, mode: *const c_char) -> *mut FILE {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            unsafe { open_path(name, mode) }.unwrap_or_else(|host| of_program!(real!($name(
-                host.pointer(name) => *const c_char, mode => *const c_char
-            ) -> *mut FILE)))
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $again(
-            name: *const c_char, mode: *const c_char, stream: *mut FILE,
-        ) -> *mut FILE {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            let place = unsafe { path::find(libc::AT_FDCWD, name) };
-            let is_volumes = matches!(place, Place::Volume(_));
-            if !name.is_null() && (is_volumes || known(stream).is_some()) {
-                // SAFETY: as above.
-                return pointer(unsafe { reopen(name, mode, stream) });
-            }
-            of_program!(real!($again(
-                name => *const c_char, mode => *const c_char, stream => *mut FILE
-            ) -> *mut FILE))
-        }
-    )*};
+#[interposed(fopen64)]
+unsafe extern "C" fn fopen(name: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    unsafe { open_path(name, mode) }
+        .unwrap_or_else(|host| of_program!(real(host.pointer(name), mode)))
 }
-fopen!(fopen freopen fopen64 freopen64);
+
+#[interposed(freopen64)]
+unsafe extern "C" fn freopen(
+    name: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    let place = unsafe { path::find(libc::AT_FDCWD, name) };
+    let is_volumes = matches!(place, Location::Volume(_));
+    if !name.is_null() && (is_volumes || known(stream).is_some()) {
+        // SAFETY: as above.
+        return pointer(unsafe { reopen(name, mode, stream) });
+    }
+    of_program!(real(name, mode, stream))
+}
 
 #[interposed]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     let Some(open) = descriptors::get(fd) else {
-        return real!(fdopen(fd => c_int, mode => *const c_char) -> *mut FILE);
+        return real(fd, mode);
     };
     let check = || {
         // SAFETY: the program vouches for its arguments, as to the C library.
@@ -395,15 +378,10 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     pointer(check())
 }
 
-macro_rules! fileno {
-    ($($name:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
-            if let Some(known) = known(stream) {
-                return known.fd;
-            }
-            real!($name(stream => *mut FILE) -> c_int)
-        }
-    )*};
+#[interposed(fileno_unlocked)]
+unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
+    if let Some(known) = known(stream) {
+        return known.fd;
+    }
+    real(stream)
 }
-fileno!(fileno fileno_unlocked);

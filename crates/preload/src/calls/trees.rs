@@ -3,9 +3,10 @@
 //! With `FTW_CHDIR` the walk changes the working directory, so its own calls take absolute paths; the
 //! program gets those that it began with.
 
-use crate::answer::set_errno;
-use crate::path::{self, Place};
-use crate::real::{real, text};
+use crate::files::path::{self, Location};
+use crate::runtime::answer::failed;
+use crate::runtime::path_text::squeezed;
+use crate::runtime::real::text;
 use adit::Errno;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, stat};
@@ -73,7 +74,7 @@ impl Walk {
             Some(b'/') => path.to_vec(),
             // The working directory stays.
             _ if self.flags & CHANGE_DIRECTORY == 0 => path.to_vec(),
-            _ => path::squeezed(&[&self.working, &b"/"[..], path].concat()),
+            _ => squeezed(&[&self.working, &b"/"[..], path].concat()),
         };
         CString::new(joined).unwrap_or_default()
     }
@@ -222,8 +223,7 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
         None => &path[..path.len().min(1)],
     };
     if trimmed.is_empty() {
-        set_errno(Errno::NOENT);
-        return -1;
+        return failed(Errno::NOENT);
     }
     let mut walk = Walk {
         visitor,
@@ -240,41 +240,26 @@ fn run(path: &[u8], visitor: Visitor, flags: c_int) -> c_int {
     match ended {
         Ok(()) | Err(End::SkipSiblings) => 0,
         Err(End::Answer(answer)) => answer,
-        Err(End::Failed) => {
-            set_errno(errno);
-            -1
-        }
+        Err(End::Failed) => failed(errno),
     }
 }
 
-macro_rules! walks {
-    ($($plain:ident $at:ident)*) => {$(
-        #[interposed]
-        unsafe extern "C" fn $plain(path: *const c_char, visit: Visit, open: c_int) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { path::find(libc::AT_FDCWD, path) } {
-                // SAFETY: as above.
-                Place::Volume(_) => run(unsafe { text(path) }, Visitor::Plain(visit), 0),
-                Place::Host(host) => real!($plain(
-                    host.pointer(path) => *const c_char, visit => Visit, open => c_int
-                ) -> c_int),
-            }
-        }
-
-        #[interposed]
-        unsafe extern "C" fn $at(
-            path: *const c_char, visit: VisitAt, open: c_int, flags: c_int,
-        ) -> c_int {
-            // SAFETY: the program vouches for its arguments, as to the C library.
-            match unsafe { path::find(libc::AT_FDCWD, path) } {
-                // SAFETY: as above.
-                Place::Volume(_) => run(unsafe { text(path) }, Visitor::At(visit), flags),
-                Place::Host(host) => real!($at(
-                    host.pointer(path) => *const c_char, visit => VisitAt, open => c_int,
-                    flags => c_int
-                ) -> c_int),
-            }
-        }
-    )*};
+#[interposed(ftw64)]
+unsafe extern "C" fn ftw(path: *const c_char, visit: Visit, open: c_int) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find(libc::AT_FDCWD, path) } {
+        // SAFETY: as above.
+        Location::Volume(_) => run(unsafe { text(path) }, Visitor::Plain(visit), 0),
+        Location::Host(host) => real(host.pointer(path), visit, open),
+    }
 }
-walks!(ftw nftw ftw64 nftw64);
+
+#[interposed(nftw64)]
+unsafe extern "C" fn nftw(path: *const c_char, visit: VisitAt, open: c_int, flags: c_int) -> c_int {
+    // SAFETY: the program vouches for its arguments, as to the C library.
+    match unsafe { path::find(libc::AT_FDCWD, path) } {
+        // SAFETY: as above.
+        Location::Volume(_) => run(unsafe { text(path) }, Visitor::At(visit), flags),
+        Location::Host(host) => real(host.pointer(path), visit, open, flags),
+    }
+}

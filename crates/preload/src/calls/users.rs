@@ -8,15 +8,14 @@
 //!
 //! If that can't be, the function fails (EAGAIN), and the process is the user that it was.
 
-use crate::answer::{Answer, set_errno};
-use crate::message::say;
-use crate::{identity, inside, volume};
+use crate::runtime::answer::{Answer, failed, set_errno};
+use crate::runtime::inside;
+use crate::runtime::message::say;
+use crate::volume::{self, identity};
 use adit::{Errno, Moving};
 use adit_base::fork;
 use adit_interposed::interposed;
 use libc::{c_char, c_int, gid_t, size_t, uid_t};
-
-use crate::real::real;
 
 /// "As it is", of an id.
 const SAME: u32 = u32::MAX;
@@ -46,10 +45,7 @@ fn or(id: u32, now: u32) -> u32 {
 
 /// The ids after `setuid` or `setgid`.
 fn set(id: u32, [real, _, saved]: Three, is_root: bool) -> Three {
-    match is_root {
-        true => [id; 3],
-        false => [real, id, saved],
-    }
+    if is_root { [id; 3] } else { [real, id, saved] }
 }
 
 /// The ids after `setreuid` or `setregid`.
@@ -73,9 +69,10 @@ fn begin_move(users: Three, groups: Three) -> Answer<Option<Moving>> {
         return Ok(None);
     };
     let (uid, gid) = (users[1], groups[1]);
-    let stays = match privileged && own.uid == 0 {
-        true => users.contains(&0),
-        false => own.is(uid, gid),
+    let stays = if privileged && own.uid == 0 {
+        users.contains(&0)
+    } else {
+        own.is(uid, gid)
     };
     if stays {
         return Ok(None);
@@ -104,9 +101,9 @@ fn prepare(now: Three, after: Three) {
     if stays {
         return;
     }
-    let _ = inside::call(|| {
+    let _ = inside::run(|| {
         let Some(volume) = volume::opened() else {
-            return Ok(());
+            return;
         };
         // A forked child that has asked for none of its parent's files can open them again only as
         // this user, if their server has ended. It goes on without them.
@@ -114,7 +111,6 @@ fn prepare(now: Three, after: Three) {
             let _ = volume.inherit();
         }
         volume::begin_guard();
-        Ok(())
     });
 }
 
@@ -131,12 +127,11 @@ fn change(users: Three, groups: Three, call: impl FnOnce() -> c_int) -> c_int {
         // The kernel refuses it, too.
         Err(Errno::PERM) => None,
         Err(errno) => {
-            set_errno(errno);
-            return -1;
+            return failed(errno);
         }
     };
     let result = call();
-    let after = errno_now();
+    let after = Errno::last();
     if result == 0
         && let Some(moving) = moving
     {
@@ -145,11 +140,6 @@ fn change(users: Three, groups: Three, call: impl FnOnce() -> c_int) -> c_int {
     identity::changed();
     set_errno(after);
     result
-}
-
-fn errno_now() -> Errno {
-    // SAFETY: the address of the thread's own variable.
-    Errno::from_raw(unsafe { *libc::__errno_location() })
 }
 
 /// `name(arguments) = ids after it`: functions that change the users, or the groups.
@@ -161,7 +151,7 @@ macro_rules! setters {
             let $is_root = users[1] == 0;
             let _ = $is_root;
             let (users, groups) = setters!(@ $kind users groups $now $after);
-            change(users, groups, || real!($name($($argument => uid_t),*) -> c_int))
+            change(users, groups, || real($($argument),*))
         }
     )* };
     (@ user $users:ident $groups:ident $now:ident $after:expr) => {{
@@ -177,12 +167,12 @@ macro_rules! setters {
 setters! {
     user setuid(uid) |now, is_root| set(uid, now, is_root);
     user seteuid(uid) |now, _is_root| set_three([SAME, uid, SAME], now);
-    user setreuid(real, effective) |now, _is_root| set_two([real, effective], now);
-    user setresuid(real, effective, saved) |now, _is_root| set_three([real, effective, saved], now);
+    user setreuid(other, effective) |now, _is_root| set_two([other, effective], now);
+    user setresuid(other, effective, saved) |now, _is_root| set_three([other, effective, saved], now);
     group setgid(gid) |now, is_root| set(gid, now, is_root);
     group setegid(gid) |now, _is_root| set_three([SAME, gid, SAME], now);
-    group setregid(real, effective) |now, _is_root| set_two([real, effective], now);
-    group setresgid(real, effective, saved) |now, _is_root| set_three([real, effective, saved], now);
+    group setregid(other, effective) |now, _is_root| set_two([other, effective], now);
+    group setresgid(other, effective, saved) |now, _is_root| set_three([other, effective, saved], now);
 }
 
 /// Functions that change what no session depends on.
@@ -190,7 +180,7 @@ macro_rules! others {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => { $(
         #[interposed]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            let result = real!($name($($argument => $type),*) -> c_int);
+            let result = real($($argument), *);
             if !fork::is_in_vfork() {
                 identity::changed();
             }

@@ -1,39 +1,44 @@
 //! The working directory, and real paths.
 
-use crate::answer::{Answer, ToC, errno, pointer};
-use crate::descriptors;
-use crate::path::{self, Place, Spot};
+use crate::files::canonical::{canonical, without_ups};
+use crate::files::path::{self, Location, Spot};
+use crate::files::{descriptors, nowhere};
 use crate::program::copy;
-use crate::real::{real, text};
-use crate::volume::{opened, settings, volume};
+use crate::runtime::answer::{Answer, ToC, errno, pointer};
+use crate::runtime::inside;
+use crate::runtime::path_text::squeezed;
+use crate::runtime::real::{check_room, text};
+use crate::volume::{opened, volume};
 use adit::{Errno, FileKind};
+use adit_base::fork;
 use adit_fs::{Access, Follow};
 use adit_interposed::interposed;
 use libc::{c_char, c_int, size_t};
 use std::ffi::CString;
-
-/// As many symbolic links as the kernel follows.
-const LINKS_MAX: usize = 40;
 
 #[interposed]
 unsafe extern "C" fn chdir(name: *const c_char) -> c_int {
     // SAFETY: the program vouches for its arguments, as to the C library.
     match unsafe { path::find(libc::AT_FDCWD, name) } {
         // A child of vfork has its parent's memory, but a working directory of its own.
-        Place::Volume(spot) if !super::numbers::is_ours() => {
-            crate::inside::call(|| go_in_vfork(&spot)).to_c() as c_int
-        }
-        Place::Volume(spot) => crate::inside::call(|| go_to(&spot)).to_c() as c_int,
-        Place::Host(host) => {
-            let done = real!(chdir(host.pointer(name) => *const c_char) -> c_int);
+        Location::Volume(spot) if fork::is_in_vfork() => inside::call(|| go_in_vfork(&spot)).to_c(),
+        Location::Volume(spot) => inside::call(|| go_to(&spot)).to_c(),
+        Location::Host(host) => {
+            let done = real(host.pointer(name));
             if done == 0 {
-                match super::numbers::is_ours() {
-                    true => path::leave(),
-                    false => path::move_in_vfork(),
-                }
+                leave();
             }
             done
         }
+    }
+}
+
+/// The working directory is the host's again.
+fn leave() {
+    if fork::is_in_vfork() {
+        path::move_in_vfork();
+    } else {
+        path::leave();
     }
 }
 
@@ -47,7 +52,7 @@ fn go_in_vfork(spot: &Spot) -> Answer<()> {
         let may = volume.access_at(spot.at(), Follow::Yes, Access::EXECUTE);
         may.map_err(errno)?;
     }
-    crate::nowhere::go(&without_ups(&spot.shown));
+    nowhere::go(&without_ups(&spot.shown));
     path::move_in_vfork();
     Ok(())
 }
@@ -61,24 +66,21 @@ fn go_to(spot: &Spot) -> Answer<()> {
 #[interposed]
 unsafe extern "C" fn fchdir(fd: c_int) -> c_int {
     match descriptors::get(fd) {
-        Some(open) if !super::numbers::is_ours() => {
-            crate::nowhere::go(&open.shown);
+        Some(open) if fork::is_in_vfork() => {
+            nowhere::go(&open.shown);
             path::move_in_vfork();
             0
         }
         Some(open) => {
-            let entered = crate::inside::call(|| {
+            let entered = inside::call(|| {
                 canonical(&open.shown).and_then(|shown| path::enter(open.clone(), shown))
             });
-            entered.to_c() as c_int
+            entered.to_c()
         }
         None => {
-            let done = real!(fchdir(fd => c_int) -> c_int);
+            let done = real(fd);
             if done == 0 {
-                match super::numbers::is_ours() {
-                    true => path::leave(),
-                    false => path::move_in_vfork(),
-                }
+                leave();
             }
             done
         }
@@ -99,9 +101,10 @@ unsafe fn give(text: &[u8], buffer: *mut c_char, room: size_t) -> Answer<*mut c_
     }
     // SAFETY: memory for the whole text: the program's buffer, or made here.
     unsafe {
-        let to = match buffer.is_null() {
-            true => libc::malloc(room.max(bytes.len())).cast(),
-            false => buffer,
+        let to = if buffer.is_null() {
+            libc::malloc(room.max(bytes.len())).cast()
+        } else {
+            buffer
         };
         if to.is_null() {
             return Err(Errno::NOMEM);
@@ -118,15 +121,13 @@ unsafe extern "C" fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
             // SAFETY: the program vouches for its arguments, as to the C library.
             pointer(shown.and_then(|shown| unsafe { give(&shown, buffer, room) }))
         }
-        None => real!(getcwd(buffer => *mut c_char, room => size_t) -> *mut c_char),
+        None => real(buffer, room),
     }
 }
 
 #[interposed]
 unsafe extern "C" fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
-    if room > size {
-        std::process::abort();
-    }
+    check_room(room, size);
     // SAFETY: as for this function.
     unsafe { getcwd(buffer, room) }
 }
@@ -138,108 +139,7 @@ unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
             // SAFETY: into memory of its own.
             pointer(shown.and_then(|shown| unsafe { give(&shown, std::ptr::null_mut(), 0) }))
         }
-        None => real!(get_current_dir_name() -> *mut c_char),
-    }
-}
-
-/// An absolute path as the program sees it, without `..`: what is before one has no symbolic links
-/// then, if it exists.
-pub(crate) fn without_ups(shown: &[u8]) -> Vec<u8> {
-    if !path::goes_up(shown) {
-        return shown.to_vec();
-    }
-    canonical(shown).unwrap_or_else(|_| path::normalized(shown))
-}
-
-/// Without symbolic links, of an absolute path as the program sees it; as it is, if that fails.
-pub(crate) fn canonical_or_given(shown: &[u8]) -> Vec<u8> {
-    canonical(shown).unwrap_or_else(|_| shown.to_vec())
-}
-
-/// Without symbolic links, of an absolute path as the program sees it. It must exist.
-fn canonical(shown: &[u8]) -> Answer<Vec<u8>> {
-    match resolved(shown)? {
-        Resolved::Inside(path) => Ok(path),
-        Resolved::Outside(_) => Err(Errno::XDEV),
-    }
-}
-
-/// The host's path to which symbolic links of the volume lead.
-pub(crate) fn led_out(shown: &[u8]) -> Answer<Vec<u8>> {
-    match resolved(shown)? {
-        Resolved::Inside(_) => Err(Errno::XDEV),
-        Resolved::Outside(path) => Ok(path),
-    }
-}
-
-/// Where a path leads.
-enum Resolved {
-    Inside(Vec<u8>),
-    Outside(Vec<u8>),
-}
-
-fn resolved(shown: &[u8]) -> Answer<Resolved> {
-    let prefix = &*settings().ok_or(Errno::NXIO)?.prefix;
-    let mut left: Vec<u8> = shown.to_vec();
-    let mut links = 0;
-    'again: loop {
-        if !path::is_below_prefix(&left) {
-            return Ok(Resolved::Outside(left));
-        }
-        let rest = left[prefix.len()..].to_vec();
-        let mut done: Vec<u8> = prefix.to_vec();
-        let components: Vec<&[u8]> = rest
-            .split(|byte| *byte == b'/')
-            .filter(|name| !name.is_empty())
-            .collect();
-        for (at, component) in components.iter().enumerate() {
-            match *component {
-                b"." => continue,
-                b".." => {
-                    if done.len() > prefix.len() {
-                        let slash = done.iter().rposition(|byte| *byte == b'/');
-                        done.truncate(slash.unwrap_or(0));
-                    }
-                    continue;
-                }
-                name => {
-                    done.push(b'/');
-                    done.extend_from_slice(name);
-                }
-            }
-            let name = CString::new(done.clone()).map_err(|_| Errno::INVAL)?;
-            // SAFETY: a C string.
-            let Place::Volume(spot) = (unsafe { path::find(libc::AT_FDCWD, name.as_ptr()) }) else {
-                return Err(Errno::XDEV);
-            };
-            let found = volume()?.stat_at(spot.at(), Follow::No).map_err(errno)?;
-            if found.kind != FileKind::Symlink {
-                if found.kind != FileKind::Directory && at + 1 < components.len() {
-                    return Err(Errno::NOTDIR);
-                }
-                continue;
-            }
-            links += 1;
-            if links > LINKS_MAX {
-                return Err(Errno::LOOP);
-            }
-            let target = super::names::target(spot.at())?;
-            let behind = components[at + 1..].join(&b'/');
-            left = match target.starts_with(b"/") {
-                true => target,
-                false => {
-                    let slash = done.iter().rposition(|byte| *byte == b'/');
-                    done.truncate(slash.unwrap_or(0));
-                    [&done[..], b"/", &target].concat()
-                }
-            };
-            if !behind.is_empty() {
-                left.push(b'/');
-                left.extend_from_slice(&behind);
-            }
-            continue 'again;
-        }
-        return Ok(Resolved::Inside(done));
+        None => real(),
     }
 }
 
@@ -247,11 +147,11 @@ fn resolved(shown: &[u8]) -> Answer<Resolved> {
 /// is left of it without `.` and repeated slashes.
 unsafe fn shortened(name: *const c_char) -> Option<CString> {
     // SAFETY: NULL or a C string, says the program.
-    let text = unsafe { crate::real::text(name) };
+    let text = unsafe { text(name) };
     if text.len() < libc::PATH_MAX as usize {
         return None;
     }
-    let squeezed = path::squeezed(text);
+    let squeezed = squeezed(text);
     CString::new(&squeezed[usize::from(text[0] != b'/')..]).ok()
 }
 
@@ -272,23 +172,22 @@ unsafe extern "C" fn realpath(name: *const c_char, buffer: *mut c_char) -> *mut 
     let named = short.as_ref().map_or(name, |of| of.as_ptr());
     // SAFETY: as above.
     match unsafe { path::find(libc::AT_FDCWD, named) } {
-        Place::Volume(spot) => {
-            let found = crate::inside::call(|| {
+        Location::Volume(spot) => {
+            let found = inside::call(|| {
                 // What is there, and whether a slash may be behind it.
                 let there = volume()?.stat_at(spot.at(), Follow::Yes);
                 there.map_err(errno)?;
                 canonical(&spot.shown)
             });
-            let room = match buffer.is_null() {
-                true => 0,
-                false => libc::PATH_MAX as usize,
+            let room = if buffer.is_null() {
+                0
+            } else {
+                libc::PATH_MAX as usize
             };
             // SAFETY: as above.
             pointer(found.and_then(|path| unsafe { give(&path, buffer, room) }))
         }
-        Place::Host(host) => real!(realpath(
-            host.pointer(name) => *const c_char, buffer => *mut c_char
-        ) -> *mut c_char),
+        Location::Host(host) => real(host.pointer(name), buffer),
     }
 }
 

@@ -3,34 +3,36 @@
 //! Access control lists are refused as by a file system without them: a volume would only store them,
 //! and a program that has set one (`cp -a`, `sed -i`) believes that the mode is set, too.
 
-use crate::answer::{Answer, errno};
-use crate::descriptors::Open;
-use crate::path::Spot;
-use crate::real;
+use crate::files::descriptors::Open;
+use crate::files::path::Spot;
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::real;
 use crate::volume::volume;
 use adit::calls::{GetXattr, ListXattrs, RemoveXattr, SetXattr};
 use adit::{Errno, XattrMode};
-use adit_fs::Follow;
+use adit_fs::{At, Follow};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 
 use super::{of_descriptor, of_path};
 
 of_path! {
-    getxattr: (name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t = get_followed;
-    lgetxattr: (name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t = get_itself;
-    setxattr: (name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int = set_followed;
-    lsetxattr: (name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int = set_itself;
-    listxattr: (list: *mut c_char, room: size_t) -> ssize_t = list_followed;
-    llistxattr: (list: *mut c_char, room: size_t) -> ssize_t = list_itself;
-    removexattr: (name: *const c_char) -> c_int = remove_followed;
-    lremovexattr: (name: *const c_char) -> c_int = remove_itself;
+    getxattr: (name: Name, value: *mut c_void, room: size_t) -> ssize_t = {get(Follow::Yes)};
+    lgetxattr: (name: Name, value: *mut c_void, room: size_t) -> ssize_t = {get(Follow::No)};
+    setxattr: (name: Name, value: *const c_void, len: size_t, flags: c_int) -> c_int = {set(Follow::Yes)};
+    lsetxattr: (name: Name, value: *const c_void, len: size_t, flags: c_int) -> c_int = {set(Follow::No)};
+    listxattr: (list: *mut c_char, room: size_t) -> ssize_t = {names(Follow::Yes)};
+    llistxattr: (list: *mut c_char, room: size_t) -> ssize_t = {names(Follow::No)};
+    removexattr: (name: Name) -> c_int = {remove(Follow::Yes)};
+    lremovexattr: (name: Name) -> c_int = {remove(Follow::No)};
 }
 of_descriptor! {
-    fgetxattr: (name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t = get_open;
-    fsetxattr: (name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int = set_open;
-    flistxattr: (list: *mut c_char, room: size_t) -> ssize_t = list_open;
-    fremovexattr: (name: *const c_char) -> c_int = remove_open;
+    fgetxattr: (name: Name, value: *mut c_void, room: size_t) -> ssize_t = get_open;
+    fsetxattr: (name: Name, value: *const c_void, len: size_t, flags: c_int) -> c_int = set_open;
+    flistxattr: (list: *mut c_char, room: size_t) -> ssize_t = names_open;
+    fremovexattr: (name: Name) -> c_int = remove_open;
 }
+
+type Name = *const c_char;
 
 /// Gives the bytes to the program; without room: their number.
 unsafe fn give(bytes: &[u8], to: *mut c_void, room: size_t) -> Answer {
@@ -60,10 +62,10 @@ unsafe fn text<'a>(name: *const c_char) -> Answer<&'a [u8]> {
     }
     // SAFETY: as for this function.
     let name = unsafe { real::text(name) };
-    match name.starts_with(b"system.posix_acl_") {
-        true => Err(Errno::OPNOTSUPP),
-        false => Ok(name),
+    if name.starts_with(b"system.posix_acl_") {
+        return Err(Errno::OPNOTSUPP);
     }
+    Ok(name)
 }
 
 fn mode(flags: c_int) -> Answer<XattrMode> {
@@ -82,104 +84,98 @@ fn joined(names: &[Vec<u8>]) -> Vec<u8> {
         .collect()
 }
 
-macro_rules! on_path {
-    ($follow:expr, $get:ident $set:ident $list:ident $remove:ident) => {
-        unsafe fn $get(spot: &Spot, name: *const c_char, to: *mut c_void, room: size_t) -> Answer {
-            // SAFETY: as for this function.
-            let name = unsafe { text(name)? };
-            let volume = volume()?;
-            let value = volume.call(GetXattr {
-                place: spot.at().into(),
-                follow: $follow,
-                name,
-            })?;
-            // SAFETY: as for this function.
-            unsafe { give(&value, to, room) }
-        }
-
-        unsafe fn $set(
-            spot: &Spot,
-            name: *const c_char,
-            from: *const c_void,
-            len: size_t,
-            flags: c_int,
-        ) -> Answer<()> {
-            // SAFETY: as for this function.
-            let (name, value) = unsafe { (text(name)?, value(from, len)?) };
-            let (volume, mode) = (volume()?, mode(flags)?);
-            volume.call(SetXattr {
-                place: spot.at().into(),
-                follow: $follow,
-                name,
-                value,
-                mode,
-            })
-        }
-
-        unsafe fn $list(spot: &Spot, to: *mut c_char, room: size_t) -> Answer {
-            let volume = volume()?;
-            let names = volume.call(ListXattrs {
-                place: spot.at().into(),
-                follow: $follow,
-            })?;
-            // SAFETY: as for this function.
-            unsafe { give(&joined(&names), to.cast(), room) }
-        }
-
-        unsafe fn $remove(spot: &Spot, name: *const c_char) -> Answer<()> {
-            // SAFETY: as for this function.
-            let name = unsafe { text(name)? };
-            let volume = volume()?;
-            volume.call(RemoveXattr {
-                place: spot.at().into(),
-                follow: $follow,
-                name,
-            })
-        }
-    };
+unsafe fn get(spot: &Spot, follow: Follow, name: Name, to: *mut c_void, room: size_t) -> Answer {
+    // SAFETY: as for this function.
+    let name = unsafe { text(name)? };
+    let place = spot.at().into();
+    let value = volume()?.call(GetXattr {
+        place,
+        follow,
+        name,
+    })?;
+    // SAFETY: as for this function.
+    unsafe { give(&value, to, room) }
 }
-on_path!(Follow::Yes, get_followed set_followed list_followed remove_followed);
-on_path!(Follow::No, get_itself set_itself list_itself remove_itself);
 
-unsafe fn get_open(open: &Open, name: *const c_char, to: *mut c_void, room: size_t) -> Answer {
+unsafe fn get_open(open: &Open, name: Name, to: *mut c_void, room: size_t) -> Answer {
     // SAFETY: as for this function.
     let value = open.file.xattr(unsafe { text(name)? }).map_err(errno)?;
     // SAFETY: as for this function.
     unsafe { give(&value, to, room) }
 }
 
-unsafe fn set_open(
-    open: &Open,
-    name: *const c_char,
-    from: *const c_void,
-    len: size_t,
+unsafe fn names(spot: &Spot, follow: Follow, to: *mut c_char, room: size_t) -> Answer {
+    let place = spot.at().into();
+    let names = volume()?.call(ListXattrs { place, follow })?;
+    // SAFETY: as for this function.
+    unsafe { give(&joined(&names), to.cast(), room) }
+}
+
+unsafe fn names_open(open: &Open, to: *mut c_char, room: size_t) -> Answer {
+    let names = open.file.xattr_names().map_err(errno)?;
+    // SAFETY: as for this function.
+    unsafe { give(&joined(&names), to.cast(), room) }
+}
+
+unsafe fn set_at(
+    at: At<'_>,
+    follow: Follow,
+    name: Name,
+    (from, len): (*const c_void, size_t),
     flags: c_int,
 ) -> Answer<()> {
     // SAFETY: as for this function.
     let (name, value) = unsafe { (text(name)?, value(from, len)?) };
     let (volume, mode) = (volume()?, mode(flags)?);
     volume.call(SetXattr {
-        place: open.to_change()?.into(),
-        follow: Follow::No,
+        place: at.into(),
+        follow,
         name,
         value,
         mode,
     })
 }
 
-unsafe fn list_open(open: &Open, to: *mut c_char, room: size_t) -> Answer {
-    let names = open.file.xattr_names().map_err(errno)?;
+unsafe fn set(
+    spot: &Spot,
+    follow: Follow,
+    name: Name,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> Answer<()> {
     // SAFETY: as for this function.
-    unsafe { give(&joined(&names), to.cast(), room) }
+    unsafe { set_at(spot.at(), follow, name, (from, len), flags) }
 }
 
-unsafe fn remove_open(open: &Open, name: *const c_char) -> Answer<()> {
+unsafe fn set_open(
+    open: &Open,
+    name: Name,
+    from: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> Answer<()> {
+    // SAFETY: as for this function.
+    unsafe { set_at(open.to_change()?, Follow::No, name, (from, len), flags) }
+}
+
+unsafe fn remove_at(at: At<'_>, follow: Follow, name: Name) -> Answer<()> {
     // SAFETY: as for this function.
     let name = unsafe { text(name)? };
-    let volume = volume()?;
-    volume.call(RemoveXattr {
-        place: open.to_change()?.into(),
-        follow: Follow::No,
+    let place = at.into();
+    volume()?.call(RemoveXattr {
+        place,
+        follow,
         name,
     })
+}
+
+unsafe fn remove(spot: &Spot, follow: Follow, name: Name) -> Answer<()> {
+    // SAFETY: as for this function.
+    unsafe { remove_at(spot.at(), follow, name) }
+}
+
+unsafe fn remove_open(open: &Open, name: Name) -> Answer<()> {
+    // SAFETY: as for this function.
+    unsafe { remove_at(open.to_change()?, Follow::No, name) }
 }

@@ -4,9 +4,9 @@ use libc::{c_int, sigset_t};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// A mask of signals in the kernel, and its bytes.
-pub(super) type Mask = u64;
-pub(super) const MASK_BYTES: usize = size_of::<Mask>();
-pub(super) const SIGSYS_BIT: Mask = 1 << (libc::SIGSYS - 1);
+pub(crate) type Mask = u64;
+pub(crate) const MASK_BYTES: usize = size_of::<Mask>();
+pub(crate) const SIGSYS_BIT: Mask = 1 << (libc::SIGSYS - 1);
 
 /// Its parts. No lock: a signal handler may ask while its thread sets it.
 static HANDLER: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
@@ -36,12 +36,12 @@ pub(crate) fn swap_action(new: Option<&libc::sigaction>) -> libc::sigaction {
 }
 
 /// The kernel's mask in the C library's.
-pub(super) fn mask(set: &sigset_t) -> Mask {
+pub(crate) fn mask(set: &sigset_t) -> Mask {
     // SAFETY: it begins with the kernel's.
     unsafe { (&raw const *set).cast::<Mask>().read() }
 }
 
-pub(super) fn set_mask(set: &mut sigset_t, mask: Mask) {
+pub(crate) fn set_mask(set: &mut sigset_t, mask: Mask) {
     // SAFETY: as above.
     unsafe { (&raw mut *set).cast::<Mask>().write(mask) }
 }

@@ -21,18 +21,16 @@
 //! `thrd_create`, and that of a forked child. After `exec` the program's first thread does.
 
 mod action;
-#[cfg(target_arch = "x86_64")]
-mod handler;
 mod program;
 
-use crate::aio::kernel;
-use crate::message::{say, say_once};
-use crate::real::real;
+use crate::runtime::kernel;
+use crate::runtime::message::{say, say_once};
+use crate::runtime::real::real;
 use libc::{c_int, c_ulong};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) use action::{swap_action, unblocked};
+pub(crate) use action::{MASK_BYTES, Mask, SIGSYS_BIT, mask, set_mask, swap_action, unblocked};
 
 const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 const PR_SYS_DISPATCH_ON: c_ulong = 1;
@@ -46,8 +44,9 @@ pub(crate) fn is_on() -> bool {
     PROGRAM_END.load(Ordering::Relaxed) != 0
 }
 
-/// Begins in the first thread, once the library knows its volume.
-pub(crate) fn at_start() {
+/// Begins in the first thread, once the library knows its volume. None: this kind of machine has no
+/// handler.
+pub(crate) fn at_start(handler: Option<usize>) {
     let program::Program { end, is_go } = program::Program::of_this_process();
     if is_go {
         say(format_args!(
@@ -62,9 +61,9 @@ pub(crate) fn at_start() {
         ));
         return;
     }
-    let Some(handler) = handler() else {
+    let Some(handler) = handler else {
         say(format_args!(
-            "no system calls are caught on this kind of machine"
+            "system calls can't be caught on this architecture"
         ));
         return;
     };
@@ -81,7 +80,9 @@ pub(crate) fn at_start() {
     PROGRAM_END.store(end, Ordering::Release);
     if !begin() {
         PROGRAM_END.store(0, Ordering::Release);
-        say(format_args!("this kernel catches no system calls"));
+        say(format_args!(
+            "this kernel has no Syscall User Dispatch: system calls aren't caught"
+        ));
     }
 }
 
@@ -95,20 +96,13 @@ pub(crate) fn in_thread() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn handler() -> Option<usize> {
-    Some(handler::caught as *const () as usize)
-}
-
-/// Kernels that can are of 2026, and the handler needs its own registers.
-#[cfg(not(target_arch = "x86_64"))]
-fn handler() -> Option<usize> {
-    None
-}
-
 fn begin() -> bool {
     unblock();
     let end = PROGRAM_END.load(Ordering::Acquire);
+    debug_assert!(
+        needed().iter().all(|address| *address >= end),
+        "allowed: the handler's calls"
+    );
     // SAFETY: the handler is there; the allowed range has all that it calls.
     let failed = unsafe {
         libc::prctl(
@@ -129,10 +123,7 @@ fn unblock() {
     // SAFETY: a mask of this frame.
     unsafe {
         let set = &raw const set as usize;
-        kernel::call(
-            libc::SYS_rt_sigprocmask,
-            [how, set, 0, action::MASK_BYTES, 0, 0],
-        );
+        kernel::call(libc::SYS_rt_sigprocmask, [how, set, 0, action::MASK_BYTES]);
     }
 }
 

@@ -3,27 +3,25 @@
 //!
 //! The name of a program's copy is its path in the volume, behind the name by which it was called if
 //! that is another. So the library in that program knows which one it is, as it knows its working
-//! directory ([`nowhere`](crate::nowhere)).
+//! directory ([`nowhere`](crate::files::nowhere)).
 //! Limit: a copy is as large as the file, and is made at each execution.
 
-use crate::answer::{Answer, errno};
-use crate::message::say_once;
-use crate::path;
-use crate::real::real;
+use crate::files::path;
+use crate::runtime::answer::{Answer, checked, errno};
+use crate::runtime::message::say_once;
+use crate::runtime::real::{link_target, real};
 use adit::{Errno, File};
 use adit_base::fork::Registered;
-use adit_base::numbers;
-use libc::{c_char, c_int, c_uint, c_void, size_t, ssize_t};
-use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use adit_base::{from_rustix, numbers};
+use libc::{c_int, c_void, size_t, ssize_t};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 /// What a name begins with.
 const BEGIN: &[u8] = b"adit:";
 /// The kernel takes no longer names.
 const NAME_BYTES_MAX: usize = 249;
-/// It may be executed, whatever the machine's default for memory is.
-const MFD_EXEC: c_uint = 0x10;
 const PIECE_BYTES: usize = 1 << 20;
 /// As long as the name of a thread may be.
 const COMMAND_BYTES_MAX: usize = 15;
@@ -38,21 +36,15 @@ fn command(path: &[u8]) -> &[u8] {
     &name[..name.len().min(COMMAND_BYTES_MAX)]
 }
 
-/// An empty memfd that can be executed.
+/// An empty memfd that can be executed, whatever the machine's default for memory is.
 fn memory(name: &[u8]) -> Answer<OwnedFd> {
-    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a C string; the result is ours.
-    let make = |flags| unsafe { libc::memfd_create(name.as_ptr(), flags) };
-    let fd = match make(flags | MFD_EXEC) {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let made = match memfd_create(name, flags | MemfdFlags::EXEC) {
         // Linux before 6.3.
-        -1 if Errno::last() == Errno::INVAL => make(flags),
-        fd => fd,
+        Err(rustix::io::Errno::INVAL) => memfd_create(name, flags),
+        made => made,
     };
-    // SAFETY: just made, and nobody else has it.
-    (fd >= 0)
-        .then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-        .ok_or_else(Errno::last)
+    made.map_err(from_rustix)
 }
 
 /// Copies a file. `shown` is its path as the program sees it, `called` the path by which it is
@@ -60,9 +52,10 @@ fn memory(name: &[u8]) -> Answer<OwnedFd> {
 pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registered<OwnedFd>> {
     let len = file.len().map_err(errno)?;
     check_limit(len)?;
-    let called = match last_name(called) == last_name(shown) {
-        true => &[],
-        false => command(called),
+    let called = if last_name(called) == last_name(shown) {
+        &[]
+    } else {
+        command(called)
     };
     let mut name = [BEGIN, called, shown].concat();
     if name.len() > NAME_BYTES_MAX {
@@ -83,10 +76,7 @@ pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registe
     }
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: a descriptor of this function's; the kernel looks at no memory.
-    match unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } {
-        0 => Ok(made),
-        _ => Err(Errno::last()),
-    }
+    checked(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }).map(|_| made)
 }
 
 /// A copy beyond the process's limit of files would end the process (SIGXFSZ).
@@ -143,15 +133,9 @@ pub(crate) fn executed_at(path: &[u8]) -> Option<&'static [u8]> {
 
 /// At the start: is this program a copy?
 pub(crate) fn at_start() {
-    let mut text = [0u8; libc::PATH_MAX as usize];
-    let (link, room) = (c"/proc/self/exe".as_ptr(), text.len());
-    let count = real!(readlink(
-        link => *const c_char, text.as_mut_ptr().cast() => *mut c_char, room => size_t
-    ) -> ssize_t);
-    let text = usize::try_from(count)
-        .ok()
-        .and_then(|count| text.get(..count));
+    let text = link_target(c"/proc/self/exe");
     let shown = text
+        .as_deref()
         .and_then(|text| text.strip_prefix(b"/memfd:"))
         .and_then(|text| text.strip_prefix(BEGIN))
         .and_then(|text| text.strip_suffix(b" (deleted)"));

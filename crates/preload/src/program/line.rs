@@ -3,7 +3,7 @@
 //! The kernel looks at 256 bytes. Behind `#!` are the interpreter's path and at most one argument,
 //! which may have spaces within. A path that may go on behind these bytes is refused: ENOEXEC.
 
-use crate::answer::Answer;
+use crate::runtime::answer::Answer;
 use adit::Errno;
 
 /// So much of a program is looked at.

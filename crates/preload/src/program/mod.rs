@@ -12,23 +12,27 @@
 //! - `line`: the first line of a script
 //! - [`copy`]: the copies, also of libraries
 //! - [`elf`]: which programs load this library, and which libraries one needs
+//! - [`left`]: the files that a program has of the one before it
+//! - [`words`]: arguments and environments
 
 pub(crate) mod copy;
 pub(crate) mod elf;
+pub(crate) mod left;
 mod line;
+pub(crate) mod words;
 
-use crate::aio::kernel;
-use crate::answer::{Answer, errno};
-use crate::calls::{self, Lasting, Start};
-use crate::descriptors::Open;
-use crate::identity::credentials;
-use crate::inside;
-use crate::path::{self, HostPath, Place, Spot};
-use crate::real::text;
+use crate::files::descriptors::Open;
+use crate::files::path::{self, HostPath, Location, Spot};
+use crate::files::{canonical, sharing};
+use crate::runtime::answer::{Answer, errno};
+use crate::runtime::real::text;
+use crate::runtime::{inside, kernel};
+use crate::volume::identity::credentials;
 use crate::volume::{self, settings, volume};
 use adit::{Errno, File, FileKind};
 use adit_base::fork::{self, Registered};
 use adit_fs::{Access, At, Follow, OpenFlags};
+use left::{Lasting, Start};
 use libc::{c_char, c_int};
 use line::{BEGIN_BYTES, Begin};
 use std::cell::RefCell;
@@ -37,16 +41,15 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-
-/// An array of C strings with a NULL at its end; or NULL.
-pub(crate) type Words = *const *const c_char;
+pub(crate) use words::Words;
+use words::entries;
 
 /// A script's interpreter may be a script, and so on: so many of them.
 const SCRIPTS_MAX: usize = 5;
 
 /// What a program is started with.
 #[derive(Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct ProgramArguments {
     pub(crate) arguments: Words,
     pub(crate) environment: Words,
     /// The path that an interpreter is told, if it isn't the one that is looked for: it will be in
@@ -54,17 +57,17 @@ pub(crate) struct Given {
     called: Option<*const c_char>,
 }
 
-impl Given {
-    pub(crate) fn new(arguments: Words, environment: Words) -> Given {
-        Given {
+impl ProgramArguments {
+    pub(crate) fn new(arguments: Words, environment: Words) -> ProgramArguments {
+        ProgramArguments {
             arguments,
             environment,
             called: None,
         }
     }
 
-    pub(crate) fn called(self, path: *const c_char) -> Given {
-        Given {
+    pub(crate) fn called(self, path: *const c_char) -> ProgramArguments {
+        ProgramArguments {
             called: Some(path),
             ..self
         }
@@ -73,7 +76,7 @@ impl Given {
 
 /// What the kernel is told to execute.
 pub(crate) struct Program {
-    told: Told,
+    told: ExecArguments,
     /// The kernel has opened it when it closes this.
     _program: Option<Registered<OwnedFd>>,
     /// They stay open in the program.
@@ -81,7 +84,7 @@ pub(crate) struct Program {
 }
 
 /// The memory at which the kernel looks.
-struct Told {
+struct ExecArguments {
     path: CString,
     arguments: Vec<*const c_char>,
     _texts: Vec<CString>,
@@ -90,7 +93,7 @@ struct Told {
 thread_local! {
     /// Of the last child of vfork, which was this thread and has begun its program since. Without a
     /// destructor: a program may start others in its last functions.
-    static TOLD_IN_VFORK: ManuallyDrop<RefCell<Option<Told>>> =
+    static ARGUMENTS_IN_VFORK: ManuallyDrop<RefCell<Option<ExecArguments>>> =
         const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
@@ -99,14 +102,13 @@ impl Program {
     pub(crate) fn begin<T>(self, execute: impl FnOnce(*const c_char, Words) -> T) -> T {
         let (path, arguments) = (self.told.path.as_ptr(), self.told.arguments.as_ptr());
         // The program opens an embedded volume, if nothing else of it is in use here.
-        volume::give_back();
-        let kept = match fork::is_in_vfork() {
-            false => Some(self.told),
-            true => {
-                // In the memory of the parent, which nobody would free.
-                TOLD_IN_VFORK.with(|of| of.replace(Some(self.told)));
-                None
-            }
+        sharing::give_back();
+        let kept = if fork::is_in_vfork() {
+            // In the memory of the parent, which nobody would free.
+            ARGUMENTS_IN_VFORK.with(|of| of.replace(Some(self.told)));
+            None
+        } else {
+            Some(self.told)
         };
         let done = execute(path, arguments);
         drop(kept);
@@ -129,17 +131,18 @@ pub(crate) unsafe fn find(
     directory: c_int,
     path: *const c_char,
     follow: Follow,
-    given: Given,
+    given: ProgramArguments,
 ) -> Answer<Found> {
     // SAFETY: promised by the caller.
     match unsafe { path::find(directory, path) } {
-        Place::Host(host) => Ok(Found::Host(host)),
-        Place::Volume(spot) => {
+        Location::Host(host) => Ok(Found::Host(host)),
+        Location::Volume(spot) => {
             // SAFETY: as above.
             let path = unsafe { text(given.called.unwrap_or(path)) };
-            let name = match directory == libc::AT_FDCWD || path.starts_with(b"/") {
-                true => Some(path.to_vec()),
-                false => name_of_number(directory, path, &spot.shown),
+            let name = if directory == libc::AT_FDCWD || path.starts_with(b"/") {
+                Some(path.to_vec())
+            } else {
+                name_of_number(directory, path, &spot.shown)
             };
             let first = Executable::at(&spot, follow)?;
             let name = match &first {
@@ -157,7 +160,7 @@ pub(crate) unsafe fn find(
 ///
 /// # Safety
 /// What is given is as for `execve`.
-pub(crate) unsafe fn find_open(fd: c_int, open: &Open, given: Given) -> Answer<Program> {
+pub(crate) unsafe fn find_open(fd: c_int, open: &Open, given: ProgramArguments) -> Answer<Program> {
     let first = inside::call(|| {
         let at = At::inode(credentials(), open.id());
         let file = volume()?.open_at(at, OpenFlags::empty(), 0);
@@ -173,15 +176,19 @@ pub(crate) unsafe fn find_open(fd: c_int, open: &Open, given: Given) -> Answer<P
 ///
 /// # Safety
 /// `path` is NULL or a C string; what is given is as for `execve`.
-pub(crate) unsafe fn find_behind_host(path: *const c_char, given: Given) -> Answer<Program> {
+pub(crate) unsafe fn find_behind_host(
+    path: *const c_char,
+    given: ProgramArguments,
+) -> Answer<Program> {
     settings().ok_or(Errno::NOENT)?;
     // SAFETY: promised by the caller.
     let name = unsafe { text(path) };
     let first = Executable::Host(CString::new(name).map_err(|_| Errno::NOENT)?);
-    match line::is_script(&first.begin()?) {
+    if line::is_script(&first.begin()?) {
         // SAFETY: as above.
-        true => unsafe { prepare(first, Some(name.to_vec()), given) },
-        false => Err(Errno::NOENT),
+        unsafe { prepare(first, Some(name.to_vec()), given) }
+    } else {
+        Err(Errno::NOENT)
     }
 }
 
@@ -237,12 +244,10 @@ impl Drop for Source {
     fn drop(&mut self) {
         let file = self.0.take();
         if inside::is_inside() {
-            return drop(file);
-        }
-        let _ = inside::call(|| {
             drop(file);
-            Ok(())
-        });
+        } else {
+            inside::let_go(file);
+        }
     }
 }
 
@@ -255,10 +260,10 @@ impl Executable {
                 Follow::No => OpenFlags::NOFOLLOW,
             };
             match volume()?.open_at(spot.at(), flags, 0).map_err(errno) {
-                Ok(file) => Executable::checked(file, calls::canonical_or_given(&spot.shown)),
+                Ok(file) => Executable::checked(file, canonical::canonical_or_given(&spot.shown)),
                 // A symbolic link to a program of the host, as a virtual environment of Python has.
                 Err(Errno::XDEV) if follow == Follow::Yes => {
-                    let path = calls::led_out(&spot.shown)?;
+                    let path = canonical::led_out(&spot.shown)?;
                     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
                     Ok(Executable::Host(path))
                 }
@@ -287,9 +292,9 @@ impl Executable {
         let path = CString::new(path).map_err(|_| Errno::NOEXEC)?;
         // SAFETY: a C string.
         match unsafe { path::find(libc::AT_FDCWD, path.as_ptr()) } {
-            Place::Host(HostPath::Given) => Ok(Executable::Host(path)),
-            Place::Host(HostPath::Absolute(path)) => Ok(Executable::Host(path)),
-            Place::Volume(spot) => Executable::at(&spot, Follow::Yes),
+            Location::Host(HostPath::Given) => Ok(Executable::Host(path)),
+            Location::Host(HostPath::Absolute(path)) => Ok(Executable::Host(path)),
+            Location::Volume(spot) => Executable::at(&spot, Follow::Yes),
         }
     }
 
@@ -353,8 +358,6 @@ fn may_execute(path: &CStr) -> bool {
         path.as_ptr() as usize,
         libc::X_OK as usize,
         libc::AT_EACCESS as usize,
-        0,
-        0,
     ];
     // SAFETY: a C string.
     let answer = unsafe { kernel::call(FACCESSAT2, arguments) };
@@ -380,7 +383,11 @@ struct Script {
 ///
 /// # Safety
 /// What is given is as for `execve`.
-unsafe fn prepare(first: Executable, mut name: Option<Vec<u8>>, given: Given) -> Answer<Program> {
+unsafe fn prepare(
+    first: Executable,
+    mut name: Option<Vec<u8>>,
+    given: ProgramArguments,
+) -> Answer<Program> {
     // SAFETY: promised by the caller.
     let mut words: Vec<Word> = unsafe { entries(given.arguments) }
         .map(Word::Given)
@@ -429,10 +436,11 @@ unsafe fn finish(
     called: Option<Vec<u8>>,
     environment: Words,
 ) -> Answer<Program> {
-    let opens_itself = scripts.is_empty() || calls::is_for_us(environment) && at.has_library();
-    let kept = match opens_itself {
-        true => Vec::new(),
-        false => copy_scripts(&mut scripts)?,
+    let opens_itself = scripts.is_empty() || left::is_for_us(environment) && at.has_library();
+    let kept = if opens_itself {
+        Vec::new()
+    } else {
+        copy_scripts(&mut scripts)?
     };
     let (path, program) = match at {
         Executable::Host(path) => (path, None),
@@ -459,7 +467,7 @@ fn copy_scripts(scripts: &mut [Script]) -> Answer<Vec<Lasting>> {
         if let Executable::Volume { file, shown } = &script.source {
             let copy = inside::call(|| {
                 let copy = file.copied(shown, shown)?;
-                calls::lasting(copy.as_raw_fd(), Start::Directly)
+                left::lasting(copy.as_raw_fd(), Start::Directly)
             })?;
             script.name = format!("/dev/fd/{}", copy.number()).into_bytes();
             kept.push(copy);
@@ -469,7 +477,7 @@ fn copy_scripts(scripts: &mut [Script]) -> Answer<Vec<Lasting>> {
 }
 
 /// The arguments as the kernel wants them.
-fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<Told> {
+fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<ExecArguments> {
     let mut texts = Vec::new();
     let mut arguments = Vec::new();
     for word in words {
@@ -486,24 +494,10 @@ fn told(path: CString, words: Vec<Word>, scripts: &[Script]) -> Answer<Told> {
         texts.push(text);
     }
     arguments.push(std::ptr::null());
-    Ok(Told {
+    debug_assert!(!path.is_empty(), "the kernel is told a program");
+    Ok(ExecArguments {
         path,
         arguments,
         _texts: texts,
-    })
-}
-
-/// The strings of an array.
-///
-/// # Safety
-/// An array of C strings with a NULL at its end, or NULL. It outlives the result.
-pub(crate) unsafe fn entries(of: Words) -> impl Iterator<Item = *const c_char> {
-    let mut at = of;
-    std::iter::from_fn(move || {
-        // SAFETY: promised by the caller: the NULL at the end is not passed.
-        let entry = unsafe { at.as_ref() }.filter(|entry| !entry.is_null())?;
-        // SAFETY: as above.
-        at = unsafe { at.add(1) };
-        Some(*entry)
     })
 }

@@ -15,9 +15,9 @@ use super::drive::{BATCH_POLLS_MAX, deliver_executed};
 use super::reentry::AbortOnUnwind;
 use super::{Core, DriverRole, Executed, NextStep, Notify};
 use crate::lock::{Message, lock};
-use crate::node::{BUSY, Node, StackOperation, Stage, WAITING};
-use crate::pooled::PooledOperation;
-use crate::task::Driving;
+use crate::reactor::node::{BUSY, Node, StackOperation, Stage, WAITING};
+use crate::reactor::pooled::PooledOperation;
+use crate::reactor::task::Driving;
 
 impl Core {
     /// Runs an operation to its end, as the driver or waiting for the driver.

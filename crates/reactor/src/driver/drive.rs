@@ -6,12 +6,13 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use adit_base::sync::atomic::Ordering;
 
 use super::reentry::AbortOnUnwind;
-use super::{Core, DeferredWakeups, DriverRole, Executed, NextStep};
+use super::{Core, DriverRole, Executed, NextStep};
 use crate::lock::{MessageKind, lock};
-use crate::node::Node;
-use crate::pooled::PooledOperation;
+use crate::reactor::DeferredWakeups;
 use crate::reactor::Reactor;
-use crate::task::Driving;
+use crate::reactor::node::Node;
+use crate::reactor::pooled::PooledOperation;
+use crate::reactor::task::Driving;
 
 /// Polls in a batch: a driver leaves after so many when its own operation is done, and delivers
 /// deferred wake-ups after so many when it is not.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use adit_base::sync::thread::sleep;
 
 use super::{Core, DriverRole, IO_WAIT_NS};
-use crate::task::Driving;
+use crate::reactor::task::Driving;
 
 impl Core {
     /// Ends the worker: drops its own tasks, then the state by `drop_state`, then its queue and

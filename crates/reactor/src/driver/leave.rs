@@ -3,19 +3,15 @@
 //! the release: each is a system call, or code of another executor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::task::Waker;
 
 use adit_base::breakdown::{self, Layer};
-use adit_base::sync::atomic::{AtomicU32, Ordering};
-use adit_block::Doorbell;
-use smallvec::SmallVec;
+use adit_base::sync::atomic::Ordering;
 
 use super::drive::Turn;
 use super::{Core, DriverRole, NextStep, ReentryGuard};
 use crate::futex;
-use crate::node::WAITING;
-use crate::queue::QueueShared;
+use crate::reactor::DeferredWakeups;
+use crate::reactor::node::WAITING;
 
 /// With so many inline requests it pays to wake the keeper to execute some of them.
 const BACKLOG_MIN: usize = 32;
@@ -107,34 +103,8 @@ impl Turn<'_> {
     }
 }
 
-/// The wake-ups that the driver noted under the lock.
-#[derive(Default)]
-pub(crate) struct DeferredWakeups {
-    /// The states of sleeping callers. The stack frames around them may be gone (see `futex.rs`).
-    pub(crate) sleepers: SmallVec<[*const AtomicU32; 8]>,
-    /// Tasks of other executors.
-    pub(crate) wakers: SmallVec<[Waker; 8]>,
-    /// Queues of completions whose events are to be synced.
-    pub(crate) events: SmallVec<[Arc<QueueShared>; 4]>,
-    /// The device's queue has new submissions.
-    pub(crate) doorbell: Option<Arc<dyn Doorbell>>,
-    /// The keeper was armed while it slept.
-    pub(crate) wake_keeper: bool,
-}
-
-impl DeferredWakeups {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.sleepers.is_empty()
-            && self.wakers.is_empty()
-            && self.events.is_empty()
-            && self.doorbell.is_none()
-            && !self.wake_keeper
-    }
-}
-
 impl Core {
-    /// Delivers them, without the lock. `step` is the thread's next one.
+    /// Delivers wake-ups that were deferred, without the lock. `step` is the thread's next one.
     pub(super) fn deliver_wakeups(&self, deferred: DeferredWakeups, step: &NextStep) {
         debug_assert!(!self.is_driven_here(), "deferred until after the release");
         if let Some(doorbell) = &deferred.doorbell {

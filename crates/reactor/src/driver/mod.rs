@@ -52,7 +52,9 @@
 mod caller;
 mod drive;
 mod end;
+mod keeper;
 mod leave;
+mod options;
 mod park;
 mod reentry;
 mod role;
@@ -65,20 +67,20 @@ use adit_base::sync::{Mutex, RaceCheck};
 use adit_base::{Errno, Error, Result, fork};
 use adit_block::{Completion, Device};
 
-use crate::keeper::Keeper;
 use crate::lock::{DriverLock, Inbox, lock};
-use crate::pooled::OperationPool;
 use crate::reactor::Reactor;
-use crate::task::Driving;
+use crate::reactor::pooled::OperationPool;
+use crate::reactor::task::Driving;
+use keeper::Keeper;
 
-pub(crate) use leave::DeferredWakeups;
+pub use options::EngineOptions;
 pub use reentry::{ReentryGuard, is_inside_call};
 pub(crate) use role::{DriverRole, NextStep, Notify};
 
 /// A wait for the device ends after this long, in case another thread finishes what it is for.
 const IO_WAIT_NS: u64 = 1_000_000;
-/// The same where only the device can finish it. A wait with a timeout below the system's tick (1
-/// to 10 ms) would cost some µs more.
+/// A wait that only the device can finish ends after this long. A wait with a timeout below the
+/// system's tick (1 to 10 ms) would cost some µs more.
 const OWN_IO_WAIT_NS: u64 = 10_000_000;
 
 /// A request that a thread executed without the lock.
@@ -123,10 +125,7 @@ unsafe impl Send for Core {}
 unsafe impl Sync for Core {}
 
 impl Core {
-    pub(crate) fn new(
-        device: Arc<dyn Device>,
-        options: &crate::EngineOptions,
-    ) -> Result<Arc<Core>> {
+    pub(crate) fn new(device: Arc<dyn Device>, options: &EngineOptions) -> Result<Arc<Core>> {
         fork::install();
         let queue = device.open_queue(options.queue_depth)?;
         let pool = Arc::new(OperationPool::new());

@@ -9,7 +9,7 @@ use adit_base::sync::{spin_loop, tries};
 
 use super::Core;
 use crate::futex;
-use crate::node::{APPOINTED, DONE, Node, SLEEPING, WAITING};
+use crate::reactor::node::{APPOINTED, DONE, Node, SLEEPING, WAITING};
 
 /// A caller spins this long before it sleeps: so long it takes to fall asleep and to be woken.
 const SPIN_NS: u64 = 50_000;

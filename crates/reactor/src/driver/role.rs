@@ -10,8 +10,8 @@ use adit_block::{Device, Doorbell, Request};
 
 use super::drive::BATCH_POLLS_MAX;
 use super::{Core, IO_WAIT_NS, OWN_IO_WAIT_NS};
-use crate::node::{BUSY, Node};
 use crate::reactor::Reactor;
+use crate::reactor::node::{BUSY, Node};
 
 /// Which thread drives, and for how long.
 pub(crate) enum DriverRole<'n> {

@@ -6,7 +6,7 @@ use adit_base::sync::model::Wrong::Skipped;
 use adit_base::sync::model::{Bug, check, spawn};
 
 use super::callers::start;
-use crate::queue::Keys;
+use crate::reactor::completions::Keys;
 
 #[test]
 fn a_thread_that_waits_gets_the_end_that_another_thread_brings_about() {

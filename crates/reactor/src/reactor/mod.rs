@@ -11,9 +11,24 @@
 //! | here | the tasks; panics |
 //! | `requests` | requests and completions |
 //! | `waiters` | callers that wait, successor, timers |
+//! | `task` | tasks by number; `pooled`, `node`: operations of handles and of callers |
+//! | `io`, `timer` | slots of requests; sleeping tasks |
+//! | `completions` | queues to which operations report |
+//! | `deferred` | wake-ups that wait for the release |
+//!
+//! These files use each other: the reactor has the tasks, and a task is polled with the reactor.
 
+pub(crate) mod completions;
+mod deferred;
+pub(crate) mod io;
+pub(crate) mod node;
+pub(crate) mod pooled;
 mod requests;
+pub(crate) mod task;
+pub(crate) mod timer;
 mod waiters;
+
+pub(crate) use deferred::DeferredWakeups;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -31,14 +46,13 @@ use adit_base::clock::monotonic_ns;
 use adit_base::steps;
 use adit_block::{Completion, Device, Doorbell, Queue, Request};
 
-use crate::driver::DeferredWakeups;
-use crate::io::SlotTable;
 use crate::lock::DriverLock;
-use crate::node::Node;
-use crate::pooled::OperationPool;
-use crate::queue::QueueShared;
-use crate::task::{self, Driving, Polled, Task, TaskId, TaskKind, TaskTable};
-use crate::timer::{Sleep, Timers};
+use completions::QueueShared;
+use io::SlotTable;
+use node::Node;
+use pooled::OperationPool;
+use task::{Driving, Polled, Task, TaskId, TaskKind, TaskTable};
+use timer::{Sleep, Timers};
 
 /// A worker's executor; operations do IO, sleep and start tasks with it.
 pub struct Reactor {

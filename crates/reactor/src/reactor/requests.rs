@@ -7,10 +7,10 @@ use std::sync::Arc;
 use adit_block::{Completion, Doorbell, Request, Submission};
 
 use super::Reactor;
-use crate::io::Submit;
-use crate::node::Node;
-use crate::pooled::PooledOperation;
-use crate::task::{Task, TaskId, TaskKind};
+use crate::reactor::io::Submit;
+use crate::reactor::node::Node;
+use crate::reactor::pooled::PooledOperation;
+use crate::reactor::task::{Task, TaskId, TaskKind};
 
 /// So many requests are searched for those of one operation.
 const SEARCHED_MAX: usize = 16;

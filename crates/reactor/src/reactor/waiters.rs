@@ -7,8 +7,8 @@ use adit_base::clock::monotonic_ns;
 use adit_base::sync::atomic::{AtomicU32, Ordering};
 
 use super::Reactor;
-use crate::driver::DeferredWakeups;
-use crate::node::{APPOINTED, BUSY, DONE, NOT_LISTED, Node, SLEEPING};
+use crate::reactor::DeferredWakeups;
+use crate::reactor::node::{APPOINTED, BUSY, DONE, NOT_LISTED, Node, SLEEPING};
 
 impl Reactor {
     /// Adds an operation to the list of those whose threads wait, or will.
@@ -172,7 +172,7 @@ impl Reactor {
         self.timers.borrow().next_ns()
     }
 
-    /// The same, if no caller watches that timer; else `u64::MAX`.
+    /// The next timer's deadline, if no caller watches that timer; else `u64::MAX`.
     pub(crate) fn unwatched_deadline_ns(&self) -> u64 {
         let next_ns = self.next_deadline_ns();
         if self.watched_until_ns.get() <= next_ns {

@@ -1,0 +1,34 @@
+//! Wake-ups that the driver makes after it has released the lock.
+
+use super::completions::QueueShared;
+use adit_base::sync::atomic::AtomicU32;
+use adit_block::Doorbell;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// The wake-ups that the driver noted under the lock.
+#[derive(Default)]
+pub(crate) struct DeferredWakeups {
+    /// The states of sleeping callers. The stack frames around them may be gone (see `futex.rs`).
+    pub(crate) sleepers: SmallVec<[*const AtomicU32; 8]>,
+    /// Tasks of other executors.
+    pub(crate) wakers: SmallVec<[Waker; 8]>,
+    /// Queues of completions whose events are to be synced.
+    pub(crate) events: SmallVec<[Arc<QueueShared>; 4]>,
+    /// The device's queue has new submissions.
+    pub(crate) doorbell: Option<Arc<dyn Doorbell>>,
+    /// The keeper was armed while it slept.
+    pub(crate) wake_keeper: bool,
+}
+
+impl DeferredWakeups {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sleepers.is_empty()
+            && self.wakers.is_empty()
+            && self.events.is_empty()
+            && self.doorbell.is_none()
+            && !self.wake_keeper
+    }
+}

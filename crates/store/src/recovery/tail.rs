@@ -1,10 +1,10 @@
 //! What a repair makes of a journal that an opening refuses. The replay itself is in
 //! `recovery/replay.rs`.
 
+use super::scan::{header_at, runs};
 use super::{Finding, FindingKind, Findings};
-use crate::format::record;
-use crate::format::{JOURNAL_FIRST_PAGE, STATE_CLEAN, Superblock, VolumeId};
-use crate::recovery::{RawIo, SCAN_PAGES};
+use crate::format::{JOURNAL_FIRST_PAGE, STATE_CLEAN, Superblock};
+use crate::recovery::RawIo;
 use adit_base::{PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 
@@ -15,6 +15,16 @@ pub(crate) fn journal_finding(lsn: u64, what: &str) -> Finding {
         "what was acknowledged after it is lost",
         "the volume becomes as it was before that, and what contradicts it is resolved",
     )
+}
+
+pub(crate) fn healed_finding(place: u64) -> Finding {
+    Finding::new(
+        FindingKind::Journal,
+        "one flipped bit in a page of the journal",
+        "the volume could not be opened, or what was acknowledged was lost",
+        "the bit is put right",
+    )
+    .at_page(JOURNAL_FIRST_PAGE + place)
 }
 
 /// Pages of the ring; those that can't be read are zeroes.
@@ -39,16 +49,12 @@ pub(crate) async fn find_tail(
     superblock: &mut Superblock,
     findings: &mut Findings,
 ) -> Result<()> {
-    let volume = VolumeId(superblock.volume_id);
-    let ring_pages = superblock.journal_pages;
     let mut epoch = superblock.epoch;
     let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut index = 0;
-    while index < ring_pages {
-        let count = SCAN_PAGES.min(ring_pages - index);
+    for (index, count) in runs(superblock.journal_pages, 0) {
         let bytes = read_ring(io, index, count).await;
-        for (at, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
-            let header = record::verify_page(&volume, ring_pages, index + at as u64, page);
+        for (place, page) in (index..).zip(bytes.chunks_exact(PAGE_BYTES)) {
+            let header = header_at(superblock, place, page);
             let Some(header) = header.filter(|header| header.epoch >= epoch) else {
                 continue;
             };
@@ -58,7 +64,6 @@ pub(crate) async fn find_tail(
             }
             pages.insert(header.lsn, (header.transaction_lsn, header.horizon));
         }
-        index += count;
     }
     let newer = epoch > superblock.epoch;
     let unclean = superblock.state & STATE_CLEAN == 0;

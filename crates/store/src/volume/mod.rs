@@ -1,5 +1,6 @@
 //! Making, opening, closing and growing a volume.
 
+mod begin;
 mod grow;
 mod info;
 mod open;

@@ -10,7 +10,7 @@
 
 use super::begin::{Opening, begin};
 use super::grow::VOLUME_PAGES_MAX;
-use crate::blob::{Ahead, BlobTable};
+use crate::blob::BlobTable;
 use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose};
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
 use crate::format::superblock::geometry;
@@ -475,7 +475,6 @@ pub(super) fn build(
         Checksums::new(&superblock.unsettled, &geometry)
     });
     let volatile_cache = reactor.device().capabilities().volatile_cache;
-    let ahead = Ahead::of(&frames);
     let store = StoreState {
         reactor,
         options: options.clone(),
@@ -493,6 +492,7 @@ pub(super) fn build(
             recall_grants: Store::recall_all,
         },
         cache,
+        write_back: WriteBack::new(frames.clone()),
         frames,
         mapping,
         journal,
@@ -508,7 +508,6 @@ pub(super) fn build(
         receipt: Cell::new(None),
         predecessor: Cell::new(None),
         claim: RefCell::new(None),
-        write_back: WriteBack::new(ahead),
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };

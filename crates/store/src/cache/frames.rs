@@ -112,12 +112,9 @@ struct Versions(SeqCount);
 
 impl Frames {
     pub(super) fn new(mapping: Arc<Mapping>, index: Index) -> Frames {
-        let own_counts = match mapping.ahead_counts() {
-            Some(_) => 0,
-            None => AHEAD_COUNTS,
-        };
+        let has_counts = mapping.ahead_counts().is_some();
         Frames {
-            ahead: zeroed(own_counts),
+            ahead: zeroed(AHEAD_COUNTS * usize::from(!has_counts)),
             dirty_granules: zeroed(mapping.frames() as usize),
             mapping,
             index,

@@ -50,6 +50,29 @@ impl RawIo {
         Ok(read.expect("a read returns its buffer"))
     }
 
+    /// A page as it is; `None` where the device can't read it.
+    pub(crate) async fn page(&self, page: u64) -> Option<Box<Page>> {
+        let read = self.read(page, 1).await.ok()?;
+        Some(copy_of(&read.as_slice()[..PAGE_BYTES]))
+    }
+
+    /// Likewise, pages that lie one behind the other.
+    pub(crate) async fn pages(&self, first: u64, count: u64) -> Vec<Option<Box<Page>>> {
+        let mut pages = Vec::with_capacity(count as usize);
+        match self.read(first, count).await {
+            Ok(read) => {
+                let read = read.as_slice().chunks_exact(PAGE_BYTES);
+                pages.extend(read.take(count as usize).map(|page| Some(copy_of(page))));
+            }
+            Err(_) => {
+                for page in first..first + count {
+                    pages.push(self.page(page).await);
+                }
+            }
+        }
+        pages
+    }
+
     /// Writes `bytes`, whole pages.
     pub(crate) async fn write(&self, page: u64, bytes: &[u8], fua: bool) -> Result<()> {
         let mut buffer = self.pool.get(bytes.len())?;
@@ -132,6 +155,12 @@ impl RawIo {
         }
         Ok(())
     }
+}
+
+fn copy_of(bytes: &[u8]) -> Box<Page> {
+    let mut copy = Box::new(Page::zeroed());
+    copy.0.copy_from_slice(bytes);
+    copy
 }
 
 fn superblock_finding(index: usize, what: String) -> Finding {

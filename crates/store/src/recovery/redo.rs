@@ -21,7 +21,6 @@ const REDO_PAGES_MAX: usize = 8192;
 pub(super) struct Redo<'a> {
     io: &'a RawIo,
     volume: VolumeId,
-    volume_pages: u64,
     geometry: SpaceGeometry,
     pages: BTreeMap<u64, Box<Page>>,
     /// LSN behind the last transaction that was redone.
@@ -34,7 +33,6 @@ impl<'a> Redo<'a> {
         Redo {
             io,
             volume: VolumeId(superblock.volume_id),
-            volume_pages: superblock.volume_pages,
             geometry: geometry(&Layout::of(superblock), superblock.cluster_pages),
             pages: BTreeMap::new(),
             end: superblock.tail,
@@ -46,7 +44,7 @@ impl<'a> Redo<'a> {
     /// can't be decoded: then `end` stays.
     pub(super) async fn apply(&mut self, payload: &[u8], journal_pages: u64) -> Result<()> {
         self.fetch(payload).await?;
-        record::decode(payload, self.volume_pages, &mut |record| {
+        record::decode(payload, self.geometry.volume_pages, &mut |record| {
             let page = self.pages.get_mut(&record.page).expect("fetched above");
             match record.change {
                 Change::Bytes(bytes) => {
@@ -86,26 +84,21 @@ impl<'a> Redo<'a> {
     /// Reads the pages that the payload changes: reading needs awaits, and decoding takes a closure.
     /// One that it zeroes first isn't read.
     async fn fetch(&mut self, payload: &[u8]) -> Result<()> {
-        let (mut missing, mut zeroed) = (BTreeSet::new(), BTreeSet::new());
-        record::decode(payload, self.volume_pages, &mut |record| {
-            let page = record.page;
-            if self.pages.contains_key(&page) || missing.contains(&page) || zeroed.contains(&page) {
-                return Ok(());
+        let mut missing = BTreeMap::new();
+        record::decode(payload, self.geometry.volume_pages, &mut |record| {
+            if !self.pages.contains_key(&record.page) {
+                let is_zeroed = record.change == Change::Zero(PAGE_BYTES);
+                missing.entry(record.page).or_insert(is_zeroed);
             }
-            match record.change {
-                Change::Zero(PAGE_BYTES) => zeroed.insert(page),
-                _ => missing.insert(page),
-            };
             Ok(())
         })?;
-        for page in missing {
-            let content = self.io.read(page, 1).await?;
+        for (page, is_zeroed) in missing {
             let mut copy = Box::new(Page::zeroed());
-            copy.0.copy_from_slice(&content.as_slice()[..PAGE_BYTES]);
+            if !is_zeroed {
+                let content = self.io.read(page, 1).await?;
+                copy.0.copy_from_slice(&content.as_slice()[..PAGE_BYTES]);
+            }
             self.pages.insert(page, copy);
-        }
-        for page in zeroed {
-            self.pages.insert(page, Box::new(Page::zeroed()));
         }
         Ok(())
     }

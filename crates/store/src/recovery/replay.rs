@@ -15,7 +15,7 @@ use super::finding::Findings;
 use super::raw_io::RawIo;
 use super::redo::Redo;
 use super::scan::{Scan, Step, header_at, runs};
-use super::tail::{find_tail, healed_finding, journal_finding, read_ring};
+use super::tail::{find_tail, healed_finding, journal_finding};
 use crate::cache::{Abandoned, FrameId, META_SPACE};
 use crate::format::memo::Memo;
 use crate::format::record;
@@ -57,7 +57,7 @@ pub(crate) async fn recover(
 ) -> Result<Recovered> {
     superblock_is_newest(io, superblock).await?;
     let mut replay = Replay::of(io, superblock);
-    if replay.is_needed() {
+    if replay.superblock.state & STATE_CLEAN == 0 {
         replay.replay_ring().await?;
         if let Some((_, refusal)) = replay.lack(dead).await {
             return Err(refusal);
@@ -77,7 +77,7 @@ pub(crate) async fn recover_leniently(
 ) -> Result<Recovered> {
     find_tail(io, superblock, findings).await?;
     let mut replay = Replay::of(io, superblock);
-    if replay.is_needed() {
+    if replay.superblock.state & STATE_CLEAN == 0 {
         replay.replay_ring_leniently(findings).await?;
         match replay.lack(dead).await {
             Some((lsn, refusal)) if refusal.errno() == Errno::UCLEAN => {
@@ -109,10 +109,6 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn is_needed(&self) -> bool {
-        self.superblock.state & STATE_CLEAN == 0
-    }
-
     async fn replay_ring(&mut self) -> Result<()> {
         let mut scan = Scan::of(self.superblock);
         for (first, count) in runs(self.superblock.journal_pages, self.superblock.tail) {
@@ -131,12 +127,14 @@ impl<'a> Replay<'a> {
     async fn replay_ring_leniently(&mut self, findings: &mut Findings) -> Result<()> {
         let mut scan = Scan::of(self.superblock);
         for (first, count) in runs(self.superblock.journal_pages, self.superblock.tail) {
-            let mut pages = read_ring(self.io, first, count).await;
-            for (place, page) in (first..).zip(pages.chunks_exact_mut(PAGE_BYTES)) {
-                if scan.heal(place, page) {
+            let pages = self.io.pages(JOURNAL_FIRST_PAGE + first, count).await;
+            for (place, page) in (first..).zip(pages) {
+                let mut page = page.unwrap_or_else(|| Box::new(Page::zeroed()));
+                if scan.heal(place, &mut page.0) {
                     findings.add(healed_finding(place));
                 }
-                if let Some((lsn, what)) = self.redo.try_step(scan.judge(place, page)).await? {
+                let step = scan.judge(place, &page.0);
+                if let Some((lsn, what)) = self.redo.try_step(step).await? {
                     findings.add(journal_finding(lsn, &what));
                     scan.end_at(lsn);
                 }

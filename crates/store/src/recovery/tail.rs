@@ -5,7 +5,7 @@ use super::scan::{header_at, runs};
 use super::{Finding, FindingKind, Findings};
 use crate::format::{JOURNAL_FIRST_PAGE, STATE_CLEAN, Superblock};
 use crate::recovery::RawIo;
-use adit_base::{PAGE_BYTES, Result};
+use adit_base::Result;
 use std::collections::BTreeMap;
 
 pub(crate) fn journal_finding(lsn: u64, what: &str) -> Finding {
@@ -27,20 +27,6 @@ pub(crate) fn healed_finding(place: u64) -> Finding {
     .at_page(JOURNAL_FIRST_PAGE + place)
 }
 
-/// Pages of the ring; those that can't be read are zeroes.
-pub(crate) async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
-    if let Ok(pages) = io.read(JOURNAL_FIRST_PAGE + index, count).await {
-        return pages.as_slice().to_vec();
-    }
-    let mut bytes = vec![0; count as usize * PAGE_BYTES];
-    for (at, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
-        if let Ok(read) = io.read(JOURNAL_FIRST_PAGE + index + at as u64, 1).await {
-            page.copy_from_slice(&read.as_slice()[..PAGE_BYTES]);
-        }
-    }
-    bytes
-}
-
 /// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the
 /// tail that it had, as far as the ring tells: the first page of its epoch, or of the unbroken run
 /// of pages that ends at the highest horizon.
@@ -52,9 +38,9 @@ pub(crate) async fn find_tail(
     let mut epoch = superblock.epoch;
     let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for (index, count) in runs(superblock.journal_pages, 0) {
-        let bytes = read_ring(io, index, count).await;
-        for (place, page) in (index..).zip(bytes.chunks_exact(PAGE_BYTES)) {
-            let header = header_at(superblock, place, page);
+        let read = io.pages(JOURNAL_FIRST_PAGE + index, count).await;
+        for (place, page) in (index..).zip(read) {
+            let header = page.and_then(|page| header_at(superblock, place, &page.0));
             let Some(header) = header.filter(|header| header.epoch >= epoch) else {
                 continue;
             };

@@ -7,4 +7,4 @@ mod open;
 mod take_over;
 
 pub use info::VolumeInfo;
-pub use open::{MkfsOptions, RepairOptions, mkfs};
+pub use open::{MkfsOptions, mkfs};

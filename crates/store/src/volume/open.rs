@@ -21,7 +21,7 @@ use crate::format::{
     ALGORITHM_CRC32C, FEATURE_DATA_CHECKSUMS, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind,
     STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
-use crate::health::NameLeaves;
+use crate::health::{self, RepairOptions};
 use crate::journal::{COMMITS_MAX, Journal};
 use crate::metadata::space::Space;
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
@@ -250,17 +250,6 @@ fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Pag
     page
 }
 
-/// How [`Store::repair`] goes about it.
-pub struct RepairOptions<'a> {
-    /// How the leaves of directories are read.
-    pub names: &'a dyn NameLeaves,
-    /// Hears of blobs looked at, and about how many there are.
-    pub progress: &'a mut dyn FnMut(u64, u64),
-    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what
-    /// they hold is part of what is repaired.
-    pub keep_abandoned: bool,
-}
-
 impl Store {
     /// Opens the volume on the reactor's device; recovery is part of it.
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
@@ -306,16 +295,8 @@ impl Store {
             recover_leniently(&io, &mut opening.superblock, dead, next, &mut findings).await?;
         opening.tell(&recovered);
         let redone: Vec<u64> = std::mem::take(&mut recovered.data).into_keys().collect();
-        let (names, progress) = (repair.names, repair.progress);
-        crate::health::repair::repair(
-            &io,
-            &opening.superblock,
-            &redone,
-            names,
-            &mut findings,
-            progress,
-        )
-        .await?;
+        let superblock = &opening.superblock;
+        health::repair::repair(&io, superblock, &redone, repair, &mut findings).await?;
         Ok((opening.start(Some(recovered)).await?, findings))
     }
 

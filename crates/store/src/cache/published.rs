@@ -1,9 +1,9 @@
 //! Frames that other processes read without asking: version words, and the reader's side.
 //!
 //! A server hands out two descriptors for reading: the cache's mapping, and a file of one *version
-//! word* for each frame, a [`SeqCount`] of its content and of the page that it holds. With an answer comes a [`Hint`]: in which frame the
-//! page is, under which version, and how much of it lies inside the file. As long as the version is
-//! the same, so is all of that.
+//! word* for each frame, a [`SeqCount`] of its content and of the page that it holds. With an
+//! answer comes a [`Hint`]: in which frame the page is, under which version, and how much of it
+//! lies inside the file. As long as the version is the same, so is all of that.
 //!
 //! ```text
 //! writer:  begin ─ change the bytes ─ end                       retiring: no VALID ─ step

@@ -81,8 +81,8 @@ impl<'a> Redo<'a> {
         }
     }
 
-    /// Reads the pages that the payload changes: reading needs awaits, and decoding takes a closure.
-    /// One that it zeroes first isn't read.
+    /// Reads the pages that the payload changes: reading needs awaits, and decoding takes a
+    /// closure. A page that the payload zeroes first isn't read.
     async fn fetch(&mut self, payload: &[u8]) -> Result<()> {
         let mut missing = BTreeMap::new();
         record::decode(payload, self.geometry.volume_pages, &mut |record| {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Two drivers act on what the judges say (of the ring: `scan.rs`; of a dead process's journal:
-//! [`Replay::lack`]): [`recover`] refuses what contradicts the superblock, [`recover_leniently`], for
-//! a repair, tells of it and replays as far as possible.
+//! [`Replay::lack`]). [`recover`] refuses what contradicts the superblock. [`recover_leniently`],
+//! for a repair, tells of it and replays as far as possible.
 //!
 //! The new tail and the new epoch are written in one superblock, so pages beyond an old hole never
 //! join on.

@@ -139,8 +139,9 @@ impl BlobShared {
         };
         let within = (offset % PAGE_BYTES as u64) as usize;
         let found = self.frames.0.read(key, within, &mut buffer[..len]);
-        // Behind the pins: if it became shorter, the bytes may be those of a shorter file, zeroes where
-        // the size that was seen had content. A pin of a frame that changed behind the cut sees it.
+        // Behind the pins: if it became shorter, the bytes may be those of a shorter file, zeroes
+        // where the size that was seen had content. A pin of a frame that changed behind the cut
+        // sees it.
         (found && self.cuts.is_still(cuts)).then_some(len)
     }
 

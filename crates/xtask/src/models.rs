@@ -14,7 +14,13 @@ pub(crate) const HELP: &str =
 ";
 
 /// Where models are.
-const PACKAGES: &[&str] = &["adit-block", "adit-reactor", "adit-store", "adit-wire"];
+const PACKAGES: &[&str] = &[
+    "adit-base",
+    "adit-block",
+    "adit-reactor",
+    "adit-store",
+    "adit-wire",
+];
 
 /// Runs what has one of these names below a module `models`, or all.
 pub(crate) fn run(names: &[&str]) -> Outcome {

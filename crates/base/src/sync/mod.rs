@@ -11,6 +11,9 @@
 
 #[cfg(loom)]
 pub mod model;
+mod seq_count;
+
+pub use seq_count::SeqCount;
 
 #[cfg(not(loom))]
 mod real {

@@ -3,7 +3,6 @@
 //! | module | what |
 //! |---|---|
 //! | `resident` | a blob that the worker has in memory |
-//! | `ahead` | which blobs may be ahead of their slots, for any thread |
 //! | `table` | all of them; those that are ahead of their slots |
 //! | `shared` | the part that any thread reads |
 //! | `mapped` | memory that programs have mapped, and which pages it has |
@@ -11,7 +10,6 @@
 //! | `write_grant` | extents and dirty pages that any thread may overwrite |
 //! | `streams` | its sequential readers |
 
-mod ahead;
 mod mapped;
 mod published;
 mod resident;
@@ -20,7 +18,6 @@ mod streams;
 mod table;
 mod write_grant;
 
-pub(crate) use ahead::{Ahead, Held};
 pub use mapped::MappedMemory;
 pub(crate) use mapped::MappedPages;
 pub(crate) use published::*;

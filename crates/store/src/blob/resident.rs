@@ -42,7 +42,8 @@ pub struct Blob {
     pub(crate) in_dirty_list: Cell<bool>,
     /// The program that wrote it last, by the number that the store's user gives it; 0: not said.
     pub(crate) writer: Cell<u64>,
-    /// Among the blobs that may be ahead of their slots ([`Ahead`](super::Ahead)).
+    /// Among the blobs that may be ahead of their slots
+    /// ([`AheadCounts`](crate::cache::AheadCounts)).
     pub(crate) is_counted_ahead: Cell<bool>,
     /// Among those whose size isn't their slot's, for readers in other processes.
     size_is_counted: Cell<bool>,
@@ -294,8 +295,8 @@ impl Blob {
     }
 
     /// Invariant, under the worker's lock: while the size isn't that of the slot that others see,
-    /// it is counted, from before that is acknowledged; as [`Ahead`](super::Ahead) for all
-    /// attributes.
+    /// it is counted, from before that is acknowledged, as all attributes are
+    /// ([`AheadOf`](crate::cache::AheadOf)).
     fn note_size(&self) {
         self.count_size(self.size() != self.slot.borrow().size);
     }

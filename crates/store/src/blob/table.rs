@@ -1,6 +1,7 @@
 //! The blobs in memory, and those of them that are ahead of their slots.
 
-use super::{Ahead, Blob};
+use super::Blob;
+use crate::cache::{AheadCounts, AheadOf, Frames};
 use crate::format::BlobId;
 use adit_base::hash::BuildNumberHasher;
 use adit_base::simulation::{Bug, planted};
@@ -70,16 +71,16 @@ pub(crate) struct DirtyBlobs {
     /// Their slot addresses. Mostly few, so that asking for one that isn't among them waits for no
     /// memory.
     slots: RefCell<HashSet<u64, BuildNumberHasher>>,
-    /// What other threads know of it.
-    ahead: Arc<Ahead>,
+    /// Other threads see the counts of these.
+    frames: Arc<Frames>,
 }
 
 impl DirtyBlobs {
-    pub(crate) fn new(ahead: Ahead) -> DirtyBlobs {
+    pub(crate) fn new(frames: Arc<Frames>) -> DirtyBlobs {
         DirtyBlobs {
             blobs: RefCell::default(),
             slots: RefCell::default(),
-            ahead: Arc::new(ahead),
+            frames,
         }
     }
 
@@ -89,7 +90,7 @@ impl DirtyBlobs {
             self.slots.borrow_mut().insert(blob.id.slot);
         }
         if !blob.is_counted_ahead.replace(true) && !planted(Bug::UncountedAhead) {
-            self.ahead.add(blob.id.slot);
+            self.ahead().add(blob.id.slot);
         }
     }
 
@@ -103,7 +104,7 @@ impl DirtyBlobs {
 
     fn uncount(&self, blob: &Blob) {
         if blob.is_counted_ahead.replace(false) && !planted(Bug::UncountedAhead) {
-            self.ahead.remove(blob.id.slot);
+            self.ahead().remove(blob.id.slot);
         }
     }
 
@@ -117,8 +118,8 @@ impl DirtyBlobs {
     }
 
     /// What other threads may ask.
-    pub(crate) fn ahead(&self) -> &Arc<Ahead> {
-        &self.ahead
+    pub(crate) fn ahead(&self) -> AheadCounts<'_> {
+        self.frames.ahead(AheadOf::Attributes)
     }
 
     pub(crate) fn all(&self) -> Vec<Rc<Blob>> {

@@ -142,13 +142,13 @@ impl Cache {
         decided(number);
         let header = self.frames.mapping().header();
         header.applying.store(apply, Ordering::Release);
-        self.frames.begin_change();
+        self.frames.versions().begin();
         compiler_fence(Ordering::SeqCst);
         for &(target, shadow) in edits {
             report(self.apply_one(target, shadow));
         }
         compiler_fence(Ordering::SeqCst);
-        self.frames.end_change();
+        self.frames.versions().end();
         let header = self.frames.mapping().header();
         header.applied.store(number, Ordering::Release);
         header.applying.store(0, Ordering::Release);

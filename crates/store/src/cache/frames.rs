@@ -18,17 +18,18 @@
 //! what the reader sees after it (VALID, its key) stays true while it copies. A miss may be false:
 //! the slow path asks the owner.
 
+use super::ahead_counts::{AHEAD_COUNTS, AheadCounts, AheadOf};
 use super::header::CacheHeader;
 use super::index::{Index, zeroed};
 use super::mapping::Mapping;
 use super::owner::KIND_SHIFT;
-use super::published::{AheadOf, Hint, PublishedFrames, VersionWord, is_verified};
+use super::published::{Hint, PublishedFrames, is_verified};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::PageKind;
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use adit_base::sync::{spin_loop, tries};
+use adit_base::sync::{SeqCount, spin_loop, tries};
 use adit_base::{PAGE_BYTES, granules, memory};
 use adit_block::{Buffer, BufferOwner};
 use std::sync::Arc;
@@ -99,17 +100,21 @@ pub struct Frames {
     dirty_granules: Box<[AtomicU64]>,
     /// See `held.rs`.
     versions: Versions,
+    /// Counts of blobs that are ahead of their slots, where they are not published.
+    ahead: Box<[AtomicU32]>,
 }
 
 /// How often a transaction began and ended to become visible. In a line of its own: every look at
 /// metadata reads it.
 #[derive(Default)]
 #[repr(align(64))]
-struct Versions(AtomicU64);
+struct Versions(SeqCount);
 
 impl Frames {
     pub(super) fn new(mapping: Arc<Mapping>, index: Index) -> Frames {
+        let has_counts = mapping.ahead_counts().is_some();
         Frames {
+            ahead: zeroed(AHEAD_COUNTS * usize::from(!has_counts)),
             dirty_granules: zeroed(mapping.frames() as usize),
             mapping,
             index,
@@ -122,7 +127,7 @@ impl Frames {
         &self.mapping
     }
 
-    pub(super) fn versions(&self) -> &AtomicU64 {
+    pub(super) fn versions(&self) -> &SeqCount {
         &self.versions.0
     }
 
@@ -319,7 +324,7 @@ impl Frames {
     #[inline]
     pub(super) fn begin_bytes(&self, frame: u32) {
         if let Some(version) = self.mapping.version(frame) {
-            version.begin_change();
+            version.begin();
         }
     }
 
@@ -327,14 +332,14 @@ impl Frames {
     #[inline]
     pub(super) fn end_bytes(&self, frame: u32) {
         if let Some(version) = self.mapping.version(frame) {
-            version.end_change();
+            version.end();
         }
     }
 
     /// Where a cached page is, for readers in other processes; `len` of its bytes lie inside the
     /// file. None: it isn't cached, or the cache isn't for them.
-    pub fn hint(&self, key: FrameKey, len: impl FnOnce() -> usize) -> Option<Hint> {
-        self.hint_if(key, |_| Some(len()))
+    pub fn hint(&self, key: FrameKey, len: impl FnOnce() -> Option<usize>) -> Option<Hint> {
+        self.hint_if(key, |_| len())
     }
 
     /// Where a page of slots is, for readers of one of them; None: as above, or the owner has not
@@ -355,7 +360,7 @@ impl Frames {
         self.mapping.version(0)?;
         let frame = self.acquire(key, None)?;
         // Pinned: neither the content changes, nor does a shorter file cut it.
-        let version = self.mapping.version(frame).map(VersionWord::read);
+        let version = self.mapping.version(frame).and_then(SeqCount::read);
         let meta = self.meta(frame);
         let len = len(meta);
         // A pinned frame may be replaced meanwhile: its word says so after its flags.
@@ -376,16 +381,16 @@ impl Frames {
             && let Some(frame) = self.acquire(key, None)
         {
             if let Some(version) = self.mapping.version(frame) {
-                version.end_use();
+                version.step();
             }
             self.unpin(frame);
         }
     }
 
-    /// The counts of blobs that are ahead of their slots, for readers in other processes; None: the
-    /// cache isn't for them.
-    pub(crate) fn ahead_counts(&self, of: AheadOf) -> Option<&[AtomicU32]> {
-        self.mapping.ahead_counts(of)
+    /// The blobs that are ahead of their slots.
+    #[inline]
+    pub(crate) fn ahead(&self, of: AheadOf) -> AheadCounts<'_> {
+        AheadCounts::among(self.mapping.ahead_counts().unwrap_or(&self.ahead), of)
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

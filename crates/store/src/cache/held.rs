@@ -2,7 +2,7 @@
 //!
 //! A pinned page stays as it is, but a transaction changes several. So the cache counts the times
 //! that a transaction became visible ([`Frames::version`]): pages that were pinned while the count
-//! stood still belong together. A sequence lock with one writer, the owner.
+//! stood still belong together.
 
 use super::frames::Frames;
 use super::owner::KIND_SHIFT;
@@ -24,28 +24,13 @@ pub struct Version(u64);
 impl Frames {
     /// The present state; none while a transaction becomes visible.
     pub(crate) fn version(&self) -> Option<Version> {
-        let version = self.versions().load(Ordering::Acquire);
-        version.is_multiple_of(2).then_some(Version(version))
+        self.versions().read().map(Version)
     }
 
-    /// Is it still this state? What was pinned before is part of it then.
+    /// Is it still this state? What was pinned before is part of it then: a pin that saw something
+    /// of a transaction came after the count had become odd.
     pub(crate) fn is_at(&self, version: Version) -> bool {
-        // What a pin saw of a transaction came after the count had become odd: that order is the
-        // pin's.
-        self.versions().load(Ordering::Acquire) == version.0
-    }
-
-    /// A transaction begins to become visible. The owner only.
-    pub(super) fn begin_change(&self) {
-        let version = self.versions().load(Ordering::Relaxed);
-        assert!(version.is_multiple_of(2), "a transaction within another");
-        self.versions().store(version + 1, Ordering::Relaxed);
-    }
-
-    /// It is visible.
-    pub(super) fn end_change(&self) {
-        let version = self.versions().load(Ordering::Relaxed);
-        self.versions().store(version + 1, Ordering::Release);
+        self.versions().is_still(version.0)
     }
 }
 

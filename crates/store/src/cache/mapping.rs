@@ -21,12 +21,12 @@ use super::header::{CacheHeader, Layout, META_OFFSET};
 use super::huge_pages::HugePages;
 use super::memory_limit;
 use super::name::SharedName;
-use super::published::{AheadOf, PublishedFrames, VersionWord, VersionWords, for_reading};
+use super::published::{PublishedFrames, VersionWords, for_reading};
 use adit_base::fork::Registered;
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Bug, Host, host_error, planted};
-use adit_base::sync::RaceCheck;
 use adit_base::sync::atomic::AtomicU32;
+use adit_base::sync::{RaceCheck, SeqCount};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits, numbers};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -313,16 +313,14 @@ impl Mapping {
 
     /// The version of a frame, if readers in other processes look at it.
     #[inline]
-    pub(super) fn version(&self, frame: u32) -> Option<&VersionWord> {
+    pub(super) fn version(&self, frame: u32) -> Option<&SeqCount> {
         self.versions.as_ref().map(|versions| versions.of(frame))
     }
 
     /// The counts of blobs that are ahead of their slots, if readers in other processes look at
     /// them.
-    pub(super) fn ahead_counts(&self, of: AheadOf) -> Option<&[AtomicU32]> {
-        self.versions
-            .as_ref()
-            .map(|versions| versions.ahead_counts(of))
+    pub(super) fn ahead_counts(&self) -> Option<&[AtomicU32]> {
+        self.versions.as_ref().map(VersionWords::ahead_counts)
     }
 
     /// What readers in other processes need; None: the cache isn't for them.

@@ -4,10 +4,11 @@
 //! first page, `frames.rs` what every thread may do with it, `held.rs` how one sees several pages
 //! of one moment, `index.rs` how a page is found, `owner.rs` what only the owner does (`supply.rs`:
 //! where its frames come from, `free.rs`: which are free, `writing.rs`: how it changes pages),
-//! `apply.rs` how a transaction becomes visible, `published.rs` frames that other processes read,
-//! `salvage.rs` what is left of a process that died, `leftover.rs` how that is found, `name.rs` how
-//! it is named, `claim.rs` how an opener keeps others away that reach the volume in another way,
-//! `tail` memory beside the mapping to which programs in other processes append.
+//! `apply.rs` how a transaction becomes visible, `ahead_counts` what no slot has yet,
+//! `published.rs` frames that other processes read, `salvage.rs` what is left of a process that
+//! died, `leftover.rs` how that is found, `name.rs` how it is named, `claim.rs` how an opener keeps
+//! others away that reach the volume in another way, `tail` memory beside the mapping to which
+//! programs in other processes append.
 //!
 //! Invariants:
 //! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
@@ -26,6 +27,7 @@
 //! and the caller writes back.
 
 mod ahead;
+mod ahead_counts;
 mod apply;
 mod claim;
 mod frames;
@@ -56,6 +58,7 @@ pub(crate) mod tail;
 mod tests;
 mod writing;
 
+pub(crate) use ahead_counts::{AheadCounts, AheadOf, HeldAhead};
 pub use apply::Applied;
 pub use claim::Claim;
 pub use frames::{Frames, PinnedFrame};
@@ -71,7 +74,6 @@ pub(crate) use name::image_tag;
 pub use name::{ParsedName, SharedName, volume_of};
 pub(crate) use owned::OwnedCache;
 pub use owner::{Cache, Counts, Pinned};
-pub(crate) use published::{AHEAD_COUNTS, AheadOf};
 pub use published::{Hint, PublishedFrames, RemoteFrames, slot_page};
 pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
 pub use supply::FRAMES_LEFT_BY_DATA;

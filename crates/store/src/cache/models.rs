@@ -290,7 +290,7 @@ const TWO: &str = "cache::models::of_two_readers_of_a_removed_frame_exactly_one_
 const HELD: &str = "cache::models::a_removed_frame_is_reused_after_all_that_its_two_holders_did";
 const MOMENT: &str =
     "cache::models::pages_that_are_held_while_the_version_stands_are_of_one_moment";
-const HELD_FILE: &str = "store/src/cache/held.rs";
+const SEQ_COUNT: &str = "base/src/sync/seq_count.rs";
 const LOADED: &str =
     "cache::models::nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded";
 
@@ -311,12 +311,7 @@ fn planted_an_overwrite_that_is_not_published_is_found() {
 
 #[test]
 fn planted_a_transaction_that_begins_unannounced_is_found() {
-    Bug::planted(Skipped, HELD_FILE, "fn begin_change", "store").found_by(MOMENT);
-}
-
-#[test]
-fn planted_a_look_that_does_not_ask_again_is_found() {
-    Bug::planted(Answers(0), HELD_FILE, "fn is_at", "load").found_by(MOMENT);
+    Bug::planted(Skipped, SEQ_COUNT, "pub fn begin", "self.0.store").found_by(MOMENT);
 }
 
 #[test]

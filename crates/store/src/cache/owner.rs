@@ -512,7 +512,7 @@ impl Cache {
         self.set_flags_word(frame, 0);
         let frames = &self.frames;
         if let Some(version) = frames.mapping().version(frame) {
-            version.end_use();
+            version.step();
         }
         let meta = frames.meta(frame);
         meta.loads.store(0, Ordering::Relaxed);

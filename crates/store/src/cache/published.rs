@@ -1,13 +1,12 @@
 //! Frames that other processes read without asking: version words, and the reader's side.
 //!
 //! A server hands out two descriptors for reading: the cache's mapping, and a file of one *version
-//! word* for each frame. A word is odd while the frame's content changes, and grows whenever it has
-//! changed or the frame holds another page. With an answer comes a [`Hint`]: in which frame the
-//! page is, under which version, and how much of it lies inside the file. As long as the version is
-//! the same, so is all of that.
+//! word* for each frame, a [`SeqCount`] of its content and of the page that it holds. With an
+//! answer comes a [`Hint`]: in which frame the page is, under which version, and how much of it
+//! lies inside the file. As long as the version is the same, so is all of that.
 //!
 //! ```text
-//! writer:  word + 1 (odd) ─ change the bytes ─ word + 1        retiring: no VALID ─ word + 2
+//! writer:  begin ─ change the bytes ─ end                       retiring: no VALID ─ step
 //! reader:  word == hint's? key? VALID? ─ copy ─ word as before?        else: ask the server
 //! ```
 //! Invariants:
@@ -24,13 +23,15 @@
 //!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it
 //!    then.
 
+use super::ahead_counts::{AHEAD_COUNTS, AheadCounts, AheadOf};
 use super::frames::FrameMeta;
 use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
 use adit_base::fork::{self, Registered};
 use adit_base::simulation::{Bug, planted};
-use adit_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use adit_base::sync::SeqCount;
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, SECTOR_BYTES, from_rustix, numbers};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -73,56 +74,10 @@ impl Hint {
     }
 }
 
-/// The version of a frame.
-#[repr(transparent)]
-#[derive(Default, Debug)]
-pub(super) struct VersionWord(AtomicU64);
-
-impl VersionWord {
-    /// The content changes from here on. One writer at a time.
-    #[inline]
-    pub(super) fn begin_change(&self) {
-        let version = self.0.load(Ordering::Relaxed);
-        self.0.store(version.wrapping_add(1), Ordering::Relaxed);
-        // No byte changes before a reader can see that.
-        fence(Ordering::Release);
-    }
-
-    /// The content has changed.
-    #[inline]
-    pub(super) fn end_change(&self) {
-        let version = self.0.load(Ordering::Relaxed);
-        self.0.store(version.wrapping_add(1), Ordering::Release);
-    }
-
-    /// The frame holds nothing any more.
-    #[inline]
-    pub(super) fn end_use(&self) {
-        let version = self.0.load(Ordering::Relaxed);
-        // Release: whoever sees this sees that it isn't VALID.
-        self.0.store(version.wrapping_add(2), Ordering::Release);
-        // No byte of the next page comes before a reader can see that.
-        fence(Ordering::Release);
-    }
-
-    /// Before the content is read.
-    #[inline]
-    pub(super) fn read(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// After it was: is it what `read` has promised?
-    #[inline]
-    pub(super) fn is_still(&self, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.0.load(Ordering::Relaxed) == version
-    }
-}
-
 /// The words of a cache's frames, in memory that readers can map.
 #[derive(Debug)]
 pub(super) struct VersionWords {
-    words: NonNull<VersionWord>,
+    words: NonNull<SeqCount>,
     frames: u32,
     file: Registered<OwnedFd>,
     /// Fork generation of its creation.
@@ -161,16 +116,16 @@ impl VersionWords {
     }
 
     #[inline]
-    pub(super) fn of(&self, frame: u32) -> &VersionWord {
+    pub(super) fn of(&self, frame: u32) -> &SeqCount {
         assert!(frame < self.frames, "frame number out of range");
         // SAFETY: in range, mapped as long as `self`; any bits are valid for an atomic.
         unsafe { self.words.add(frame as usize).as_ref() }
     }
 
-    /// How many blobs are ahead of their slots in this.
-    pub(super) fn ahead_counts(&self, of: AheadOf) -> &[AtomicU32] {
+    /// The counts of blobs that are ahead of their slots.
+    pub(super) fn ahead_counts(&self) -> &[AtomicU32] {
         // SAFETY: behind the words, mapped as long as `self`; any bits are valid for atomics.
-        unsafe { ahead_counts(self.words, self.frames, of) }
+        unsafe { ahead_counts(self.words, self.frames) }
     }
 
     pub(super) fn file(&self) -> &OwnedFd {
@@ -188,40 +143,23 @@ impl Drop for VersionWords {
     }
 }
 
-/// Counts of blobs that are ahead of their slots, of each kind.
-pub(crate) const AHEAD_COUNTS: usize = if cfg!(loom) { 1 } else { 1 << 12 };
-
-/// In what a blob is ahead of its slot. The number is the place of its counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AheadOf {
-    /// Size or times.
-    Attributes = 0,
-    /// The size: it is another one than the slot's.
-    Size = 1,
-}
-
 fn words_bytes(frames: u32) -> usize {
-    (frames as usize * size_of::<VersionWord>()).next_multiple_of(PAGE_BYTES)
+    (frames as usize * size_of::<SeqCount>()).next_multiple_of(PAGE_BYTES)
 }
 
 /// The words, and behind them the counts.
 fn file_bytes(frames: u32) -> usize {
-    words_bytes(frames) + (2 * AHEAD_COUNTS * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
+    words_bytes(frames) + (AHEAD_COUNTS * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
 }
 
 /// The counts behind the words of so many frames.
 ///
 /// # Safety
 /// `file_bytes(frames)` are mapped at `words`, as long as the result is used.
-unsafe fn ahead_counts<'m>(
-    words: NonNull<VersionWord>,
-    frames: u32,
-    of: AheadOf,
-) -> &'m [AtomicU32] {
+unsafe fn ahead_counts<'m>(words: NonNull<SeqCount>, frames: u32) -> &'m [AtomicU32] {
     // SAFETY: the caller's word.
     unsafe {
         let start = words.byte_add(words_bytes(frames)).cast::<AtomicU32>();
-        let start = start.add(of as usize * AHEAD_COUNTS);
         std::slice::from_raw_parts(start.as_ptr(), AHEAD_COUNTS)
     }
 }
@@ -253,7 +191,7 @@ pub struct RemoteFrames {
     memory: NonNull<u8>,
     memory_bytes: usize,
     memory_offset: usize,
-    versions: NonNull<VersionWord>,
+    versions: NonNull<SeqCount>,
     frames: u32,
     /// What was mapped is there no more.
     is_released: AtomicBool,
@@ -385,11 +323,11 @@ impl RemoteFrames {
         let mut slot = Slot::new_zeroed();
         let at = (id.slot % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
         // SAFETY: mapped as long as `self`.
-        let counts = unsafe { ahead_counts(self.versions, self.frames, of) };
+        let counts = unsafe { ahead_counts(self.versions, self.frames) };
+        let counts = AheadCounts::among(counts, of);
         // The hint may be that of another slot: it says where the page is.
         let is_right = |meta: &FrameMeta| {
-            is_verified(meta, id.slot % SLOTS_PER_PAGE)
-                && is_current(&counts[id.slot as usize % AHEAD_COUNTS])
+            is_verified(meta, id.slot % SLOTS_PER_PAGE) && !counts.may_contain(id.slot)
         };
         let key = slot_page(id);
         let read = self.read_while(hint, key, at, slot.as_mut_bytes(), is_right);
@@ -420,8 +358,8 @@ impl RemoteFrames {
         };
         let version = word.read();
         let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Relaxed));
-        let is_right = version & VERSION_MASK == hint.0 & VERSION_MASK
-            && version & 1 == 0
+        let is_right = version
+            .is_some_and(|version| version & VERSION_MASK == hint.0 & VERSION_MASK)
             && flags.contains(FrameFlags::VALID)
             && meta.space.load(Ordering::Relaxed) == key.space
             && meta.page.load(Ordering::Relaxed) == key.page;
@@ -435,8 +373,9 @@ impl RemoteFrames {
             let from = page.add(frame as usize).cast::<u8>().add(within);
             adit_base::memory::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len());
         }
-        let is_right =
-            is_right_meanwhile(meta) && word.is_still(version) && !self.header().has_ended();
+        let is_right = is_right_meanwhile(meta)
+            && version.is_some_and(|version| word.is_still(version))
+            && !self.header().has_ended();
         // Last: what was copied may have been zeroes in the place of the cache.
         is_right && !self.is_released.load(Ordering::Relaxed)
     }
@@ -447,16 +386,6 @@ impl RemoteFrames {
 #[inline]
 pub(super) fn is_verified(meta: &FrameMeta, index: u64) -> bool {
     meta.end.load(Ordering::Relaxed) & 1 << index != 0
-}
-
-/// Between two looks at the version of a slot's page: has the slot what was acknowledged? A blob is
-/// counted before a cached write of it is acknowledged, and no more after its slot has changed
-/// (`blob/ahead`).
-#[inline]
-fn is_current(count: &AtomicU32) -> bool {
-    // Who sees that it is counted no more sees at the second look, behind the fence of `is_still`,
-    // that the slot has changed.
-    count.load(Ordering::Relaxed) == 0
 }
 
 /// The page with a blob's slot.
@@ -474,107 +403,6 @@ impl Drop for RemoteFrames {
             let _ = munmap(self.memory.as_ptr().cast(), self.memory_bytes);
             let _ = munmap(self.versions.as_ptr().cast(), file_bytes(self.frames));
         }
-    }
-}
-
-#[cfg(all(test, loom))]
-mod models {
-    use super::{VersionWord, is_current};
-    use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-    use adit_base::sync::model::Wrong::{Answers, Skipped};
-    use adit_base::sync::model::{Bug, check, spawn};
-    use std::sync::Arc;
-
-    /// A frame of two words, which change together.
-    #[derive(Default)]
-    struct Frame {
-        version: VersionWord,
-        content: [AtomicU64; 2],
-        valid: AtomicU64,
-    }
-
-    const MODEL: &str = "cache::published::models::a_mapped_read_sees_one_version_of_a_page";
-
-    #[test]
-    fn a_mapped_read_sees_one_version_of_a_page() {
-        check(3, || {
-            let frame = Arc::new(Frame::default());
-            frame.valid.store(1, Ordering::Relaxed);
-            let writer = frame.clone();
-            let thread = spawn(move || {
-                for value in 1..3 {
-                    writer.version.begin_change();
-                    for word in &writer.content {
-                        word.store(value, Ordering::Relaxed);
-                    }
-                    writer.version.end_change();
-                }
-                // Another page moves in.
-                writer.valid.store(0, Ordering::Relaxed);
-                writer.version.end_use();
-                for word in &writer.content {
-                    word.store(9, Ordering::Relaxed);
-                }
-            });
-            let version = frame.version.read();
-            if version & 1 == 0 && frame.valid.load(Ordering::Relaxed) == 1 {
-                let first = frame.content[0].load(Ordering::Relaxed);
-                let second = frame.content[1].load(Ordering::Relaxed);
-                if frame.version.is_still(version) {
-                    assert_eq!(first, second, "torn at version {version}");
-                    assert_eq!(first, version / 2, "content of another version");
-                }
-            }
-            thread.join().expect("the writer");
-        });
-    }
-
-    #[test]
-    fn planted_a_version_that_is_not_looked_at_again_is_found() {
-        let file = "store/src/cache/published.rs";
-        Bug::planted(Answers(0), file, "fn is_still", "self.0.load").found_by(MODEL);
-    }
-
-    #[test]
-    fn planted_a_change_that_begins_unseen_is_found() {
-        let file = "store/src/cache/published.rs";
-        Bug::planted(Skipped, file, "fn begin_change", "self.0.store").found_by(MODEL);
-    }
-
-    const SLOTS: &str = "cache::published::models::a_mapped_slot_has_what_was_acknowledged_before";
-
-    #[test]
-    fn a_mapped_slot_has_what_was_acknowledged_before() {
-        check(3, || {
-            let page = Arc::new((Frame::default(), AtomicU32::new(0), AtomicU64::new(0)));
-            let writer = page.clone();
-            let thread = spawn(move || {
-                let (frame, count, acknowledged) = &*writer;
-                // A cached write; later its size goes into the slot.
-                count.fetch_add(1, Ordering::Relaxed);
-                acknowledged.store(1, Ordering::Release);
-                frame.version.begin_change();
-                frame.content[0].store(1, Ordering::Relaxed);
-                frame.version.end_change();
-                count.fetch_sub(1, Ordering::Release);
-            });
-            let (frame, count, acknowledged) = &*page;
-            let newest = acknowledged.load(Ordering::Acquire);
-            let version = frame.version.read();
-            if version & 1 == 0 {
-                let size = frame.content[0].load(Ordering::Relaxed);
-                if is_current(count) && frame.version.is_still(version) {
-                    assert!(size >= newest, "older than what was acknowledged");
-                }
-            }
-            thread.join().expect("the writer");
-        });
-    }
-
-    #[test]
-    fn planted_a_count_that_is_not_looked_at_is_found() {
-        let file = "store/src/cache/published.rs";
-        Bug::planted(Answers(0), file, "fn is_current", "count.load").found_by(SLOTS);
     }
 }
 

@@ -6,8 +6,7 @@
 //! is missing, the worker does it all again.
 
 use super::view::{id_of, place};
-use crate::blob::Ahead;
-use crate::cache::{FrameKey, Frames, HeldPage, HeldPages, Hint};
+use crate::cache::{AheadCounts, AheadOf, FrameKey, Frames, HeldPage, HeldPages, Hint};
 use crate::format::{BlobId, Page, PageKind, SLOTS_PER_PAGE, Slot};
 use crate::metadata::pages::{PagesRead, Stop};
 use crate::state::Store;
@@ -20,7 +19,6 @@ use zerocopy::FromBytes;
 #[derive(Clone)]
 pub struct SharedMetadata {
     frames: Arc<Frames>,
-    ahead: Arc<Ahead>,
 }
 
 impl std::fmt::Debug for SharedMetadata {
@@ -41,7 +39,7 @@ impl SharedMetadata {
         let version = self.frames.version()?;
         let view = SharedView {
             pages: HeldPages::new(&self.frames),
-            ahead: &self.ahead,
+            ahead: self.frames.ahead(AheadOf::Attributes),
         };
         let answer = match closure(&view) {
             Ok(answer) => Ok(answer),
@@ -72,7 +70,6 @@ impl Store {
     pub fn shared_metadata(&self) -> SharedMetadata {
         SharedMetadata {
             frames: self.frames.clone(),
-            ahead: self.write_back.dirty.ahead().clone(),
         }
     }
 }
@@ -81,7 +78,7 @@ impl Store {
 /// that the worker has not verified yet, is [`Stop::Miss`].
 pub struct SharedView<'f> {
     pages: HeldPages<'f>,
-    ahead: &'f Ahead,
+    ahead: AheadCounts<'f>,
 }
 
 impl std::fmt::Debug for SharedView<'_> {

@@ -14,7 +14,8 @@
 //! 3. What is done before the transaction changes nothing that can be read: holes get unwritten
 //!    pages, mapped pages between the valid size and the ranges become unwritten.
 
-use crate::blob::{Blob, Held};
+use crate::blob::Blob;
+use crate::cache::HeldAhead;
 use crate::commit::{Intent, Transaction};
 use crate::data::read::Source;
 use crate::data::write_back::{
@@ -172,7 +173,7 @@ pub struct AtomicWrite<'a> {
     valid_size: u64,
     near: u64,
     /// Until readers see the size that the slot gets.
-    _ahead: Held<'a>,
+    _ahead: HeldAhead<'a>,
     _loaded: Vec<Buffer>,
     _exclusive: WriteGuard<'a>,
     _map: WriteGuard<'a>,

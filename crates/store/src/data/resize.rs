@@ -329,14 +329,14 @@ impl Store {
                     Ok(left)
                 })
                 .await?;
-            if start == from {
-                // First: a reader that sees the new size must find nothing behind it.
-                blob.shared.end_hints_at(size);
-                self.withdraw_hints(blob, (size / PAGE) as u32);
-            }
-            blob.set_size(size);
+            blob.shared.cut(|| {
+                if start == from {
+                    // First: a reader that sees the new size must find nothing behind it.
+                    self.withdraw_hints(blob, (size / PAGE) as u32);
+                }
+                blob.set_size(size);
+            });
             drop(ahead.take());
-            blob.shared.end_hints_at(u64::MAX);
             blob.truncating_from.set(end);
             if resume.is_some() {
                 blob.erased_at.set(self.journal.point());

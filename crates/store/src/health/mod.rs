@@ -6,5 +6,5 @@ pub(crate) mod repair;
 mod scrub;
 
 pub use check::{CheckReport, Problem};
-pub use repair::{NameEntry, NameLeaves};
+pub use repair::{NameEntry, NameLeaves, RepairOptions};
 pub use scrub::{Damage, ScrubPlace, ScrubReport};

@@ -3,7 +3,9 @@
 mod finding;
 mod memory;
 mod raw_io;
+mod redo;
 mod replay;
+mod scan;
 mod tail;
 mod takeover;
 

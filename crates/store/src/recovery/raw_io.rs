@@ -50,6 +50,29 @@ impl RawIo {
         Ok(read.expect("a read returns its buffer"))
     }
 
+    /// A page as it is; `None` where the device can't read it.
+    pub(crate) async fn page(&self, page: u64) -> Option<Box<Page>> {
+        let read = self.read(page, 1).await.ok()?;
+        Some(copy_of(&read.as_slice()[..PAGE_BYTES]))
+    }
+
+    /// Likewise, pages that lie one behind the other.
+    pub(crate) async fn pages(&self, first: u64, count: u64) -> Vec<Option<Box<Page>>> {
+        let mut pages = Vec::with_capacity(count as usize);
+        match self.read(first, count).await {
+            Ok(read) => {
+                let read = read.as_slice().chunks_exact(PAGE_BYTES);
+                pages.extend(read.take(count as usize).map(|page| Some(copy_of(page))));
+            }
+            Err(_) => {
+                for page in first..first + count {
+                    pages.push(self.page(page).await);
+                }
+            }
+        }
+        pages
+    }
+
     /// Writes `bytes`, whole pages.
     pub(crate) async fn write(&self, page: u64, bytes: &[u8], fua: bool) -> Result<()> {
         let mut buffer = self.pool.get(bytes.len())?;
@@ -70,8 +93,9 @@ impl RawIo {
         self.request(Operation::Flush, 0, None).await.map(drop)
     }
 
-    /// Reads and chooses the superblock.
-    pub(crate) async fn superblock(&self) -> Result<Box<Superblock>> {
+    /// The superblock that counts. `leniently`, for a repair: a flipped bit is put right, and what
+    /// is wrong is told.
+    pub(crate) async fn superblock(&self, leniently: bool) -> Result<(Box<Superblock>, Findings)> {
         let device_bytes = self.reactor.device().geometry().size_bytes;
         if device_bytes < 2 * PAGE_BYTES as u64 {
             return Err(Error::with(
@@ -81,25 +105,21 @@ impl RawIo {
                 ),
             ));
         }
+        if leniently {
+            return self.superblock_leniently(device_bytes).await;
+        }
         let pages = self.read(SUPERBLOCK_PAGES[0], 2).await?;
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        superblock::choose([first, second], device_bytes)
+        let superblock = superblock::choose([first, second], device_bytes)?;
+        Ok((superblock, Findings::default()))
     }
 
-    /// The same for a repair: a flipped bit is put right, and what is wrong is told.
-    pub(crate) async fn superblock_leniently(
-        &self,
-        findings: &mut Findings,
-    ) -> Result<Box<Superblock>> {
-        let device_bytes = self.reactor.device().geometry().size_bytes;
-        if device_bytes < 2 * PAGE_BYTES as u64 {
-            return self.superblock().await;
-        }
+    async fn superblock_leniently(&self, device_bytes: u64) -> Result<(Box<Superblock>, Findings)> {
+        let mut findings = Findings::default();
         let mut pages = [Page::zeroed(), Page::zeroed()];
         for (index, page) in pages.iter_mut().enumerate() {
-            let place = SUPERBLOCK_PAGES[index];
             let mut what = None;
-            match self.read(place, 1).await {
+            match self.read(SUPERBLOCK_PAGES[index], 1).await {
                 Ok(read) => page.0.copy_from_slice(&read.as_slice()[..PAGE_BYTES]),
                 Err(error) => what = Some(format!("it can't be read: {error}")),
             }
@@ -120,7 +140,7 @@ impl RawIo {
                 findings.add(superblock_finding(index, what));
             }
         }
-        Ok(superblock)
+        Ok((superblock, findings))
     }
 
     /// Writes the next superblock to both places, durably, one after the other: so that what it
@@ -135,6 +155,12 @@ impl RawIo {
         }
         Ok(())
     }
+}
+
+fn copy_of(bytes: &[u8]) -> Box<Page> {
+    let mut copy = Box::new(Page::zeroed());
+    copy.0.copy_from_slice(bytes);
+    copy
 }
 
 fn superblock_finding(index: usize, what: String) -> Finding {

@@ -1,11 +1,11 @@
 //! What a repair makes of a journal that an opening refuses. The replay itself is in
 //! `recovery/replay.rs`.
 
+use super::scan::{header_at, runs};
 use super::{Finding, FindingKind, Findings};
-use crate::format::record;
-use crate::format::{JOURNAL_FIRST_PAGE, STATE_CLEAN, Superblock, VolumeId};
-use crate::recovery::{RawIo, SCAN_PAGES};
-use adit_base::{PAGE_BYTES, Result};
+use crate::format::{JOURNAL_FIRST_PAGE, STATE_CLEAN, Superblock};
+use crate::recovery::RawIo;
+use adit_base::Result;
 use std::collections::BTreeMap;
 
 pub(crate) fn journal_finding(lsn: u64, what: &str) -> Finding {
@@ -17,18 +17,14 @@ pub(crate) fn journal_finding(lsn: u64, what: &str) -> Finding {
     )
 }
 
-/// Pages of the ring; those that can't be read are zeroes.
-pub(crate) async fn read_ring(io: &RawIo, index: u64, count: u64) -> Vec<u8> {
-    if let Ok(pages) = io.read(JOURNAL_FIRST_PAGE + index, count).await {
-        return pages.as_slice().to_vec();
-    }
-    let mut bytes = vec![0; count as usize * PAGE_BYTES];
-    for (at, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
-        if let Ok(read) = io.read(JOURNAL_FIRST_PAGE + index + at as u64, 1).await {
-            page.copy_from_slice(&read.as_slice()[..PAGE_BYTES]);
-        }
-    }
-    bytes
+pub(crate) fn healed_finding(place: u64) -> Finding {
+    Finding::new(
+        FindingKind::Journal,
+        "one flipped bit in a page of the journal",
+        "the volume could not be opened, or what was acknowledged was lost",
+        "the bit is put right",
+    )
+    .at_page(JOURNAL_FIRST_PAGE + place)
 }
 
 /// Compares the ring with the superblock that is left. If a newer one is lost, the epoch and the
@@ -39,16 +35,12 @@ pub(crate) async fn find_tail(
     superblock: &mut Superblock,
     findings: &mut Findings,
 ) -> Result<()> {
-    let volume = VolumeId(superblock.volume_id);
-    let ring_pages = superblock.journal_pages;
     let mut epoch = superblock.epoch;
     let mut pages: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut index = 0;
-    while index < ring_pages {
-        let count = SCAN_PAGES.min(ring_pages - index);
-        let bytes = read_ring(io, index, count).await;
-        for (at, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
-            let header = record::verify_page(&volume, ring_pages, index + at as u64, page);
+    for (index, count) in runs(superblock.journal_pages, 0) {
+        let read = io.pages(JOURNAL_FIRST_PAGE + index, count).await;
+        for (place, page) in (index..).zip(read) {
+            let header = page.and_then(|page| header_at(superblock, place, &page.0));
             let Some(header) = header.filter(|header| header.epoch >= epoch) else {
                 continue;
             };
@@ -58,7 +50,6 @@ pub(crate) async fn find_tail(
             }
             pages.insert(header.lsn, (header.transaction_lsn, header.horizon));
         }
-        index += count;
     }
     let newer = epoch > superblock.epoch;
     let unclean = superblock.state & STATE_CLEAN == 0;

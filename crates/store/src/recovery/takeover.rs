@@ -214,8 +214,8 @@ type Useless = (PathBuf, Option<Abandoned>);
 
 impl Resolution {
     /// That of the opening with this epoch.
-    pub(crate) fn of_epoch(&mut self, epoch: u64) -> Option<&mut Abandoned> {
-        self.take.iter_mut().find(|dead| dead.epoch() == epoch)
+    pub(crate) fn of_epoch(&self, epoch: u64) -> Option<&Abandoned> {
+        self.take.iter().find(|dead| dead.epoch() == epoch)
     }
 
     /// Whose place this opening takes, if there is one and how far it came is known. `end`: of the

@@ -1,6 +1,7 @@
 //! What is on its way home, and which tasks take it there.
 
-use crate::blob::{Ahead, DirtyBlobs};
+use crate::blob::DirtyBlobs;
+use crate::cache::Frames;
 use crate::cache::tail::TailMemory;
 use crate::state::ColdFuture;
 use adit_base::Result;
@@ -33,9 +34,9 @@ pub(crate) struct WriteBack {
 type Absorb = Rc<dyn Fn() -> ColdFuture<'static, Result<()>>>;
 
 impl WriteBack {
-    pub(crate) fn new(ahead: Ahead) -> WriteBack {
+    pub(crate) fn new(frames: Arc<Frames>) -> WriteBack {
         WriteBack {
-            dirty: DirtyBlobs::new(ahead),
+            dirty: DirtyBlobs::new(frames),
             running: Cell::new(false),
             flushing: Cell::new(false),
             pages_by_writer: RefCell::default(),

@@ -1,9 +1,10 @@
 //! Making, opening, closing and growing a volume.
 
+mod begin;
 mod grow;
 mod info;
 mod open;
 mod take_over;
 
 pub use info::VolumeInfo;
-pub use open::{MkfsOptions, RepairOptions, mkfs};
+pub use open::{MkfsOptions, mkfs};

@@ -8,40 +8,33 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
+use super::begin::{Opening, begin};
 use super::grow::VOLUME_PAGES_MAX;
-use crate::blob::{Ahead, BlobTable};
-use crate::cache::{
-    Cache, CacheOptions, CachePlacement, Claim, Purpose, SharedName, Survive, has_room_for,
-    impossible,
-};
+use crate::blob::BlobTable;
+use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose};
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
-use crate::format::memo::{Memo, Memory};
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
-    self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature, verify_writable,
+    self, JOURNAL_PAGES_MAX, JOURNAL_PAGES_MIN, Layout, foreign_signature,
 };
 use crate::format::{
     ALGORITHM_CRC32C, FEATURE_DATA_CHECKSUMS, FORMAT_VERSION, JOURNAL_FIRST_PAGE, Page, PageKind,
-    STATE_CLEAN, STATE_TAKING_OVER, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock,
-    VolumeId,
+    STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
-use crate::health::NameLeaves;
+use crate::health::{self, RepairOptions};
 use crate::journal::{COMMITS_MAX, Journal};
 use crate::metadata::Need;
 use crate::metadata::space::Space;
-use crate::recovery::{Findings, Predecessor};
-use crate::recovery::{Last, Search, memo_of};
-use crate::recovery::{Next, RawIo, Recovered, recover, superblock_is_newest};
-use crate::recovery::{Resolution, Takeover, resolve};
+use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
+use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
 use crate::state::Checksums;
 use crate::state::{Barriers, CACHE_BYTES_MIN};
 use crate::state::{Reservations, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState};
 use adit_base::hash::HashKey;
-use adit_base::simulation::{Bug, planted};
 use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
-use adit_block::{BufferPool, Device, IdentityKind, PoolConfig};
+use adit_block::{BufferPool, Device, PoolConfig};
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
@@ -88,7 +81,7 @@ impl Default for MkfsOptions {
 const PAGE: u64 = PAGE_BYTES as u64;
 /// How often closing takes everything home before it gives up on who goes on writing.
 const CLOSE_ATTEMPTS_MAX: u32 = 16;
-const CACHE_FRAMES_MIN: u64 = CACHE_BYTES_MIN / PAGE;
+pub(super) const CACHE_FRAMES_MIN: u64 = CACHE_BYTES_MIN / PAGE;
 /// Pages that a volume has beside its journal at least: superblocks, state, maps, the reserve for
 /// deleting, first files.
 const ROOM_PAGES_MIN: u64 = 128;
@@ -258,21 +251,33 @@ fn state_page(volume: &VolumeId, layout: &Layout, cluster_pages: u32) -> Box<Pag
     page
 }
 
-/// How [`Store::repair`] goes about it.
-pub struct RepairOptions<'a> {
-    /// How the leaves of directories are read.
-    pub names: &'a dyn NameLeaves,
-    /// Hears of blobs looked at, and about how many there are.
-    pub progress: &'a mut dyn FnMut(u64, u64),
-    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what
-    /// they hold is part of what is repaired.
-    pub keep_abandoned: bool,
-}
-
 impl Store {
     /// Opens the volume on the reactor's device; recovery is part of it.
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
-        Store::open_or_repair(reactor, options, None).await
+        let io = raw_io(&reactor)?;
+        let (mut opening, _) = begin(&io, options, options.read_only, false).await?;
+        opening.decide_about_room();
+        if options.read_only && opening.needs_no_recovery() {
+            superblock_is_newest(&io, &opening.superblock).await?;
+            return opening.start(None).await;
+        }
+        if options.read_only && !options.in_memory {
+            return Err(Error::with(
+                Errno::ROFS,
+                "the volume was not closed and needs recovery: open it for writing once",
+            ));
+        }
+        let next = opening.claim_next()?;
+        let dead = opening.resolution.of_epoch(opening.superblock.epoch);
+        let recovered = recover(&io, &mut opening.superblock, dead, next).await?;
+        opening.tell(&recovered);
+        let (predecessor, makes_room) = (opening.predecessor(), opening.makes_room);
+        let store = opening.start(Some(recovered)).await?;
+        store.predecessor.set(predecessor);
+        match makes_room {
+            true => store.open_again(options).await,
+            false => Ok(store),
+        }
     }
 
     /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but
@@ -282,155 +287,18 @@ impl Store {
         options: &StoreOptions,
         repair: RepairOptions<'_>,
     ) -> Result<(Store, Findings)> {
-        let mut findings = Findings::default();
-        let store = Store::open_or_repair(reactor, options, Some((repair, &mut findings))).await?;
-        Ok((store, findings))
-    }
-
-    async fn open_or_repair(
-        reactor: Rc<Reactor>,
-        options: &StoreOptions,
-        mut repair: Option<(RepairOptions<'_>, &mut Findings)>,
-    ) -> Result<Store> {
+        assert!(!options.read_only, "a repair writes");
         let io = raw_io(&reactor)?;
-        // Whoever only looks takes nothing away: neither from the image nor from a mapping.
-        let rehearses = repair
-            .as_ref()
-            .is_some_and(|(repair, _)| repair.keep_abandoned);
-        let looks = options.read_only || rehearses;
-        let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
-        let begun = begin(&io, options, looks, findings).await?;
-        let Begun {
-            mut superblock,
-            claim,
-            mut resolution,
-            last,
-        } = begun;
-        // The mapping of this opening comes after the takeover, if there is no room for both.
-        let makes_room = repair.is_none() && !looks && makes_room_first(&resolution, options);
-        let mut next_claim = None;
-        let mut recovered = Recovered::default();
-        let mut memo = None;
-        let clean = superblock.state & STATE_CLEAN != 0;
-        let plain = options.read_only && clean && resolution.take.is_empty();
-        if options.read_only && !plain && !options.in_memory {
-            return Err(Error::with(
-                Errno::ROFS,
-                "the volume was not closed and needs recovery: open it for writing once",
-            ));
-        }
-        if plain {
-            superblock_is_newest(&io, &superblock).await?;
-        } else {
-            verify_writable(&superblock)?;
-            let state = match resolution.take.is_empty() {
-                true => 0,
-                false => STATE_TAKING_OVER,
-            };
-            let epoch = superblock.epoch;
-            // Before the superblock of this opening is on the device, it is claimed: nobody finds
-            // it there without an owner.
-            let opening = match state & STATE_TAKING_OVER {
-                0 => adit_base::random::os_random_u64(),
-                _ => superblock.opening,
-            };
-            if claim.is_some() {
-                let next = Opening {
-                    volume_id: u128::from_le_bytes(superblock.volume_id),
-                    epoch: epoch + 1,
-                    opening,
-                };
-                next_claim = make_claim(&next, &**reactor.device(), options)?;
-            }
-            let device = reactor.device();
-            if !looks {
-                resolution.tell_of_other_boots(reactor.name());
-                resolution.delete_obsolete()?;
-                let survives = options.survive != Survive::Off && !makes_room;
-                memo = next_memo(&**device, options, survives, &resolution.directories());
-            }
-            let mine = resolution.of_epoch(epoch);
-            let findings = repair.as_mut().map(|(_, findings)| &mut **findings);
-            let next = Next {
-                state,
-                opening,
-                memo: memo.as_ref(),
-            };
-            recovered = recover(&io, &mut superblock, mine, next, findings).await?;
-            last.tell(&resolution, &**device, looks);
-            if recovered.transactions > 0 {
-                tracing::info!(
-                    volume = %reactor.name(),
-                    transactions = recovered.transactions,
-                    journal_pages = recovered.journal_pages,
-                    home_pages = recovered.home_pages,
-                    "recovered"
-                );
-            }
-        }
-        if let Some((repair, findings)) = &mut repair {
-            let (names, progress) = (repair.names, &mut *repair.progress);
-            let redone: Vec<u64> = std::mem::take(&mut recovered.data).into_keys().collect();
-            crate::health::repair::repair(&io, &superblock, &redone, names, findings, progress)
-                .await?;
-        }
-        let predecessor = match () {
-            () if looks || repair.is_some() => None,
-            () if clean => Some(Predecessor::closed(superblock.epoch - 1)),
-            () => resolution.predecessor(superblock.tail),
-        };
-        let superblock_there = (*superblock).clone();
-        let without = StoreOptions {
-            survive: Survive::Off,
-            cache_bytes: CACHE_BYTES_MIN,
-            ..options.clone()
-        };
-        let store = match build(
-            reactor.clone(),
-            if makes_room { &without } else { options },
-            plain,
-            *superblock,
-            io.pool.clone(),
-        ) {
-            Ok(store) => store,
-            Err(error) => {
-                if memo.is_some() && resolution.take.is_empty() {
-                    say_unused(&io, superblock_there).await;
-                }
-                return Err(error);
-            }
-        };
-        if memo.is_some() {
-            // With the directories of what is taken over: its files go after the superblock that
-            // says that nothing of it counts any more.
-            let (survives, others) = (store.mapping.is_some(), resolution.directories());
-            memo = next_memo(&**reactor.device(), options, survives, &others);
-        }
-        // If this opening fails or is killed, the next one needs what the dead left, and not a copy
-        // of it. Each would leave another one.
-        store.frames.header().set_copy_of(resolution.seals());
-        // The mapping guards the volume from here on; where there is none, the claim of this
-        // opening does.
-        if store.mapping.is_none() && !planted(Bug::UnclaimedOpening) {
-            *store.claim.borrow_mut() = next_claim.take();
-        }
-        drop((claim, next_claim));
-        store.check_state().await?;
-        store.settle_recovered(recovered);
-        if looks {
-            *store.unsaved.borrow_mut() = resolution.described();
-        }
-        match store.take_over(resolution, memo, looks).await {
-            Ok(()) => {}
-            // Not that the volume is read-only since, if settling in the background met it first.
-            Err(error) => return Err(store.failure.borrow().clone().unwrap_or(error)),
-        }
-        store.read_only.set(options.read_only);
-        store.predecessor.set(predecessor);
-        if makes_room {
-            return store.open_again(options).await;
-        }
-        Ok(store)
+        let (mut opening, mut findings) = begin(&io, options, repair.keep_abandoned, true).await?;
+        let next = opening.claim_next()?;
+        let dead = opening.resolution.of_epoch(opening.superblock.epoch);
+        let mut recovered =
+            recover_leniently(&io, &mut opening.superblock, dead, next, &mut findings).await?;
+        opening.tell(&recovered);
+        let redone: Vec<u64> = std::mem::take(&mut recovered.data).into_keys().collect();
+        let superblock = &opening.superblock;
+        health::repair::repair(&io, superblock, &redone, repair, &mut findings).await?;
+        Ok((opening.start(Some(recovered)).await?, findings))
     }
 
     /// Closes the volume, whose leftovers have been taken over, and opens it with a mapping of its
@@ -461,7 +329,7 @@ impl Store {
 
     /// The state page has to agree with the superblock before anything relies on it. It says how
     /// large the volume is, and the superblock only how large at most (`grow.rs`).
-    async fn check_state(&self) -> Result<()> {
+    pub(super) async fn check_state(&self) -> Result<()> {
         let state = self.state().await?;
         let bound = self.layout.get();
         let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
@@ -526,167 +394,11 @@ impl Store {
     }
 }
 
-/// What an opening knows before it changes anything.
-struct Begun {
-    superblock: Box<Superblock>,
-    /// Keeps others away until there is a mapping.
-    claim: Option<Claim>,
-    resolution: Resolution,
-    last: Last,
-}
-
-/// Would the mapping of this opening be smaller, or not be there, for lack of room beside the memory
-/// that it takes over or discards, which goes then?
-fn makes_room_first(resolution: &Resolution, options: &StoreOptions) -> bool {
-    let directory = &options.shared_directory;
-    options.survive != Survive::Off
-        && resolution.lies_on_that_of(directory)
-        && !has_room_for(directory, frames_max(options), CACHE_FRAMES_MIN as u32)
-}
-
-fn frames_max(options: &StoreOptions) -> u32 {
+pub(super) fn frames_max(options: &StoreOptions) -> u32 {
     (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32
 }
 
-/// The memo of an opening that takes over from these directories, besides its own; None: what is in
-/// memory has no memory to survive it.
-fn next_memo(
-    device: &dyn Device,
-    options: &StoreOptions,
-    survives: bool,
-    others: &[PathBuf],
-) -> Option<Memo> {
-    let image = device.identity();
-    let own = &options.shared_directory;
-    (image.kind != IdentityKind::Unknown).then(|| memo_of(&image, own, survives, others))
-}
-
-/// Says in the superblock that this opening accepted nothing: so the next one tells of no loss.
-/// Where that can't be written, it does.
-async fn say_unused(io: &RawIo, mut superblock: Superblock) {
-    if let Some(mut memo) = superblock.memo() {
-        memo.memory = Memory::Unused;
-        superblock.set_memo(&memo);
-        if let Err(error) = io.write_superblocks(&mut superblock).await {
-            tracing::debug!(%error, "that this opening failed could not be noted");
-        }
-    }
-}
-
-/// How often an opening begins again because the superblock changed meanwhile.
-const BEGINNINGS_MAX: u32 = 10;
-
-/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes
-/// sure that nobody opened or closed the volume in another way meanwhile.
-async fn begin(
-    io: &RawIo,
-    options: &StoreOptions,
-    looks: bool,
-    mut findings: Option<&mut Findings>,
-) -> Result<Begun> {
-    let device = io.reactor.device().clone();
-    for _ in 0..BEGINNINGS_MAX {
-        let superblock = match &mut findings {
-            None => io.superblock().await?,
-            Some(findings) => io.superblock_leniently(findings).await?,
-        };
-        let (purpose, claim) = match looks {
-            true => (Purpose::Look, None),
-            false => {
-                let claim = make_claim(&Opening::of(&superblock), &*device, options)?;
-                (Purpose::TakeOver, claim)
-            }
-        };
-        let search = Search {
-            own: &options.shared_directory,
-            takeover: options.takeover,
-            purpose,
-            claim: claim.as_ref().map(Claim::path),
-        };
-        let (found, last) = search.list(&superblock)?;
-        let resolution = resolve(found, &superblock, &*device, options.takeover, purpose)?;
-        last.check_copies(&resolution, options.takeover)?;
-        let again = match &findings {
-            None => io.superblock().await?,
-            Some(_) => io.superblock_leniently(&mut Findings::default()).await?,
-        };
-        if looks || again.sequence == superblock.sequence && again.opening == superblock.opening {
-            return Ok(Begun {
-                superblock,
-                claim,
-                resolution,
-                last,
-            });
-        }
-    }
-    let what = "another process opens and closes the volume again and again";
-    Err(Error::with(Errno::BUSY, what))
-}
-
-/// An opening of a volume: what the names of its mapping and claims say.
-struct Opening {
-    volume_id: u128,
-    epoch: u64,
-    opening: u64,
-}
-
-impl Opening {
-    fn of(superblock: &Superblock) -> Opening {
-        Opening {
-            volume_id: u128::from_le_bytes(superblock.volume_id),
-            epoch: superblock.epoch,
-            opening: superblock.opening,
-        }
-    }
-
-    fn name(&self, device: &dyn Device, options: &StoreOptions) -> SharedName {
-        let name = device.name();
-        SharedName {
-            opening: self.opening,
-            image: device.identity(),
-            address: match device.identity().kind {
-                IdentityKind::File | IdentityKind::Block => absolute(name),
-                _ => name,
-            },
-            ..SharedName::new(&options.shared_directory, self.volume_id, self.epoch)
-        }
-    }
-}
-
-fn absolute(path: String) -> String {
-    match std::path::absolute(&path) {
-        Ok(absolute) => absolute.display().to_string(),
-        Err(_) => path,
-    }
-}
-
-/// Claims an opening, where that can be. A device in memory is nobody else's.
-fn make_claim(
-    next: &Opening,
-    device: &dyn Device,
-    options: &StoreOptions,
-) -> Result<Option<Claim>> {
-    if device.identity().kind == IdentityKind::Unknown {
-        return Ok(None);
-    }
-    match Claim::make(&next.name(device, options)) {
-        Ok(claim) => Ok(Some(claim)),
-        Err(error) if options.survive == Survive::Require => {
-            let error = error.context("claim the opening, with two files of 4 KiB");
-            Err(impossible(error, &options.shared_directory))
-        }
-        Err(error) => {
-            tracing::warn!(
-                volume = device.name(),
-                %error,
-                "nothing guards the volume against a second opening through another device"
-            );
-            Ok(None)
-        }
-    }
-}
-
-fn build(
+pub(super) fn build(
     reactor: Rc<Reactor>,
     options: &StoreOptions,
     plain: bool,
@@ -745,7 +457,6 @@ fn build(
         Checksums::new(&superblock.unsettled, &geometry)
     });
     let volatile_cache = reactor.device().capabilities().volatile_cache;
-    let ahead = Ahead::of(&frames);
     let store = StoreState {
         reactor,
         options: options.clone(),
@@ -763,6 +474,7 @@ fn build(
             recall_grants: Store::recall_all,
         },
         cache,
+        write_back: WriteBack::new(frames.clone()),
         frames,
         mapping,
         journal,
@@ -778,7 +490,6 @@ fn build(
         receipt: Cell::new(None),
         predecessor: Cell::new(None),
         claim: RefCell::new(None),
-        write_back: WriteBack::new(ahead),
         closing: Cell::new(false),
         failure: RefCell::new(None),
     };

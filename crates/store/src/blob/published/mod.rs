@@ -3,7 +3,7 @@
 //!
 //! The worker publishes extents whose content is on the device and nowhere newer. Any thread may
 //! then read the device there by itself, and asks afterwards whether what it was told still holds;
-//! if not, it asks the worker to read again. A sequence lock with one writer.
+//! if not, it asks the worker to read again.
 //!
 //! Invariants:
 //! 1. Under the worker's lock: [`PublishedExtents::publish`] while nothing of the blob is dirty, in
@@ -16,6 +16,7 @@
 mod models;
 
 use crate::metadata::extents::Extent;
+use adit_base::sync::SeqCount;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 
 /// Extents that are remembered; a read elsewhere goes through the worker, which publishes that
@@ -55,8 +56,7 @@ impl Place {
 /// Some of a blob's extents.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedExtents {
-    /// Odd while it changes.
-    sequence: AtomicU64,
+    sequence: SeqCount,
     places: [Place; EXTENTS],
 }
 
@@ -71,40 +71,38 @@ impl PublishedExtents {
     /// Where pages `[page, page + count)` begin on the device, if they are known to lie there in
     /// one piece.
     pub(crate) fn find(&self, page: u64, count: u64) -> Option<Ticket> {
-        let sequence = self.sequence.load(Ordering::Acquire);
+        let sequence = self.sequence.read()?;
         let home = self.places.iter().find_map(|place| {
-            // Acquire: the sequence is looked at again after these.
-            let pages = place.pages.load(Ordering::Acquire);
-            let home = place.home.load(Ordering::Acquire);
+            let pages = place.pages.load(Ordering::Relaxed);
+            let home = place.home.load(Ordering::Relaxed);
             let (first, len) = (pages >> 32, pages & u64::from(u32::MAX));
             (first <= page && page + count <= first + len).then(|| home + (page - first))
         })?;
         let ticket = Ticket { home, sequence };
-        (sequence.is_multiple_of(2) && self.is_current(ticket)).then_some(ticket)
+        self.is_current(ticket).then_some(ticket)
     }
 
     /// Is what was told then still so?
     pub(crate) fn is_current(&self, ticket: Ticket) -> bool {
-        self.sequence.load(Ordering::Acquire) == ticket.sequence
+        self.sequence.is_still(ticket.sequence)
     }
 
     /// Tells of an extent, in place of one that it continues or covers, or else of the smallest.
     /// The worker only.
     pub(crate) fn publish(&self, mut extent: Extent) {
-        let sequence = self.sequence.load(Ordering::Relaxed);
+        let changes = self.sequence.read().map_or(0, |sequence| sequence / 2);
         let joined = self.places.iter().find(|place| place.join(&mut extent));
-        let next = (sequence / 2) as usize % EXTENTS;
+        let next = changes as usize % EXTENTS;
         let in_turn = || self.places[next..].iter().chain(&self.places[..next]);
         let len = |place: &&Place| place.pages.load(Ordering::Relaxed) & u64::from(u32::MAX);
         let Some(place) = joined.or_else(|| in_turn().min_by_key(len)) else {
             return;
         };
-        self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Release: who sees them sees that the sequence is odd.
+        self.sequence.begin();
         let pages = u64::from(extent.logical) << 32 | u64::from(extent.pages);
-        place.pages.store(pages, Ordering::Release);
-        place.home.store(extent.physical, Ordering::Release);
-        self.sequence.store(sequence + 2, Ordering::Release);
+        place.pages.store(pages, Ordering::Relaxed);
+        place.home.store(extent.physical, Ordering::Relaxed);
+        self.sequence.end();
     }
 
     /// Tells of nothing any more. The worker only.
@@ -116,8 +114,7 @@ impl PublishedExtents {
         for place in &self.places {
             place.pages.store(0, Ordering::Relaxed);
         }
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(sequence + 2, Ordering::Release);
+        self.sequence.step();
     }
 }
 

@@ -5,11 +5,12 @@
 mod models;
 
 use super::{MappedMemory, PublishedExtents, Ticket, WriteGrant};
-use crate::cache::{AHEAD_COUNTS, AheadOf, FrameKey, Frames, Hint};
+use crate::cache::{AheadOf, FrameKey, Frames, Hint};
 use crate::format::BlobId;
 use crate::metadata::extents::Extent;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
+use adit_base::sync::SeqCount;
 use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Device, Operation, Request};
@@ -37,8 +38,8 @@ pub(crate) fn direct_write_unit(device: &Arc<dyn Device>) -> u64 {
 pub struct BlobShared {
     id: BlobId,
     size: AtomicU64,
-    /// How often it became shorter.
-    cuts: AtomicU64,
+    /// It became shorter; odd while readers in other processes get no hints, as it becomes so.
+    cuts: SeqCount,
     frames: FramesHandle,
     /// The next read is one that changes the time of access; for the layer above, which asks and
     /// sets.
@@ -46,8 +47,6 @@ pub struct BlobShared {
     /// Programs have mapped some of it, or append to its tail: its newest bytes may be in their
     /// memory.
     is_mapped: AtomicBool,
-    /// Readers in other processes get no new hints of bytes from here on: the blob becomes shorter.
-    hints_end: AtomicU64,
     memory: Mutex<Option<Arc<MappedMemory>>>,
     /// Counts write-back errors, so that each descriptor reports each once.
     errors: AtomicU64,
@@ -102,11 +101,10 @@ impl BlobShared {
         BlobShared {
             id,
             size: AtomicU64::new(size_bytes),
-            cuts: AtomicU64::new(0),
+            cuts: SeqCount::default(),
             frames: FramesHandle(frames),
             access_due: AtomicBool::new(false),
             is_mapped: AtomicBool::new(false),
-            hints_end: AtomicU64::new(u64::MAX),
             memory: Mutex::new(None),
             errors: AtomicU64::new(0),
             last_errno: AtomicI32::new(0),
@@ -127,24 +125,10 @@ impl BlobShared {
         len.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
-    /// How often it became shorter, before its size is looked at.
-    #[inline]
-    fn cuts(&self) -> u64 {
-        self.cuts.load(Ordering::Acquire)
-    }
-
-    /// Behind the pins of what was read: did it become shorter since? Then the bytes may be those
-    /// of a shorter file, zeroes where the size that was seen had content.
-    #[inline]
-    fn was_cut_since(&self, cuts: u64) -> bool {
-        // A pin of a frame that changed behind the cut sees the count: that order is the pin's.
-        self.cuts.load(Ordering::Relaxed) != cuts
-    }
-
     /// Reads from the cache without the worker; `None`: not all of it is there, ask the worker.
     #[inline]
     pub fn try_read(&self, offset: u64, buffer: &mut [u8]) -> Option<usize> {
-        let cuts = self.cuts();
+        let cuts = self.cuts.read()?;
         let len = self.readable(offset, buffer.len());
         if len == 0 {
             return Some(0);
@@ -155,7 +139,10 @@ impl BlobShared {
         };
         let within = (offset % PAGE_BYTES as u64) as usize;
         let found = self.frames.0.read(key, within, &mut buffer[..len]);
-        (found && !self.was_cut_since(cuts)).then_some(len)
+        // Behind the pins: if it became shorter, the bytes may be those of a shorter file, zeroes
+        // where the size that was seen had content. A pin of a frame that changed behind the cut
+        // sees it.
+        (found && self.cuts.is_still(cuts)).then_some(len)
     }
 
     /// Where the page at `offset` is in the cache, for readers in other processes; `None`: it isn't
@@ -167,9 +154,8 @@ impl BlobShared {
             page,
         };
         let len = || {
-            let left = (self.hints_end.load(Ordering::Acquire)).saturating_sub(page * PAGE);
-            let readable = self.readable(page * PAGE, PAGE_BYTES);
-            readable.min(usize::try_from(left).unwrap_or(usize::MAX))
+            self.cuts.read()?;
+            Some(self.readable(page * PAGE, PAGE_BYTES))
         };
         let hint = (self.frames.0).hint(key, len);
         // Behind the look at the version: if a thread fills the page now, the version is old, or
@@ -178,17 +164,19 @@ impl BlobShared {
         hint.filter(|_| !self.is_mapped())
     }
 
-    /// The worker only, before it withdraws the hints that there are. `u64::MAX`: no end.
-    pub(crate) fn end_hints_at(&self, offset: u64) {
-        self.hints_end.store(offset, Ordering::Release);
-        fence(Ordering::SeqCst);
+    /// It becomes shorter: the worker withdraws the hints that there are, then sets the size. No
+    /// reader in another process gets one meanwhile.
+    pub(crate) fn cut(&self, withdraw_and_set_size: impl FnOnce()) {
+        self.cuts.begin();
+        withdraw_and_set_size();
+        self.cuts.end();
     }
 
     /// Borrows cached bytes without a copy: at most to the end of their page. `None`: ask the
     /// worker.
     pub fn try_borrow(&self, offset: u64, len: usize) -> Option<Buffer> {
         let within = (offset % PAGE_BYTES as u64) as usize;
-        let cuts = self.cuts();
+        let cuts = self.cuts.read()?;
         let len = self.readable(offset, len.min(PAGE_BYTES - within));
         if len == 0 {
             return Some(Buffer::zeroed(0));
@@ -198,7 +186,7 @@ impl BlobShared {
             page: offset / PAGE_BYTES as u64,
         };
         let buffer = self.frames.0.pin(key)?.into_buffer();
-        (!self.was_cut_since(cuts)).then(|| buffer.slice(within..within + len))
+        (self.cuts.is_still(cuts)).then(|| buffer.slice(within..within + len))
     }
 
     /// Reads whole logical blocks of the device without the worker, where nothing newer is in the
@@ -361,20 +349,17 @@ impl BlobShared {
         let is_cut = size < self.size.load(Ordering::Relaxed);
         self.size.store(size, Ordering::Release);
         if is_cut {
-            // Release: a reader that sees the count sees the size.
-            self.cuts.fetch_add(1, Ordering::Release);
+            self.cuts.step();
         }
     }
 
     /// Its size isn't that of its slot, or is again, for readers in other processes.
     pub(super) fn count_size(&self, is_ahead: bool) {
-        if let Some(counts) = self.frames.0.ahead_counts(AheadOf::Size) {
-            let count = &counts[self.id.slot as usize % AHEAD_COUNTS];
-            // As in `Ahead::add` and `remove`.
-            match is_ahead {
-                true => _ = count.fetch_add(1, Ordering::Relaxed),
-                false => _ = count.fetch_sub(1, Ordering::Release),
-            }
+        let counts = self.frames.0.ahead(AheadOf::Size);
+        match is_ahead {
+            _ if !self.frames.0.is_published() => {}
+            true => counts.add(self.id.slot),
+            false => counts.remove(self.id.slot),
         }
     }
 }

@@ -12,8 +12,9 @@ use crate::metadata::page_view::{header, view_mut};
 use crate::recovery::RawIo;
 use crate::recovery::{Finding, FindingKind, Findings};
 use adit_base::hash::HashKey;
-use adit_base::{Errno, Error, PAGE_BYTES, Result};
+use adit_base::{Errno, Error, Result};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Pages that one request reads where many are read in a row.
 pub(super) const RUN_PAGES: u64 = 64;
@@ -36,63 +37,16 @@ pub(super) struct Medium<'a> {
 }
 
 impl Medium<'_> {
-    /// A page as it is; `None` where the device can't read it.
-    pub(super) async fn raw(&self, page: u64) -> Option<Box<Page>> {
-        let buffer = self.io.read(page, 1).await.ok()?;
-        let mut copy = Box::new(Page::zeroed());
-        copy.0.copy_from_slice(&buffer.as_slice()[..PAGE_BYTES]);
-        Some(copy)
-    }
-
-    /// As [`Medium::raw`], pages that lie one behind the other, at most [`RUN_PAGES`].
-    pub(super) async fn raw_run(&self, first: u64, count: usize) -> Vec<Option<Box<Page>>> {
-        let mut contents = Vec::with_capacity(count);
-        match self.io.read(first, count as u64).await {
-            Ok(buffer) => {
-                for bytes in buffer.as_slice().chunks_exact(PAGE_BYTES).take(count) {
-                    let mut copy = Box::new(Page::zeroed());
-                    copy.0.copy_from_slice(bytes);
-                    contents.push(Some(copy));
-                }
-            }
-            Err(_) => {
-                for page in first..first + count as u64 {
-                    contents.push(self.raw(page).await);
-                }
-            }
-        }
-        contents
-    }
-
     /// Calls `f` with all pages of a range that can be read.
-    pub(super) async fn each(
-        &self,
-        pages: std::ops::Range<u64>,
-        f: &mut dyn FnMut(u64, &Page),
-    ) -> Result<()> {
-        let mut copy = Box::new(Page::zeroed());
-        let mut at = pages.start;
-        while at < pages.end {
-            let count = RUN_PAGES.min(pages.end - at);
-            match self.io.read(at, count).await {
-                Ok(buffer) => {
-                    for (page, bytes) in (at..).zip(buffer.as_slice().chunks_exact(PAGE_BYTES)) {
-                        copy.0.copy_from_slice(bytes);
-                        f(page, &copy);
-                    }
+    pub(super) async fn each(&self, pages: Range<u64>, f: &mut dyn FnMut(u64, &Page)) {
+        for first in pages.clone().step_by(RUN_PAGES as usize) {
+            let count = RUN_PAGES.min(pages.end - first);
+            for (page, content) in (first..).zip(self.io.pages(first, count).await) {
+                if let Some(content) = content {
+                    f(page, &content);
                 }
-                Err(_) if count > 1 => {
-                    for page in at..at + count {
-                        if let Some(content) = self.raw(page).await {
-                            f(page, &content);
-                        }
-                    }
-                }
-                Err(_) => {}
             }
-            at += count;
         }
-        Ok(())
     }
 
     /// Does the page carry its checksum?
@@ -106,7 +60,7 @@ impl Medium<'_> {
         page: u64,
         expected: Expected,
     ) -> Result<Box<Page>, String> {
-        let Some(mut content) = self.raw(page).await else {
+        let Some(mut content) = self.io.page(page).await else {
             return Err("it can't be read".into());
         };
         let healed = !self.verifies(page, &content) && heal(&self.volume, page, &mut content.0, 0);
@@ -171,7 +125,7 @@ impl Medium<'_> {
                     self.write(place, &content).await?;
                 }
                 // One that can't be believed is made anew in the end, without any.
-                let found = self.raw(place).await;
+                let found = self.io.page(place).await;
                 open = found
                     .filter(|content| self.verifies(place, content))
                     .map(|content| (place, content));

@@ -72,16 +72,26 @@ pub trait NameLeaves {
     fn pack(&self, key: &HashKey, entries: Vec<NameEntry>, owner: u64) -> Vec<(u64, Box<Page>)>;
 }
 
+/// How [`Store::repair`](crate::Store::repair) goes about it.
+pub struct RepairOptions<'a> {
+    /// How the leaves of directories are read.
+    pub names: &'a dyn NameLeaves,
+    /// Hears of blobs looked at, and about how many there are.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what
+    /// they hold is part of what is repaired.
+    pub keep_abandoned: bool,
+}
+
 /// Repairs a volume whose journal was replayed, which changed the pages `redone` (ascending).
-/// `progress` hears of blobs looked at and about how many there are.
 pub(crate) async fn repair(
     io: &RawIo,
     superblock: &Superblock,
     redone: &[u64],
-    names: &dyn NameLeaves,
+    options: RepairOptions<'_>,
     findings: &mut Findings,
-    progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
+    let (names, progress) = (options.names, options.progress);
     let layout = Layout::of(superblock);
     let mut medium = Medium {
         io,
@@ -163,7 +173,7 @@ pub(crate) async fn repair(
         });
         let mut strays = Strays::default();
         if lost || !believed {
-            strays = Strays::search(&medium, &survey, &maps).await?;
+            strays = Strays::search(&medium, &survey, &maps).await;
             let before = slot_pages.len();
             slot_pages.extend(&strays.slot_pages);
             if slot_pages.len() > before {
@@ -304,7 +314,7 @@ async fn found_slot_pages(
         if slot_pages.contains(&page) || !medium.geometry.contains(Run { page, pages: 1 }) {
             continue;
         }
-        if let Some(content) = medium.raw(page).await
+        if let Some(content) = medium.io.page(page).await
             && holds_slots(medium, page, &content, Some((*slot, *generation)))
         {
             slot_pages.insert(page);

@@ -111,7 +111,7 @@ impl Round<'_, '_> {
     async fn put(&mut self, address: u64, slot: Option<&Slot>) -> Result<()> {
         let (page, offset) = slot_place(address);
         if !self.changes.slots.contains_key(&page) {
-            let content = self.medium.raw(page).await;
+            let content = self.medium.io.page(page).await;
             let content = content.unwrap_or_else(|| Box::new(Page::zeroed()));
             self.changes.slots.insert(page, content);
         }
@@ -418,7 +418,7 @@ impl Round<'_, '_> {
 
     /// A copy of a page of data; `None`: there is no room, or it can't be read.
     async fn copy(&mut self, page: u64) -> Result<Option<u64>> {
-        let Some(content) = self.medium.raw(page).await else {
+        let Some(content) = self.medium.io.page(page).await else {
             return Ok(None);
         };
         match self.fresh() {

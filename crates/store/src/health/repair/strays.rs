@@ -14,7 +14,6 @@ use crate::health::iterate::{SlotContent, slots_of};
 use crate::metadata::extents::{Extent, verified_extents};
 use crate::metadata::page_view::{header, view};
 use crate::metadata::space::Run;
-use adit_base::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -39,7 +38,7 @@ impl Strays {
         medium: &Medium<'_>,
         survey: &Survey,
         maps: &[Option<Box<Page>>],
-    ) -> Result<Strays> {
+    ) -> Strays {
         let mut strays = Strays::default();
         let geometry = medium.geometry;
         for (group, map) in maps.iter().enumerate() {
@@ -65,12 +64,12 @@ impl Strays {
                             .each(pages, &mut |page, content| {
                                 strays.take_in(medium, page, content, trusted);
                             })
-                            .await?;
+                            .await;
                     }
                 }
             }
         }
-        Ok(strays)
+        strays
     }
 
     fn take_in(&mut self, medium: &Medium<'_>, page: u64, content: &Page, trusted: bool) {

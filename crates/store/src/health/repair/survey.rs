@@ -161,7 +161,7 @@ pub(super) async fn survey(
     let pages: Vec<u64> = slot_pages.iter().copied().collect();
     let neighbours = pages.chunk_by(|page, next| page + 1 == *next);
     for run in neighbours.flat_map(|run| run.chunks(RUN_PAGES as usize)) {
-        let contents = medium.raw_run(run[0], run.len()).await;
+        let contents = medium.io.pages(run[0], run.len() as u64).await;
         for (page, content) in run.iter().zip(contents) {
             slot_page(medium, &mut names, &mut survey, *page, content, progress).await?;
         }
@@ -444,7 +444,7 @@ pub(super) async fn examine(
     address: u64,
 ) -> Result<Option<Patient>> {
     let page = address / SLOTS_PER_PAGE;
-    let Some(content) = medium.raw(page).await else {
+    let Some(content) = medium.io.page(page).await else {
         return Ok(None);
     };
     let mut survey = Survey::new(medium.geometry);

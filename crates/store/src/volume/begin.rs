@@ -1,0 +1,324 @@
+//! An opening up to its store: the superblock, the claim, and the mappings that others left.
+//!
+//! ```text
+//!  begin -> (claim_next -> recovery) -> start
+//! ```
+//!
+//! `Store::open` and `Store::repair` (`open.rs`) decide what happens in between.
+
+use super::open::{CACHE_FRAMES_MIN, build, frames_max};
+use crate::cache::{Claim, Purpose, SharedName, Survive, has_room_for, impossible};
+use crate::format::memo::{Memo, Memory};
+use crate::format::superblock::verify_writable;
+use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
+use crate::recovery::{Findings, Last, Next, Predecessor, RawIo, Recovered, Resolution, Search};
+use crate::recovery::{memo_of, resolve};
+use crate::state::{CACHE_BYTES_MIN, Store, StoreOptions};
+use adit_base::random::os_random_u64;
+use adit_base::simulation::{Bug, planted};
+use adit_base::{Errno, Error, Result};
+use adit_block::{Device, IdentityKind};
+
+/// How often an opening begins again because the superblock changed meanwhile.
+const BEGINNINGS_MAX: u32 = 10;
+
+/// An opening that has begun.
+pub(super) struct Begun<'a> {
+    io: &'a RawIo,
+    options: &'a StoreOptions,
+    /// It takes nothing away: neither from the image nor from a mapping.
+    looks: bool,
+    pub(super) superblock: Box<Superblock>,
+    /// Did the last opening close the volume?
+    was_closed: bool,
+    /// Keeps others away until there is a mapping.
+    claim: Option<Claim>,
+    /// Of the epoch that this opening begins.
+    next_claim: Option<Claim>,
+    /// Where the data of that epoch survives.
+    memo: Option<Memo>,
+    pub(super) resolution: Resolution,
+    last: Last,
+    /// The mapping of this opening comes after the takeover, as there is no room for both.
+    pub(super) makes_room: bool,
+}
+
+/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes
+/// sure that nobody opened or closed the volume in another way meanwhile. `leniently`: with what is
+/// wrong with the superblocks.
+pub(super) async fn begin<'a>(
+    io: &'a RawIo,
+    options: &'a StoreOptions,
+    looks: bool,
+    leniently: bool,
+) -> Result<(Begun<'a>, Findings)> {
+    for _ in 0..BEGINNINGS_MAX {
+        let (superblock, findings) = io.superblock(leniently).await?;
+        let begun = Begun::of(io, options, looks, superblock)?;
+        let (again, _) = io.superblock(leniently).await?;
+        let of = |superblock: &Superblock| (superblock.sequence, superblock.opening);
+        if looks || of(&again) == of(&begun.superblock) {
+            return Ok((begun, findings));
+        }
+    }
+    let what = "another process opens and closes the volume again and again";
+    Err(Error::with(Errno::BUSY, what))
+}
+
+impl<'a> Begun<'a> {
+    fn of(
+        io: &'a RawIo,
+        options: &'a StoreOptions,
+        looks: bool,
+        superblock: Box<Superblock>,
+    ) -> Result<Begun<'a>> {
+        let device = io.reactor.device();
+        let (purpose, claim) = match looks {
+            true => (Purpose::Look, None),
+            false => {
+                let claim = make_claim(&Opening::of(&superblock), &**device, options)?;
+                (Purpose::TakeOver, claim)
+            }
+        };
+        let search = Search {
+            own: &options.shared_directory,
+            takeover: options.takeover,
+            purpose,
+            claim: claim.as_ref().map(Claim::path),
+        };
+        let (found, last) = search.list(&superblock)?;
+        let resolution = resolve(found, &superblock, &**device, options.takeover, purpose)?;
+        last.check_copies(&resolution, options.takeover)?;
+        Ok(Begun {
+            io,
+            options,
+            looks,
+            was_closed: superblock.state & STATE_CLEAN != 0,
+            superblock,
+            claim,
+            next_claim: None,
+            memo: None,
+            resolution,
+            last,
+            makes_room: false,
+        })
+    }
+
+    /// Would the mapping of this opening be smaller, or not be there, for lack of room beside the
+    /// memory that it takes over or discards? Then that goes first.
+    pub(super) fn decide_about_room(&mut self) {
+        let directory = &self.options.shared_directory;
+        let frames = (frames_max(self.options), CACHE_FRAMES_MIN as u32);
+        self.makes_room = !self.looks
+            && self.options.survive != Survive::Off
+            && self.resolution.lies_on_that_of(directory)
+            && !has_room_for(directory, frames.0, frames.1);
+    }
+
+    /// Is there nothing to recover?
+    pub(super) fn needs_no_recovery(&self) -> bool {
+        self.was_closed && self.resolution.take.is_empty()
+    }
+
+    /// Claims the epoch that recovery begins, before its superblock is on the device: nobody finds
+    /// it there without an owner.
+    pub(super) fn claim_next(&mut self) -> Result<Next> {
+        verify_writable(&self.superblock)?;
+        let (state, opening) = match self.resolution.take.is_empty() {
+            true => (0, os_random_u64()),
+            false => (STATE_TAKING_OVER, self.superblock.opening),
+        };
+        let device = self.io.reactor.device();
+        if self.claim.is_some() {
+            let last = Opening::of(&self.superblock);
+            let next = Opening {
+                epoch: last.epoch + 1,
+                opening,
+                ..last
+            };
+            self.next_claim = make_claim(&next, &**device, self.options)?;
+        }
+        if !self.looks {
+            let volume = self.io.reactor.name();
+            self.resolution.tell_of_other_boots(volume);
+            self.resolution.delete_obsolete()?;
+            let survives = self.options.survive != Survive::Off && !self.makes_room;
+            self.memo = self.next_memo(survives);
+        }
+        Ok(Next {
+            state,
+            opening,
+            memo: self.memo.clone(),
+        })
+    }
+
+    /// The memo of this opening, with the directories that it takes over from; None: what is in
+    /// memory has no memory to survive it.
+    fn next_memo(&self, survives: bool) -> Option<Memo> {
+        let image = self.io.reactor.device().identity();
+        let (own, others) = (
+            &self.options.shared_directory,
+            self.resolution.directories(),
+        );
+        (image.kind != IdentityKind::Unknown).then(|| memo_of(&image, own, survives, &others))
+    }
+
+    /// Says what was recovered, and what is lost.
+    pub(super) fn tell(&self, recovered: &Recovered) {
+        let reactor = &self.io.reactor;
+        (self.last).tell(&self.resolution, &**reactor.device(), self.looks);
+        if recovered.transactions > 0 {
+            tracing::info!(
+                volume = %reactor.name(),
+                transactions = recovered.transactions,
+                journal_pages = recovered.journal_pages,
+                home_pages = recovered.home_pages,
+                "recovered"
+            );
+        }
+    }
+
+    /// Whose place this opening takes, after recovery.
+    pub(super) fn predecessor(&self) -> Option<Predecessor> {
+        match () {
+            () if self.looks => None,
+            () if self.was_closed => Some(Predecessor::closed(self.superblock.epoch - 1)),
+            () => self.resolution.predecessor(self.superblock.tail),
+        }
+    }
+
+    /// The store, with all that dead processes left. `recovered`: what recovery did, if there was
+    /// one.
+    pub(super) async fn start(mut self, recovered: Option<Recovered>) -> Result<Store> {
+        let store = self.build(recovered.is_none()).await?;
+        if self.memo.is_some() {
+            // With the directories of what is taken over: its files go after the superblock that
+            // says that nothing of it counts any more.
+            self.memo = self.next_memo(store.mapping.is_some());
+        }
+        // If this opening fails or is killed, the next one needs what the dead left, and not a copy
+        // of it. Each would leave another one.
+        store.frames.header().set_copy_of(self.resolution.seals());
+        // The mapping guards the volume from here on; where there is none, the claim of this
+        // opening does.
+        if store.mapping.is_none() && !planted(Bug::UnclaimedOpening) {
+            *store.claim.borrow_mut() = self.next_claim.take();
+        }
+        drop((self.claim.take(), self.next_claim.take()));
+        store.check_state().await?;
+        store.settle_recovered(recovered.unwrap_or_default());
+        if self.looks {
+            *store.unsaved.borrow_mut() = self.resolution.described();
+        }
+        match store
+            .take_over(self.resolution, self.memo, self.looks)
+            .await
+        {
+            Ok(()) => {}
+            // Not that the volume is read-only since, if settling in the background met it first.
+            Err(error) => return Err(store.failure.borrow().clone().unwrap_or(error)),
+        }
+        store.read_only.set(self.options.read_only);
+        Ok(store)
+    }
+
+    async fn build(&self, plain: bool) -> Result<Store> {
+        let without = StoreOptions {
+            survive: Survive::Off,
+            cache_bytes: CACHE_BYTES_MIN,
+            ..self.options.clone()
+        };
+        let options = match self.makes_room {
+            true => &without,
+            false => self.options,
+        };
+        let superblock = (*self.superblock).clone();
+        let built = build(
+            self.io.reactor.clone(),
+            options,
+            plain,
+            superblock,
+            self.io.pool.clone(),
+        );
+        if built.is_err() && self.memo.is_some() && self.resolution.take.is_empty() {
+            self.say_unused().await;
+        }
+        built
+    }
+
+    /// Says in the superblock that this opening accepted nothing: so the next one tells of no loss.
+    /// Where that can't be written, it does.
+    async fn say_unused(&self) {
+        let mut superblock = self.superblock.clone();
+        if let Some(mut memo) = superblock.memo() {
+            memo.memory = Memory::Unused;
+            superblock.set_memo(&memo);
+            if let Err(error) = self.io.write_superblocks(&mut superblock).await {
+                tracing::debug!(%error, "that this opening failed could not be noted");
+            }
+        }
+    }
+}
+
+/// An opening of a volume: what the names of its mapping and claims say.
+pub(super) struct Opening {
+    volume_id: u128,
+    epoch: u64,
+    opening: u64,
+}
+
+impl Opening {
+    pub(super) fn of(superblock: &Superblock) -> Opening {
+        Opening {
+            volume_id: u128::from_le_bytes(superblock.volume_id),
+            epoch: superblock.epoch,
+            opening: superblock.opening,
+        }
+    }
+
+    pub(super) fn name(&self, device: &dyn Device, options: &StoreOptions) -> SharedName {
+        let name = device.name();
+        SharedName {
+            opening: self.opening,
+            image: device.identity(),
+            address: match device.identity().kind {
+                IdentityKind::File | IdentityKind::Block => absolute(name),
+                _ => name,
+            },
+            ..SharedName::new(&options.shared_directory, self.volume_id, self.epoch)
+        }
+    }
+}
+
+fn absolute(path: String) -> String {
+    match std::path::absolute(&path) {
+        Ok(absolute) => absolute.display().to_string(),
+        Err(_) => path,
+    }
+}
+
+/// Claims an opening, where that can be. A device in memory is nobody else's.
+fn make_claim(
+    next: &Opening,
+    device: &dyn Device,
+    options: &StoreOptions,
+) -> Result<Option<Claim>> {
+    if device.identity().kind == IdentityKind::Unknown {
+        return Ok(None);
+    }
+    match Claim::make(&next.name(device, options)) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error) if options.survive == Survive::Require => {
+            let error = error.context("claim the opening, with two files of 4 KiB");
+            Err(impossible(error, &options.shared_directory))
+        }
+        Err(error) => {
+            tracing::warn!(
+                volume = device.name(),
+                %error,
+                "nothing guards the volume against a second opening through another device"
+            );
+            Ok(None)
+        }
+    }
+}

@@ -75,7 +75,7 @@ fn main() -> ExitCode {
             );
             Ok(())
         }
-        ["setup"] => setup::run(setup::FOR_TESTS),
+        ["setup"] => setup::run_without_services(setup::FOR_TESTS),
         ["test"] => suite::run(None),
         ["test", "--only", step] => suite::run(Some(step)),
         ["plugin", "--headers", folder] => plugin::check_headers(folder.as_ref()),

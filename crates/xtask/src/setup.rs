@@ -31,6 +31,7 @@ pub(crate) const FOR_TESTS: &[&str] = &[
     "mariadb-server-core",
     "mariadb-client-core",
     "postgresql-15",
+    "redis-server",
     "rsync",
     "git",
     "make",

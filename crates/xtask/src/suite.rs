@@ -70,7 +70,7 @@ fn one(outcome: Outcome) -> Outcome<Tested> {
 
 /// The tests of a missing package are skipped, each with a reason of its own.
 fn packages() -> Outcome<Tested> {
-    match setup::run(setup::FOR_TESTS) {
+    match setup::run_without_services(setup::FOR_TESTS) {
         Err(missing) if !process::is_root() => Ok(Tested::skipped("setup", missing)),
         outcome => one(outcome),
     }

@@ -155,7 +155,7 @@ fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
 
 const WAITERS: &str = "reactor/src/reactor/waiters.rs";
 const LEAVE: &str = "reactor/src/driver/leave.rs";
-const KEEPER: &str = "reactor/src/keeper.rs";
+const KEEPER: &str = "reactor/src/driver/keeper.rs";
 const RESULTS: &str = "models::callers::each_operation_is_done_once_and_its_caller_gets_its_result";
 const WOKEN: &str = "models::callers::a_caller_whose_operation_another_thread_finishes_is_woken";
 const LEFT: &str = "models::callers::the_keeper_does_the_work_that_a_caller_leaves";

@@ -95,7 +95,7 @@ fn a_pooled_operation_returns_to_the_pool_once_in_whatever_order_its_references_
     });
 }
 
-const OWNED: &str = "reactor/src/pooled.rs";
+const OWNED: &str = "reactor/src/reactor/pooled.rs";
 const AWAITED: &str =
     "models::handles::an_executor_whose_operation_another_thread_finishes_is_woken";
 const ONCE: &str = "models::handles::a_pooled_operation_returns_to_the_pool_once_in_whatever_order_its_references_end";

@@ -24,7 +24,7 @@ pub(crate) struct Files {
     session: u64,
     /// Places count their uses from here on.
     first_use: u32,
-    places: Vec<Place>,
+    places: Vec<FileEntry>,
     free: Vec<u32>,
     lock_owners: LockOwners,
     /// No more files: the session has ended.
@@ -32,7 +32,7 @@ pub(crate) struct Files {
 }
 
 #[derive(Debug)]
-struct Place {
+struct FileEntry {
     uses: u32,
     file: Option<Tabled>,
 }
@@ -161,7 +161,7 @@ impl Files {
     }
 
     fn add_place(&mut self) -> u32 {
-        self.places.push(Place {
+        self.places.push(FileEntry {
             uses: self.first_use,
             file: None,
         });
@@ -206,7 +206,7 @@ impl Files {
         Ok(())
     }
 
-    fn place(&mut self, number: u64) -> Option<(u32, &mut Place)> {
+    fn place(&mut self, number: u64) -> Option<(u32, &mut FileEntry)> {
         let (index, uses) = (number as u32, (number >> 32) as u32);
         let place = self.places.get_mut(index as usize)?;
         (place.uses == uses && place.file.is_some()).then_some((index, place))

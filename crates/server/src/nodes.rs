@@ -49,12 +49,12 @@ pub struct Nodes {
     volume_id: (u64, u64),
     /// None: pipes and sockets have no names.
     directory: Option<PathBuf>,
-    known: Mutex<BTreeMap<BlobId, Known>>,
+    known: Mutex<BTreeMap<BlobId, HostNode>>,
 }
 
 /// The host's pipe or socket of a node.
 #[derive(Debug)]
-struct Known {
+struct HostNode {
     /// The user who had it made.
     uid: u32,
     /// None: it has a name.
@@ -155,9 +155,9 @@ impl Nodes {
         Ok(())
     }
 
-    fn left_at(&self, place: &Workplace, uid: u32, id: BlobId) -> Known {
+    fn left_at(&self, place: &Workplace, uid: u32, id: BlobId) -> HostNode {
         let bound_as = readlinkat(&place.fd, self.name(id) + BOUND_AS, Vec::new());
-        Known {
+        HostNode {
             uid,
             kept: None,
             bound_as: bound_as.map_or(Vec::new(), |path| path.into_bytes()),
@@ -165,7 +165,7 @@ impl Nodes {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<BlobId, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<BlobId, HostNode>> {
         lock(&self.known)
     }
 
@@ -301,7 +301,7 @@ impl Nodes {
         kind: FileType,
         bound_as: Vec<u8>,
         make: impl FnOnce(&Workplace) -> rustix::io::Result<()>,
-    ) -> Result<(Registered<OwnedFd>, Known)> {
+    ) -> Result<(Registered<OwnedFd>, HostNode)> {
         let mut place = Workplace::open(self.directory.as_deref(), true)?;
         place.name = self.name(id);
         // One of a node that is known no more: its server was killed.
@@ -310,7 +310,7 @@ impl Nodes {
         let made = place
             .found(kind)
             .inspect_err(|_| place.remove(&place.name))?;
-        let mut known = Known {
+        let mut known = HostNode {
             uid: asker.uid,
             kept: None,
             bound_as,
@@ -329,7 +329,7 @@ impl Nodes {
     }
 
     /// The host's pipe or socket of a node. `ENOENT`: somebody has removed the name.
-    fn found(&self, id: BlobId, known: &Known, kind: FileType) -> Result<Registered<OwnedFd>> {
+    fn found(&self, id: BlobId, known: &HostNode, kind: FileType) -> Result<Registered<OwnedFd>> {
         match &known.kept {
             Some(kept) => checked(numbers::duplicate(kept).map_err(from_rustix)?, kind),
             None => {
@@ -342,7 +342,12 @@ impl Nodes {
 
     /// Gives the host's inode the owner and rights of the node. In a process's own volume
     /// permission bits bind nobody.
-    fn set_rights(&self, known: Option<&mut Known>, fd: BorrowedFd<'_>, node: &Stat) -> Result<()> {
+    fn set_rights(
+        &self,
+        known: Option<&mut HostNode>,
+        fd: BorrowedFd<'_>,
+        node: &Stat,
+    ) -> Result<()> {
         let wanted = match self.directory {
             Some(_) => (node.uid, node.gid, node.mode & 0o777),
             None => (own_uid(), rustix::process::getegid().as_raw(), 0o666),
@@ -397,7 +402,7 @@ pub fn id_of(path: &[u8], volume_id: (u64, u64)) -> Option<BlobId> {
     })
 }
 
-fn check_room(known: &BTreeMap<BlobId, Known>, asker: Asker) -> Result<()> {
+fn check_room(known: &BTreeMap<BlobId, HostNode>, asker: Asker) -> Result<()> {
     let of_user = || known.values().filter(|of| of.uid == asker.uid).count();
     if known.len() >= NODES_MAX || !asker.privileged && of_user() >= NODES_MAX / 2 {
         let what = "have another pipe or socket of the host's for the volume";

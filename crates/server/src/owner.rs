@@ -6,7 +6,7 @@
 //! one from its first offer on, so that the next server knows the family of its heirs.
 
 use crate::files::Tabled;
-use crate::resume::Known;
+use crate::resume::TokenOf;
 use crate::volume::ServedVolume;
 use adit_base::random::os_random_u64;
 use adit_wire::calls::Opened;
@@ -79,7 +79,7 @@ impl Owner {
                 file.open().flags(),
                 file.open().kind(),
             );
-            let known = Known {
+            let known = TokenOf {
                 id,
                 flags,
                 kind,

@@ -22,7 +22,7 @@ mod record;
 mod tests;
 
 use record::{Earlier, SessionRecord};
-pub(crate) use record::{Known, SessionsFile, VolumeRecord};
+pub(crate) use record::{SessionsFile, TokenOf, VolumeRecord};
 
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{Bug, planted};

@@ -12,7 +12,7 @@ use crate::collected::Pieces;
 use crate::files::Left;
 use crate::perform::{PerformFile, PerformVolume};
 use crate::rights::{self, Decoded, check_file_call};
-use crate::session::{Place, Session};
+use crate::session::{DataAt, Session};
 use crate::volume::{ServedVolume, UnderWay};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -149,7 +149,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             offset,
             hint,
         } => match session.file(file) {
-            Ok(open) => read(ticket, open, offset, Place::Area(slot), (len, hint), begun),
+            Ok(open) => read(ticket, open, offset, DataAt::Area(slot), (len, hint), begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::ReadArena {
@@ -158,7 +158,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             offset,
             at,
         } => match session.file(file) {
-            Ok(open) => read(ticket, open, offset, Place::Arena(at), (len, false), begun),
+            Ok(open) => read(ticket, open, offset, DataAt::Arena(at), (len, false), begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::WriteArena {
@@ -168,7 +168,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             flags,
             at,
         } => match session.file(file) {
-            Ok(open) => write(ticket, open, offset, (Place::Arena(at), len), flags, begun),
+            Ok(open) => write(ticket, open, offset, (DataAt::Arena(at), len), flags, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Write {
@@ -180,7 +180,14 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             Ok(open) if collected.is_some() || flags.contains(WriteFlags::MORE) => {
                 write_collected(ticket, open, offset, len, flags, collected, begun);
             }
-            Ok(open) => write(ticket, open, offset, (Place::Area(slot), len), flags, begun),
+            Ok(open) => write(
+                ticket,
+                open,
+                offset,
+                (DataAt::Area(slot), len),
+                flags,
+                begun,
+            ),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Sync { file, all } => match session.file(file) {
@@ -294,7 +301,7 @@ fn read(
     ticket: Ticket,
     open: Arc<OpenFile>,
     offset: u64,
-    place: Place,
+    place: DataAt,
     (len, hint): (u32, bool),
     begun: &mut Begun,
 ) {
@@ -342,7 +349,7 @@ fn write(
     ticket: Ticket,
     open: Arc<OpenFile>,
     offset: u64,
-    (place, len): (Place, u32),
+    (place, len): (DataAt, u32),
     flags: WriteFlags,
     begun: &mut Begun,
 ) {
@@ -391,7 +398,7 @@ fn write_collected(
             None => session.collected().begin(offset)?,
         };
         // SAFETY: only copied from.
-        pieces.add(unsafe { session.data(Place::Area(ticket.slot), len) }?)?;
+        pieces.add(unsafe { session.data(DataAt::Area(ticket.slot), len) }?)?;
         Ok(pieces)
     };
     let pieces = match added() {

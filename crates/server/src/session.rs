@@ -61,7 +61,7 @@ pub(crate) struct Session {
     /// Writes of which pieces are to come.
     collected: Collected,
     /// Locks that wait.
-    lock_waits: Mutex<Vec<Waiting>>,
+    lock_waits: Mutex<Vec<LockWaiter>>,
     /// Of each slot, the latest of its messages that were withdrawn. A withdrawal may begin before
     /// the message that it names.
     withdrawn: Box<[AtomicU64]>,
@@ -207,7 +207,7 @@ impl Session {
     ) -> Option<LockWait> {
         let mut waits = self.lock_waits();
         (waits.len() < LOCK_WAITS_MAX).then(|| {
-            waits.push(Waiting {
+            waits.push(LockWaiter {
                 slot,
                 message,
                 open: open.clone(),
@@ -220,7 +220,7 @@ impl Session {
         })
     }
 
-    fn lock_waits(&self) -> MutexGuard<'_, Vec<Waiting>> {
+    fn lock_waits(&self) -> MutexGuard<'_, Vec<LockWaiter>> {
         self.lock_waits
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -233,7 +233,7 @@ impl Session {
         // Not that of an earlier message, which comes late.
         withdrawn.fetch_max(message, Ordering::AcqRel);
         let waits = self.lock_waits();
-        let is_it = |of: &&Waiting| of.slot == slot as usize && of.message == message;
+        let is_it = |of: &&LockWaiter| of.slot == slot as usize && of.message == message;
         Ok(waits.iter().find(is_it).map(|of| of.open.clone()))
     }
 
@@ -368,7 +368,7 @@ impl Session {
     ///
     /// # Safety
     /// Only to be copied from, as a whole: the session may change them at any time.
-    pub(crate) unsafe fn data(&self, place: Place, len: u32) -> Result<&[u8]> {
+    pub(crate) unsafe fn data(&self, place: DataAt, len: u32) -> Result<&[u8]> {
         let start = self.start(place, len)?;
         // SAFETY: mapped as long as `self`, and so many bytes. That the other side changes them
         // while they are copied gives other bytes of its own file, by the caller's word.
@@ -381,18 +381,18 @@ impl Session {
     /// Only to be copied to. One at a time for a slot, which `begin` sees to; a session that names
     /// a range of the arena twice gets a mixture of what it has read.
     #[allow(clippy::mut_from_ref)] // the memory is no part of `self`
-    pub(crate) unsafe fn data_mut(&self, place: Place, len: u32) -> Result<&mut [u8]> {
+    pub(crate) unsafe fn data_mut(&self, place: DataAt, len: u32) -> Result<&mut [u8]> {
         let start = self.start(place, len)?;
         // SAFETY: as in `data`.
         Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len as usize) })
     }
 
     /// Where so many bytes begin, all of which are the session's memory.
-    fn start(&self, place: Place, len: u32) -> Result<NonNull<u8>> {
+    fn start(&self, place: DataAt, len: u32) -> Result<NonNull<u8>> {
         let len = checked(len)?;
         match place {
-            Place::Area(slot) => Ok(self.memory.area(slot)),
-            Place::Arena(at) => self.memory.arena_range(at, len).ok_or_else(|| {
+            DataAt::Area(slot) => Ok(self.memory.area(slot)),
+            DataAt::Arena(at) => self.memory.arena_range(at, len).ok_or_else(|| {
                 let what = format!("move {len} bytes at {at} of an arena of {ARENA_BYTES}");
                 Error::with(Errno::INVAL, what)
             }),
@@ -499,7 +499,7 @@ pub(crate) fn credentials(socket: BorrowedFd<'_>, peer: &Peer) -> Result<Credent
 
 /// Where the data of a message lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum DataAt {
     /// At the beginning of this slot's area.
     Area(usize),
     /// At this offset of the arena.
@@ -523,7 +523,7 @@ impl Drop for Reclaim {
 }
 
 /// A message that waits for a lock.
-struct Waiting {
+struct LockWaiter {
     slot: usize,
     message: u64,
     open: Arc<OpenFile>,
@@ -539,7 +539,7 @@ pub(crate) struct LockWait {
 impl Drop for LockWait {
     fn drop(&mut self) {
         // The slot may have its next message already.
-        let is_it = |of: &Waiting| of.slot == self.slot && of.message == self.message;
+        let is_it = |of: &LockWaiter| of.slot == self.slot && of.message == self.message;
         self.session.lock_waits().retain(|of| !is_it(of));
     }
 }

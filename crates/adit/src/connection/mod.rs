@@ -43,7 +43,7 @@ pub(crate) use connect::{ANSWER_MAX, NO_GENERATION, connect, connected, handshak
 pub(crate) use file::wait_for_lock;
 pub(crate) use inherit::{Fork, leave_offered};
 pub(crate) use moving::{Moving, Waits};
-pub(crate) use opening::Opening;
+pub(crate) use opening::OpenRequest;
 pub(crate) use remote::RemoteFile;
 pub(crate) use requests::{Requests, start as start_requests};
 pub(crate) use state::{Connection, interned};

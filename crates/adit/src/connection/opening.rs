@@ -1,4 +1,4 @@
-//! Opening a file, or making it with its content, when the server ends meanwhile: the next message
+//! OpenRequest a file, or making it with its content, when the server ends meanwhile: the next message
 //! to send.
 //!
 //! ```text
@@ -26,7 +26,7 @@ use adit_wire::message::Message;
 use std::io::IoSlice;
 
 /// An opening, and how much of it is left to do.
-pub(crate) struct Opening<'a> {
+pub(crate) struct OpenRequest<'a> {
     place: Place<'a>,
     flags: OpenFlags,
     mode: u32,
@@ -48,9 +48,9 @@ enum Left {
 
 const EXCLUSIVE: OpenFlags = OpenFlags::CREATE.union(OpenFlags::EXCLUSIVE);
 
-impl<'a> Opening<'a> {
-    pub(crate) fn new(place: Place<'a>, flags: OpenFlags, mode: u32) -> Opening<'a> {
-        Opening {
+impl<'a> OpenRequest<'a> {
+    pub(crate) fn new(place: Place<'a>, flags: OpenFlags, mode: u32) -> OpenRequest<'a> {
+        OpenRequest {
             place,
             flags,
             mode,
@@ -61,8 +61,8 @@ impl<'a> Opening<'a> {
     }
 
     /// Of a file that is new or truncated, with at most as much content as a message has.
-    pub(crate) fn with_content(self, content: &'a [u8]) -> Opening<'a> {
-        Opening {
+    pub(crate) fn with_content(self, content: &'a [u8]) -> OpenRequest<'a> {
+        OpenRequest {
             content: Some(content),
             ..self
         }
@@ -75,7 +75,7 @@ impl<'a> Opening<'a> {
         who: &Credentials,
         connection: &Connection,
     ) -> Result<Message> {
-        let Opening {
+        let OpenRequest {
             place, flags, mode, ..
         } = *self;
         match self.content.filter(|_| self.left == Left::All) {
@@ -147,7 +147,7 @@ impl<'c, S: Sender> Session<'c, S> {
     pub(super) async fn open(
         self,
         who: &Credentials,
-        mut opening: Opening<'_>,
+        mut opening: OpenRequest<'_>,
     ) -> Result<RemoteFile> {
         let file = loop {
             let fill = |taken: &Taken<'_>| opening.fill(taken, who, self.connection);
@@ -208,7 +208,7 @@ impl<'c, S: Sender> Session<'c, S> {
 
 impl Connection {
     /// Opens what a path names.
-    pub(crate) fn open(&self, who: &Credentials, opening: Opening<'_>) -> Result<RemoteFile> {
+    pub(crate) fn open(&self, who: &Credentials, opening: OpenRequest<'_>) -> Result<RemoteFile> {
         done(self.blocking().open(who, opening))
     }
 
@@ -232,7 +232,7 @@ impl Connection {
         mode: u32,
         content: &[u8],
     ) -> Result<RemoteFile> {
-        let opening = Opening::new(place, flags, mode);
+        let opening = OpenRequest::new(place, flags, mode);
         if content.len() <= DATA_BYTES_MAX {
             return self.open(who, opening.with_content(content));
         }
@@ -265,10 +265,10 @@ mod tests {
     fn left(
         flags: OpenFlags,
         content: Option<&[u8]>,
-        lost: impl Fn(&mut Opening<'_>) -> Result<(), Unknown>,
+        lost: impl Fn(&mut OpenRequest<'_>) -> Result<(), Unknown>,
     ) -> Option<(Left, OpenFlags)> {
         let flags = OpenFlags::WRITE_ONLY | flags;
-        let mut opening = Opening::new(Place::root(b"/f"), flags, 0o600);
+        let mut opening = OpenRequest::new(Place::root(b"/f"), flags, 0o600);
         opening.content = content;
         lost(&mut opening).ok()?;
         let is_made = opening.flags != flags;
@@ -284,7 +284,8 @@ mod tests {
     fn a_file_is_created_exclusively_once() {
         let nothing = OpenFlags::empty();
         let (link, cut) = (OpenFlags::NOFOLLOW, OpenFlags::TRUNCATE);
-        let lost = |applied, written| move |of: &mut Opening<'_>| of.lose(&fate(applied, written));
+        let lost =
+            |applied, written| move |of: &mut OpenRequest<'_>| of.lose(&fate(applied, written));
         for content in [None, Some(&b"content"[..])] {
             let again = if content.is_some() { link | cut } else { link };
             for (flags, applied, expected) in [
@@ -304,12 +305,12 @@ mod tests {
         for (flags, expected) in [(EXCLUSIVE, link), (TRUNCATES, nothing)] {
             let written = left(flags, content, lost(Some(true), true));
             assert_eq!(written, Some((Left::Sync, expected)));
-            let replied = |of: &mut Opening<'_>| {
+            let replied = |of: &mut OpenRequest<'_>| {
                 of.forget();
                 Ok(())
             };
             assert_eq!(left(flags, content, replied), Some((Left::Open, expected)));
-            let both = |of: &mut Opening<'_>| {
+            let both = |of: &mut OpenRequest<'_>| {
                 of.lose(&fate(Some(true), true))?;
                 of.lose(&fate(Some(false), false))?;
                 of.forget();

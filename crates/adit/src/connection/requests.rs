@@ -5,7 +5,7 @@
 //! server, and a request to it is "the reply in that slot":
 //! ```text
 //! task:    takes a slot, fills its area, rings, submits the slot's place ──► awaits, copies, returns
-//! driver:  Replies::poll finds replies ◄── Waiting::wait sleeps until the server counts one
+//! driver:  Replies::poll finds replies ◄── ServerDoorbell::wait sleeps until the server counts one
 //! ```
 //! Invariants:
 //! 1. The server writes into the area of a slot, between which and the caller's memory the task
@@ -23,7 +23,7 @@
 
 use super::held::Held;
 use super::link::{Failure, Link, Taken};
-use super::opening::Opening;
+use super::opening::OpenRequest;
 use super::remote::RemoteFile;
 use super::session::{Sender, Session};
 use super::state::Connection;
@@ -54,7 +54,7 @@ const SERVER_PAUSE: Duration = Duration::from_millis(1);
 /// The state of the engine.
 pub(crate) struct Requests {
     reactor: Rc<Reactor>,
-    server: Arc<Waiting>,
+    server: Arc<ServerDoorbell>,
     /// Held by the operation that takes the next slot.
     line: RwLock,
     /// An operation has given back its slot.
@@ -103,7 +103,7 @@ impl Drop for OwnSlot<'_, '_> {
 
 /// Starts the engine of a connection.
 pub(crate) fn start(connection: &Arc<Connection>) -> Result<Arc<Engine<Requests>>> {
-    let server = Arc::new(Waiting {
+    let server = Arc::new(ServerDoorbell {
         connection: Arc::downgrade(connection),
         link: AtomicU64::new(0),
         count: AtomicU32::new(0),
@@ -220,7 +220,7 @@ impl Requests {
         &self,
         connection: &Connection,
         who: &Credentials,
-        opening: Opening<'_>,
+        opening: OpenRequest<'_>,
     ) -> Result<RemoteFile> {
         let _begun = self.begin_change(None);
         self.session(connection).open(who, opening).await
@@ -326,10 +326,10 @@ impl Connection {
 }
 
 /// The server as a device: its requests are the replies in slots.
-struct Server(Arc<Waiting>);
+struct Server(Arc<ServerDoorbell>);
 
 /// Waits for replies.
-struct Waiting {
+struct ServerDoorbell {
     connection: Weak<Connection>,
     /// The number of the link that `count` is of.
     link: AtomicU64,
@@ -341,7 +341,7 @@ struct Waiting {
 
 /// The replies that operations wait for.
 struct Replies {
-    server: Arc<Waiting>,
+    server: Arc<ServerDoorbell>,
     awaited: Vec<Request>,
 }
 
@@ -422,7 +422,7 @@ impl Queue for Replies {
     }
 }
 
-impl Doorbell for Waiting {
+impl Doorbell for ServerDoorbell {
     fn ring(&self) -> Result<()> {
         if self.must_wake.load(Ordering::Relaxed)
             && self.must_wake.swap(false, Ordering::Relaxed)

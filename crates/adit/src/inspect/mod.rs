@@ -49,7 +49,7 @@ pub struct Inspector {
 }
 
 /// Where answers come from.
-enum Place {
+enum Answers {
     Ours(Volume),
     Theirs(Look),
 }
@@ -68,19 +68,19 @@ pub struct InspectedEntry {
     pub metadata: Option<Metadata>,
 }
 
-impl Place {
-    fn find(address: &str, options: &VolumeOptions) -> Result<Place> {
+impl Answers {
+    fn find(address: &str, options: &VolumeOptions) -> Result<Answers> {
         let mut read_only = options.clone();
         read_only.read_only(true);
         let mut ended = 0;
         loop {
             let busy = match Volume::open_with(address, &read_only) {
-                Ok(volume) => return Ok(Place::Ours(volume)),
+                Ok(volume) => return Ok(Answers::Ours(volume)),
                 Err(busy) if busy.errno() == Errno::BUSY => busy,
                 Err(error) => return Err(error),
             };
             let why_not = match Look::begin(address) {
-                Ok(Some(look)) => return Ok(Place::Theirs(look)),
+                Ok(Some(look)) => return Ok(Answers::Theirs(look)),
                 Ok(None) => return Err(busy),
                 Err(Lost::Failed(error)) => error,
                 Err(Lost::Ended) if ended == LOOKS_MAX => ends_each_look(),
@@ -97,10 +97,10 @@ impl Place {
     }
 
     /// As `find`, when a look is over: the owner has mostly just closed the volume, or is about to.
-    fn find_again(address: &str, options: &VolumeOptions) -> Result<Place> {
+    fn find_again(address: &str, options: &VolumeOptions) -> Result<Answers> {
         let begin = Instant::now();
         loop {
-            match Place::find(address, options) {
+            match Answers::find(address, options) {
                 Err(error) if error.errno() == Errno::BUSY && begin.elapsed() < CLOSING_MAX => {
                     std::thread::sleep(PAUSE);
                 }
@@ -125,7 +125,7 @@ impl Inspector {
             ours: OnceLock::new(),
             look: Mutex::new(None),
         };
-        inspector.go_on(&mut inspector.look(), Place::find(address, options)?);
+        inspector.go_on(&mut inspector.look(), Answers::find(address, options)?);
         Ok(inspector)
     }
 
@@ -134,10 +134,10 @@ impl Inspector {
     }
 
     /// From here on answers come from there.
-    fn go_on(&self, look: &mut Option<Look>, place: Place) {
+    fn go_on(&self, look: &mut Option<Look>, place: Answers) {
         *look = match place {
-            Place::Theirs(look) => Some(look),
-            Place::Ours(volume) => {
+            Answers::Theirs(look) => Some(look),
+            Answers::Ours(volume) => {
                 let was_set = self.ours.set(volume).is_err();
                 debug_assert!(!was_set, "a volume that is open here stays");
                 None
@@ -187,7 +187,7 @@ impl Inspector {
             match of.ask(&call) {
                 Ok(reply) => return Ok(reply),
                 Err(Lost::Ended) => {
-                    let place = Place::find_again(&self.address, &self.options)?;
+                    let place = Answers::find_again(&self.address, &self.options)?;
                     self.go_on(&mut look, place);
                 }
                 Err(Lost::Failed(error)) => return Err(error),

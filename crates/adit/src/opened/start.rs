@@ -9,7 +9,7 @@ use super::connected::Connected;
 use super::elsewhere::elsewhere;
 use super::embedded;
 use super::volume::{FileState, OpenVolume, OpenedFile};
-use crate::connection::{Connection, Opening, Requests};
+use crate::connection::{Connection, OpenRequest, Requests};
 use crate::pending::Pending;
 use crate::work::Work;
 use adit_base::Result;
@@ -202,11 +202,11 @@ impl OpenVolume {
                 volume,
                 (who, path, then),
                 move |connection, (who, path, then)| {
-                    let opening = Opening::new(Place::root(&path), flags, mode);
+                    let opening = OpenRequest::new(Place::root(&path), flags, mode);
                     then(connection.open(&who, opening).map(Backed::Connected))
                 },
                 async move |requests, connection, (who, path, then)| {
-                    let opening = Opening::new(Place::root(&path), flags, mode);
+                    let opening = OpenRequest::new(Place::root(&path), flags, mode);
                     let opened = requests.open(connection, &who, opening).await;
                     then(opened.map(Backed::Connected))
                 },

@@ -8,7 +8,7 @@ use super::connected::{Connected, ConnectedFile};
 use super::elsewhere::elsewhere;
 use super::embedded::{self, Embedded, EmbeddedFile};
 use crate::connection::{
-    Connection, Fork, Moving, NO_GENERATION, Opening, RemoteFile, Waits, connect,
+    Connection, Fork, Moving, NO_GENERATION, OpenRequest, RemoteFile, Waits, connect,
 };
 use crate::options::VolumeOptions;
 use adit_base::fork::Registered;
@@ -226,7 +226,7 @@ impl OpenVolume {
                 Backed::Embedded(open.into())
             }
             Backed::Connected(volume) => {
-                let opening = Opening::new(place, flags, mode);
+                let opening = OpenRequest::new(place, flags, mode);
                 Backed::Connected(volume.connection.open(who, opening)?)
             }
         })

@@ -36,7 +36,7 @@ pub(crate) enum Last<'p> {
 
 /// Where a path leads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'p> {
+pub(crate) struct Resolved<'p> {
     pub(crate) caller: &'p Credentials,
     /// The directory that holds the last component; for `Root` and `Dot` what is meant itself.
     pub(crate) parent: BlobId,
@@ -48,7 +48,7 @@ pub(crate) struct Place<'p> {
     pub(crate) found: Option<(BlobId, FileKind)>,
 }
 
-impl Place<'_> {
+impl Resolved<'_> {
     /// The inode there, which must be a directory if the path ends with a slash.
     pub(crate) fn existing(&self) -> Result<(BlobId, FileKind), Errno> {
         match self.found {
@@ -60,7 +60,7 @@ impl Place<'_> {
 }
 
 /// The name at a place; `errno` if the last component is none.
-pub(crate) fn name_or<'p>(place: &Place<'p>, errno: Errno) -> Result<Name<'p>, Stop> {
+pub(crate) fn name_or<'p>(place: &Resolved<'p>, errno: Errno) -> Result<Name<'p>, Stop> {
     match place.last {
         Last::Name(name) => Ok(name),
         _ => Err(errno.into()),
@@ -127,10 +127,10 @@ pub(crate) fn resolve<'p>(
     texts: &'p Bump,
     at: At<'p>,
     intent: Intent,
-) -> Result<Place<'p>, Stop> {
+) -> Result<Resolved<'p>, Stop> {
     let _in = breakdown::enter(Layer::Names);
     let mut directory = at.start.unwrap_or(base.root);
-    let place = |parent, last, slash, found| Place {
+    let place = |parent, last, slash, found| Resolved {
         caller: at.caller,
         parent,
         last,

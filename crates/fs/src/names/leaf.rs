@@ -229,7 +229,7 @@ impl<'a> Leaf<'a> {
             }
             index += 1;
         }
-        Ok(Found::Place(
+        Ok(Found::Resolved(
             place,
             (rank <= RANK_MASK).then_some(name.hash | rank),
         ))
@@ -279,7 +279,7 @@ pub(super) enum Found<'a> {
     /// The entry and its index.
     Entry(usize, Entry<'a>),
     /// The index for a new entry and its key; no key when there are too many names of equal hash.
-    Place(usize, Option<u64>),
+    Resolved(usize, Option<u64>),
 }
 
 /// Room for a new entry.

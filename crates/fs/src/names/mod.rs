@@ -93,7 +93,7 @@ pub(crate) fn lookup(
     Ok(
         match leaf_at(pages, leaf, owner)?.find(name, &keys(lower, upper))? {
             Found::Entry(_, entry) => Some(entry.target),
-            Found::Place(..) => None,
+            Found::Resolved(..) => None,
         },
     )
 }
@@ -134,8 +134,8 @@ pub(crate) fn insert(
         let leaf = leaf_at(pages, path.leaf, owner)?;
         let (index, key) = match leaf.find(name, &keys(path.lower, path.upper))? {
             Found::Entry(..) => return Err(Errno::EXIST.into()),
-            Found::Place(index, Some(key)) => (index, key),
-            Found::Place(_, None) => return Err(Errno::NOSPC.into()),
+            Found::Resolved(index, Some(key)) => (index, key),
+            Found::Resolved(_, None) => return Err(Errno::NOSPC.into()),
         };
         let fit = leaf.fit(name.bytes.len())?;
         if fit == Fit::No {

@@ -1,6 +1,6 @@
 //! Changes that all operations on names stage.
 
-use crate::inode::resolve::{self, Place};
+use crate::inode::resolve::{self, Resolved};
 use crate::inode::slot::touch_modified;
 use crate::names;
 use crate::volume::Stage;
@@ -45,7 +45,7 @@ impl<'s> Stage<'_, 's> {
 /// May the caller remove the name of `victim`?
 pub(super) fn check_remove(
     transaction: &Transaction<'_>,
-    place: &Place<'_>,
+    place: &Resolved<'_>,
     victim: BlobId,
 ) -> Result<(), Stop> {
     let directory = resolve::directory(transaction, place.parent)?;

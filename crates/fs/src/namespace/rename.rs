@@ -1,7 +1,7 @@
 //! Renaming: one transaction, after write-back of the source's data if it replaces a file.
 
 use super::edit::check_remove;
-use crate::inode::resolve::{self, Intent, Place, name_or};
+use crate::inode::resolve::{self, Intent, Resolved, name_or};
 use crate::inode::slot::{add_subdirectory, expect_kind, remove_subdirectory};
 use crate::names::{self, Name, Target};
 use crate::types::*;
@@ -225,8 +225,8 @@ impl<'p> Plan<'p> {
     /// May the old name be removed and the new one added?
     fn check_names(
         transaction: &Transaction<'_>,
-        old: &Place<'_>,
-        new: &Place<'_>,
+        old: &Resolved<'_>,
+        new: &Resolved<'_>,
         source: (BlobId, FileKind),
         exchange: bool,
     ) -> Result<(), Stop> {
@@ -246,8 +246,8 @@ impl<'p> Plan<'p> {
     /// May `..` of directories be changed?
     fn check_parents(
         transaction: &Transaction<'_>,
-        old: &Place<'_>,
-        new: &Place<'_>,
+        old: &Resolved<'_>,
+        new: &Resolved<'_>,
         source: (BlobId, FileKind),
         exchange: bool,
     ) -> Result<(), Stop> {

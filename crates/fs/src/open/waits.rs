@@ -125,7 +125,7 @@ pub(crate) enum Woken {
 }
 
 /// A lock is waited for until this is dropped.
-pub(crate) struct Waiting<'a> {
+pub(crate) struct WaitGuard<'a> {
     waits: &'a Waits,
     queue: &'a Queue,
     waiter: Rc<Waiter>,
@@ -140,7 +140,7 @@ impl Waits {
         descriptor: u64,
         wanted: Lock,
         blocker: &Lock,
-    ) -> Result<Waiting<'a>> {
+    ) -> Result<WaitGuard<'a>> {
         self.search(&wanted, blocker)?;
         let waiter = Rc::new(Waiter {
             descriptor,
@@ -155,7 +155,7 @@ impl Waits {
             by_owner.entry(id).or_default().push(waiter.clone());
         }
         table.queue.waiters.borrow_mut().push(waiter.clone());
-        Ok(Waiting {
+        Ok(WaitGuard {
             waits: self,
             queue: &table.queue,
             waiter,
@@ -200,7 +200,7 @@ impl Waits {
     }
 }
 
-impl Waiting<'_> {
+impl WaitGuard<'_> {
     /// Waits until there is a reason to look.
     pub(crate) async fn woken(&self) -> Woken {
         poll_fn(|context| {
@@ -271,7 +271,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let waiter = &self.waiter;
         let is_other = |other: &Rc<Waiter>| !Rc::ptr_eq(other, waiter);

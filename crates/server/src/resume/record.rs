@@ -382,8 +382,8 @@ impl SessionsFile {
     }
 
     /// What opens a file again.
-    pub(crate) fn token(&self, opening: Opening, file: &Known) -> u64 {
-        let Known {
+    pub(crate) fn token(&self, opening: Opening, file: &TokenOf) -> u64 {
+        let TokenOf {
             id,
             flags,
             kind,
@@ -465,7 +465,7 @@ impl VolumeRecord {
 
 /// What a token is for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct TokenOf {
     pub(crate) id: BlobId,
     pub(crate) flags: OpenFlags,
     pub(crate) kind: FileKind,

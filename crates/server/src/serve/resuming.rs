@@ -1,7 +1,7 @@
 //! Calls of a session that goes on with one of the last server: open again, lock, settle appends.
 
 use super::{Begun, Ticket, answer, arguments, close_each, file_arguments};
-use crate::resume::Known;
+use crate::resume::TokenOf;
 use crate::rights;
 use crate::session::Session;
 use adit_base::{Errno, Error, Result};
@@ -23,7 +23,7 @@ pub(super) fn may_be(message: &Message) -> bool {
 
 /// With what the session opens a file again in the next server.
 pub(super) fn token(session: &Session, id: BlobId, flags: OpenFlags, kind: FileKind) -> u64 {
-    let known = Known {
+    let known = TokenOf {
         id,
         flags,
         kind,

@@ -26,7 +26,7 @@ pub(super) struct LimitedGroup {
 pub(super) fn tightest() -> Option<LimitedGroup> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (groups, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
-    let look = |(version, place): (Version, Place)| {
+    let look = |(version, place): (Version, GroupDirectory)| {
         let groups = place.group.ancestors().take_while(|group| {
             // Up to the mount: a directory above it is no group.
             group.starts_with(&place.mount)
@@ -50,7 +50,7 @@ enum Version {
 
 /// Where a process's group is.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct GroupDirectory {
     mount: PathBuf,
     /// In the mount, or the mount itself.
     group: PathBuf,
@@ -58,7 +58,7 @@ struct Place {
 
 impl Version {
     /// Of the group that has the memory, from `/proc/self/cgroup` and `/proc/self/mountinfo`.
-    fn place(self, groups: &str, mounts: &str) -> Option<Place> {
+    fn place(self, groups: &str, mounts: &str) -> Option<GroupDirectory> {
         let own = groups.lines().find_map(|line| self.group_in(line))?;
         mounts.lines().find_map(|line| {
             let (root, mount) = self.mount_in(line)?;
@@ -71,7 +71,7 @@ impl Version {
                 true => mount.clone(),
                 false => mount.join(below),
             };
-            Some(Place { mount, group })
+            Some(GroupDirectory { mount, group })
         })
     }
 
@@ -180,9 +180,9 @@ mod tests {
 35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 master:2 - cgroup cgroup rw,memory
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate";
 
-    fn place(mount: &str, group: &str) -> Option<Place> {
+    fn place(mount: &str, group: &str) -> Option<GroupDirectory> {
         let (mount, group) = (mount.into(), group.into());
-        Some(Place { mount, group })
+        Some(GroupDirectory { mount, group })
     }
 
     #[test]

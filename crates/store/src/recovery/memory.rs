@@ -67,9 +67,9 @@ impl Search<'_> {
             let is_past = number > 0 && !last.taking_over;
             let list = || Leftover::list(&directory, volume, self.purpose, None);
             let looked = match look_at(&directory) {
-                Ok(Place::Unseen(why)) => Err(Ok(why)),
-                Ok(Place::Directory(identity)) if seen.contains(&identity) => Ok(Vec::new()),
-                Ok(Place::Directory(identity)) => {
+                Ok(AtPath::Unseen(why)) => Err(Ok(why)),
+                Ok(AtPath::Directory(identity)) if seen.contains(&identity) => Ok(Vec::new()),
+                Ok(AtPath::Directory(identity)) => {
                     seen.push(identity);
                     list().map_err(Err)
                 }
@@ -237,7 +237,7 @@ fn identity_of(directory: &Path) -> Option<(u64, u64)> {
 
 /// What is at the path of a directory that an image names.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum AtPath {
     /// A directory that may be looked into, with this identity.
     Directory((u64, u64)),
     /// Nothing, or nothing that is to be touched.
@@ -261,9 +261,9 @@ const LOCAL: [&[u8]; 9] = [
     b"overlay",
 ];
 
-fn look_at(directory: &Path) -> Result<Place> {
+fn look_at(directory: &Path) -> Result<AtPath> {
     use std::io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
-    let unseen = |why: &str| Ok(Place::Unseen(why.to_owned()));
+    let unseen = |why: &str| Ok(AtPath::Unseen(why.to_owned()));
     let mounts = std::fs::read(MOUNTS).map_err(|error| Error::from(error).context(MOUNTS))?;
     match file_system_of(&mounts, directory) {
         Some(kind) if LOCAL.contains(&kind) => {}
@@ -287,7 +287,7 @@ fn look_at(directory: &Path) -> Result<Place> {
         }
     }
     match identity {
-        Some(identity) => Ok(Place::Directory(identity)),
+        Some(identity) => Ok(AtPath::Directory(identity)),
         None => unseen("there is no such directory"),
     }
 }
@@ -419,7 +419,7 @@ mod tests {
         std::fs::write(path.join("file"), "").unwrap();
         let there = path.join("there");
         let identity = identity_of(&there).unwrap();
-        assert_eq!(look_at(&there).unwrap(), Place::Directory(identity));
+        assert_eq!(look_at(&there).unwrap(), AtPath::Directory(identity));
         for (name, word) in [
             (path.join("gone"), "no such"),
             (path.join("link"), "no directory"),
@@ -427,7 +427,7 @@ mod tests {
             (path.join("file"), "no directory"),
             ("/proc".into(), "type proc"),
         ] {
-            let Place::Unseen(said) = look_at(&name).unwrap() else {
+            let AtPath::Unseen(said) = look_at(&name).unwrap() else {
                 panic!("{name:?} was looked at");
             };
             assert!(said.contains(word), "{name:?}: {said}");

@@ -235,7 +235,7 @@ impl Resolution {
             .fold(0, |sum, dead| sum.wrapping_add(seal_of(dead)))
     }
 
-    fn note(&mut self, known: &Known) {
+    fn note(&mut self, known: &FoundMapping) {
         let facts = &known.facts;
         if !facts.ours || !facts.counts() {
             return;
@@ -350,7 +350,7 @@ pub(crate) fn resolve(
     let mut refused = Vec::new();
     for leftover in found {
         let path = leftover.path.clone();
-        let known = Known::of(leftover, superblock, device)
+        let known = FoundMapping::of(leftover, superblock, device)
             .map_err(|error| error.context(format_args!("judge {}", path.display())))?;
         let discards = matches!(takeover, Takeover::Leave | Takeover::Discard);
         resolution.note(&known);
@@ -442,7 +442,7 @@ pub(crate) fn resolve(
 
 /// May a volume be opened although another process has the same opening of it? A copy may be looked
 /// at, and opened for writing if it is one beyond doubt and the user says so.
-fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identity) -> bool {
+fn may_pass(known: &FoundMapping, takeover: Takeover, purpose: Purpose, image: &Identity) -> bool {
     match purpose {
         Purpose::Look => !known.facts.same_image,
         Purpose::TakeOver => {
@@ -452,7 +452,7 @@ fn may_pass(known: &Known, takeover: Takeover, purpose: Purpose, image: &Identit
 }
 
 /// The process that has the volume open, and the ways out where this is perhaps a copy of it.
-fn in_use(known: &Known, image: &Identity) -> String {
+fn in_use(known: &FoundMapping, image: &Identity) -> String {
     let mut what = format!("in use by {} ({})", known.owner(), known.path.display());
     if known.of_another_image {
         what += ", which has it from another file or device. If this is a copy, it can be looked at; \
@@ -466,7 +466,7 @@ fn in_use(known: &Known, image: &Identity) -> String {
 }
 
 /// A mapping, and what is known of it.
-struct Known {
+struct FoundMapping {
     facts: Facts,
     /// Its name says that it belongs to another file or device.
     of_another_image: bool,
@@ -480,13 +480,17 @@ struct Known {
     abandoned: Option<Abandoned>,
 }
 
-impl Known {
+impl FoundMapping {
     fn is_copy(&self) -> bool {
         let dead = self.abandoned.as_ref();
         dead.is_some_and(|dead| dead.copy_of() != 0)
     }
 
-    fn of(leftover: Leftover, superblock: &Superblock, device: &dyn Device) -> Result<Known> {
+    fn of(
+        leftover: Leftover,
+        superblock: &Superblock,
+        device: &dyn Device,
+    ) -> Result<FoundMapping> {
         let Leftover {
             path,
             name,
@@ -502,7 +506,7 @@ impl Known {
             || planted(Bug::UntrustedMaker);
         // A name of another form may be another version's; then nothing else is known of it.
         let ours = ours || name.is_none() && trusted;
-        let mut known = Known {
+        let mut known = FoundMapping {
             facts: Facts {
                 ours,
                 epoch: name.map_or(Ordering::Equal, |name| name.epoch.cmp(&superblock.epoch)),
@@ -660,7 +664,7 @@ fn is_of(header: &Header, name: Option<&ParsedName>, superblock: &Superblock, ou
 }
 
 /// What is in the way, and the ways out; `beside`: what else a way out would do without.
-fn refusal(why: Why, known: &Known, beside: &[String]) -> Error {
+fn refusal(why: Why, known: &FoundMapping, beside: &[String]) -> Error {
     let described = known.described();
     let problem = known.problem.as_ref().map_or("", |error| error.what());
     let uid = known.uid;

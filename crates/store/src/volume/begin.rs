@@ -76,7 +76,7 @@ impl<'a> Begun<'a> {
         let (purpose, claim) = match looks {
             true => (Purpose::Look, None),
             false => {
-                let claim = make_claim(&Opening::of(&superblock), &**device, options)?;
+                let claim = make_claim(&OpeningName::of(&superblock), &**device, options)?;
                 (Purpose::TakeOver, claim)
             }
         };
@@ -130,8 +130,8 @@ impl<'a> Begun<'a> {
         };
         let device = self.io.reactor.device();
         if self.claim.is_some() {
-            let last = Opening::of(&self.superblock);
-            let next = Opening {
+            let last = OpeningName::of(&self.superblock);
+            let next = OpeningName {
                 epoch: last.epoch + 1,
                 opening,
                 ..last
@@ -261,15 +261,15 @@ impl<'a> Begun<'a> {
 }
 
 /// An opening of a volume: what the names of its mapping and claims say.
-pub(super) struct Opening {
+pub(super) struct OpeningName {
     volume_id: u128,
     epoch: u64,
     opening: u64,
 }
 
-impl Opening {
-    pub(super) fn of(superblock: &Superblock) -> Opening {
-        Opening {
+impl OpeningName {
+    pub(super) fn of(superblock: &Superblock) -> OpeningName {
+        OpeningName {
             volume_id: u128::from_le_bytes(superblock.volume_id),
             epoch: superblock.epoch,
             opening: superblock.opening,
@@ -299,7 +299,7 @@ fn absolute(path: String) -> String {
 
 /// Claims an opening, where that can be. A device in memory is nobody else's.
 fn make_claim(
-    next: &Opening,
+    next: &OpeningName,
     device: &dyn Device,
     options: &StoreOptions,
 ) -> Result<Option<Claim>> {

@@ -8,7 +8,7 @@
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
-use super::begin::{Opening, begin};
+use super::begin::{OpeningName, begin};
 use super::grow::VOLUME_PAGES_MAX;
 use crate::blob::BlobTable;
 use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose};
@@ -407,8 +407,8 @@ pub(super) fn build(
 ) -> Result<Store> {
     let volume = VolumeId(superblock.volume_id);
     let layout = Layout::of(&superblock);
-    let shared =
-        (!options.read_only).then(|| Opening::of(&superblock).name(&**reactor.device(), options));
+    let shared = (!options.read_only)
+        .then(|| OpeningName::of(&superblock).name(&**reactor.device(), options));
     let cache = Cache::new(&CacheOptions {
         frames_max: frames_max(options),
         shared,

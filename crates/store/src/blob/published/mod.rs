@@ -24,14 +24,14 @@ use adit_base::sync::atomic::{AtomicU64, Ordering};
 const EXTENTS: usize = if cfg!(loom) { 1 } else { 16 };
 
 #[derive(Debug, Default)]
-struct Place {
+struct PublishedExtent {
     /// First page of the blob, shifted by 32, and number of pages; 0: none.
     pages: AtomicU64,
     /// Device page of the first.
     home: AtomicU64,
 }
 
-impl Place {
+impl PublishedExtent {
     /// If that extent and this one are one piece, or have pages in common, makes it all of it. The
     /// worker only.
     fn join(&self, extent: &mut Extent) -> bool {
@@ -57,7 +57,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub(crate) struct PublishedExtents {
     sequence: SeqCount,
-    places: [Place; EXTENTS],
+    places: [PublishedExtent; EXTENTS],
 }
 
 /// Where to read, and what has to be still so afterwards.
@@ -94,7 +94,8 @@ impl PublishedExtents {
         let joined = self.places.iter().find(|place| place.join(&mut extent));
         let next = changes as usize % EXTENTS;
         let in_turn = || self.places[next..].iter().chain(&self.places[..next]);
-        let len = |place: &&Place| place.pages.load(Ordering::Relaxed) & u64::from(u32::MAX);
+        let len =
+            |place: &&PublishedExtent| place.pages.load(Ordering::Relaxed) & u64::from(u32::MAX);
         let Some(place) = joined.or_else(|| in_turn().min_by_key(len)) else {
             return;
         };
@@ -107,7 +108,7 @@ impl PublishedExtents {
 
     /// Tells of nothing any more. The worker only.
     pub(crate) fn forget(&self) {
-        let known = |place: &Place| place.pages.load(Ordering::Relaxed) != 0;
+        let known = |place: &PublishedExtent| place.pages.load(Ordering::Relaxed) != 0;
         if !self.places.iter().any(known) {
             return;
         }

@@ -1,7 +1,7 @@
 //! Walks a blob's map for `adit check` and tests. Reports everything instead of stopping; repairs
 //! nothing.
 
-use super::{Extent, Place, read, tree};
+use super::{Extent, LeafOrSlot, read, tree};
 use crate::format::Slot;
 use crate::metadata::node::{Path, Visit};
 use crate::metadata::pages::{PagesRead, Stop};
@@ -42,7 +42,7 @@ pub fn check(
     };
     match tree(slot, slot_address) {
         Ok(Some(tree)) => tree.check(pages, &mut checker)?,
-        Ok(None) => checker.extents(&Place::inline(slot_address), (0, None))?,
+        Ok(None) => checker.extents(&LeafOrSlot::inline(slot_address), (0, None))?,
         Err(stop) => checker.stopped(slot_place(slot_address).0, stop)?,
     }
     Ok(checker.used)
@@ -92,7 +92,11 @@ impl<P: PagesRead> Checker<'_, P> {
         Ok(())
     }
 
-    fn extents(&mut self, place: &Place, (lower, upper): (u64, Option<u64>)) -> Result<(), Stop> {
+    fn extents(
+        &mut self,
+        place: &LeafOrSlot,
+        (lower, upper): (u64, Option<u64>),
+    ) -> Result<(), Stop> {
         let extents = match read(self.pages, self.slot, self.slot_address, place) {
             Ok(extents) => extents,
             Err(stop) => return self.stopped(place.page, stop),
@@ -138,7 +142,7 @@ impl<P: PagesRead> Visit for Checker<'_, P> {
     fn leaf(&mut self, page: u64, lower: u64, upper: Option<u64>) -> Result<(), Stop> {
         let path = Path::to_leaf(page, lower, upper);
         self.extents(
-            &Place {
+            &LeafOrSlot {
                 page,
                 path: Some(path),
             },

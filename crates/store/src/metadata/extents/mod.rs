@@ -137,7 +137,7 @@ fn insert_piece(
     pages: &mut impl Pages,
     slot: &mut Slot,
     address: u64,
-    place: Place,
+    place: LeafOrSlot,
     piece: Extent,
 ) -> Result<(), Stop> {
     let extents = read(pages, slot, address, &place)?;
@@ -310,15 +310,15 @@ pub fn mark_written(
 }
 
 /// Where extents are: a leaf of the tree, or the slot.
-struct Place {
+struct LeafOrSlot {
     /// The leaf, or the page of the slot.
     page: u64,
     path: Option<Path>,
 }
 
-impl Place {
-    fn inline(slot_address: u64) -> Place {
-        Place {
+impl LeafOrSlot {
+    fn inline(slot_address: u64) -> LeafOrSlot {
+        LeafOrSlot {
             page: slot_place(slot_address).0,
             path: None,
         }
@@ -353,12 +353,12 @@ fn locate(
     slot: &Slot,
     slot_address: u64,
     logical: u64,
-) -> Result<Place, Stop> {
+) -> Result<LeafOrSlot, Stop> {
     let Some(tree) = tree(slot, slot_address)? else {
-        return Ok(Place::inline(slot_address));
+        return Ok(LeafOrSlot::inline(slot_address));
     };
     let path = tree.descend(pages, logical)?;
-    Ok(Place {
+    Ok(LeafOrSlot {
         page: path.leaf,
         path: Some(path),
     })
@@ -368,7 +368,7 @@ fn read<'a>(
     pages: &'a impl PagesRead,
     slot: &'a Slot,
     slot_address: u64,
-    place: &Place,
+    place: &LeafOrSlot,
 ) -> Result<&'a [RawExtent], Stop> {
     let (extents, count) = match &place.path {
         None => {
@@ -401,7 +401,7 @@ fn index_of(
     pages: &impl PagesRead,
     slot: &Slot,
     slot_address: u64,
-    place: &Place,
+    place: &LeafOrSlot,
     extent: Extent,
 ) -> Result<usize, Stop> {
     let extents = read(pages, slot, slot_address, place)?;
@@ -418,7 +418,7 @@ fn first_from(
     slot: &Slot,
     slot_address: u64,
     from: u64,
-) -> Result<Option<(Place, usize, Extent)>, Stop> {
+) -> Result<Option<(LeafOrSlot, usize, Extent)>, Stop> {
     let mut at = from;
     loop {
         let place = locate(pages, slot, slot_address, at)?;
@@ -474,7 +474,7 @@ fn splice(
     pages: &mut impl Pages,
     slot: &mut Slot,
     slot_address: u64,
-    place: &Place,
+    place: &LeafOrSlot,
     range: Range<usize>,
     new: &[Extent],
 ) -> Result<(), Stop> {
@@ -513,7 +513,7 @@ fn reserve(
     slot_address: u64,
     logical: u64,
     need: usize,
-) -> Result<Place, Stop> {
+) -> Result<LeafOrSlot, Stop> {
     loop {
         let place = locate(pages, slot, slot_address, logical)?;
         let extents = read(pages, slot, slot_address, &place)?;
@@ -549,7 +549,7 @@ fn reserve(
         tree.save(slot);
         if append {
             let path = tree.descend(pages, logical)?;
-            return Ok(Place {
+            return Ok(LeafOrSlot {
                 page: path.leaf,
                 path: Some(path),
             });
@@ -566,7 +566,7 @@ fn fill(leaf: &mut Page, index: usize, extents: &[RawExtent]) {
 
 /// Moves the extents of the slot into the first leaf of a tree.
 fn grow_tree(pages: &mut impl Pages, slot: &mut Slot, slot_address: u64) -> Result<(), Stop> {
-    let place = Place::inline(slot_address);
+    let place = LeafOrSlot::inline(slot_address);
     let extents: SmallVec<[RawExtent; SLOT_EXTENTS]> =
         SmallVec::from_slice(read(pages, slot, slot_address, &place)?);
     let near = extents
@@ -587,7 +587,7 @@ fn shrink(
     pages: &mut impl Pages,
     slot: &mut Slot,
     slot_address: u64,
-    place: &Place,
+    place: &LeafOrSlot,
 ) -> Result<(), Stop> {
     let Some(path) = &place.path else {
         return Ok(());
@@ -601,7 +601,7 @@ fn shrink(
         let before = tree.leaf_before(pages, path)?.map(|before| (before, *path));
         let behind = tree.leaf_behind(pages, path)?.map(|behind| (*path, behind));
         for (left, right) in before.into_iter().chain(behind) {
-            let at = |path: Path| Place {
+            let at = |path: Path| LeafOrSlot {
                 page: path.leaf,
                 path: Some(path),
             };
@@ -617,7 +617,7 @@ fn shrink(
         }
     }
     if tree.depth == 0 {
-        let root = Place {
+        let root = LeafOrSlot {
             page: tree.root,
             path: Some(tree.descend(pages, 0)?),
         };

@@ -58,7 +58,9 @@ impl Request {
     pub fn start(self) -> Pending<usize> {
         let written = self.work.written();
         let bytes = move |result| written.unwrap_or(result as usize);
-        OpenVolume::start(self.file, self.work, bytes)
+        let started = OpenVolume::start(&self.file, self.work, bytes);
+        FileState::release(self.file);
+        started
     }
 }
 

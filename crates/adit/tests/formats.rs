@@ -376,8 +376,8 @@ fn forged(image: &[u8], at: usize, value: &[u8]) -> Vec<u8> {
     image
 }
 
-/// The words of `docs/reference/compatibility.md` in which an error is documented, without what came
-/// first.
+/// The words of `docs/reference/compatibility.md` in which an error is documented, without the
+/// words before them.
 fn documented(error: &Error) -> bool {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/compatibility.md");
     let text = std::fs::read_to_string(path).expect("it is there");

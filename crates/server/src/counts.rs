@@ -1,4 +1,4 @@
-//! What sessions and pollers did during a window of the policy that places sessions.
+//! Counts of sessions and pollers during a window of the policy that places sessions.
 
 use adit_load::{PollerLoad, SessionId, SessionLoad};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,7 +13,7 @@
 //! | `listener` | a server's socket, and its answers |
 //! | [`Nodes`] | the host's pipes and sockets behind those of a volume |
 //! | `notices` | which messages about peers go to the log |
-//! | `session`, `files`, `collected` | a connected process: its rights, its memory, its open files, pieces of its large writes |
+//! | `session`, `files`, `collected` | a connected process: rights, memory, open files, pieces of large writes |
 //! | `poller`, `post` | the thread that takes messages and drives the volumes, and what others have of it |
 //! | `crowd` | whether threads wait for a core |
 //! | `balance`, `counts` | which poller has which session, and what the policy knows of them |

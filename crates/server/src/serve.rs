@@ -25,6 +25,7 @@ use adit_wire::memory::{DATA_BYTES_MAX, HINTS_MAX};
 use adit_wire::message::{Message, WriteFlags};
 use adit_wire::slot::Reply;
 use adit_wire::value::{OwnedValue, Value};
+use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,7 +42,7 @@ struct Ticket {
     replied: bool,
     under_way: Option<UnderWay>,
     /// Where the reply says that the inode's attributes are.
-    hint: Hint,
+    hint: Cell<Hint>,
 }
 
 impl Ticket {
@@ -56,16 +57,17 @@ impl Ticket {
     }
 
     /// The reply says where the inode's attributes are in the cache, if the session may read that.
-    fn tell_attributes(&mut self, id: BlobId) {
+    fn tell_attributes(&self, id: BlobId) {
         if self.session.privileged {
-            self.hint = self.session.volume.names.hint(id).unwrap_or_default();
+            let hint = self.session.volume.names.hint(id);
+            self.hint.set(hint.unwrap_or_default());
         }
     }
 
     fn finish_with(self, result: Result<u64>) {
         match result {
             Ok(value) => {
-                let hint = self.hint.0;
+                let hint = self.hint.get().0;
                 self.finish(Reply {
                     value,
                     hint,
@@ -91,7 +93,7 @@ impl Ticket {
             Ok(value) => {
                 self.replied = true;
                 self.session
-                    .finish_with_value(self.slot, &value, self.hint.0);
+                    .finish_with_value(self.slot, &value, self.hint.get().0);
             }
             Err(error) => self.finish_with_error(&error),
         }
@@ -118,13 +120,13 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
     let number = session.memory.notes(slot).begin();
     let message = Message::from_words(session.memory.slot(slot).words());
     let collected = session.collected().take(slot);
-    let mut ticket = Ticket {
+    let ticket = Ticket {
         session: session.clone(),
         slot,
         message: number,
         replied: false,
         under_way: Some(UnderWay::begin(&session.volume)),
-        hint: Hint::default(),
+        hint: Cell::default(),
     };
     let Some(message) = message else {
         ticket.finish_with(Err(Errno::PROTO.into()));
@@ -252,14 +254,14 @@ where
 
 /// Begins an operation whose result is a value.
 fn answer<T: OwnedValue>(
-    mut ticket: Ticket,
+    ticket: Ticket,
     begun: &mut Begun,
-    operation: impl AsyncFnOnce(&'static Fs, &mut Ticket) -> Result<T> + Send + 'static,
+    operation: impl AsyncFnOnce(&'static Fs, &Ticket) -> Result<T> + Send + 'static,
 ) {
     let engine = ticket.session.volume.engine.clone();
     // Refused: the ticket says so.
     begun.extend(engine.prepare(move |fs| async move {
-        let result = operation(fs, &mut ticket).await;
+        let result = operation(fs, &ticket).await;
         ticket.finish_with_value(result);
         Ok(())
     }));
@@ -287,7 +289,7 @@ macro_rules! answer_call {
         }
         drop(decoded);
         answer($ticket, $begun, async move |$fs, $asking| {
-            let $session = &$asking.session.clone();
+            let $session = &$asking.session;
             let (who, $arguments) = arguments::<$call>(&$bytes)?;
             let $who = who.as_ref().unwrap_or(&$session.who);
             $do
@@ -662,7 +664,7 @@ fn open_blob(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
 }
 
 /// Puts an opened file into the session's table.
-async fn add(fs: &Fs, asking: &mut Ticket, open: Arc<OpenFile>) -> Result<Opened> {
+async fn add(fs: &Fs, asking: &Ticket, open: Arc<OpenFile>) -> Result<Opened> {
     let (id, flags, kind) = (open.blob_id(), open.flags(), open.kind());
     asking.tell_attributes(id);
     let session = &asking.session;

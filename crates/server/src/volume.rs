@@ -18,8 +18,8 @@ pub(crate) trait Operator: Send + Sync {
     /// The server's state, as a session of that number sees it; 0: none.
     fn state(&self, own: u64) -> ServerState;
 
-    /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no such
-    /// session, `EINVAL` if there is no such poller.
+    /// Moves a session to another poller; the policy may move it again. `ENOENT` if there is no
+    /// such session, `EINVAL` if there is no such poller.
     fn move_session(&self, number: u64, to: u32) -> Result<()>;
 }
 

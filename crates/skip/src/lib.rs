@@ -19,8 +19,9 @@ use std::panic::Location;
 use std::sync::Mutex;
 use std::thread;
 
-/// Acting as another user, or giving files to one. Reasons name what is missing and, in parentheses,
-/// how to get it, if it isn't root's rights; `cargo xtask test` groups skipped tests by reason.
+/// Acting as another user, or giving files to one. A reason names the missing thing and, in
+/// parentheses, the way to get it, if it isn't root's rights; `cargo xtask test` groups skipped
+/// tests by reason.
 pub const OTHER_USER: &str = "becoming another user takes root";
 /// The same, of a user who needs the programs of this build.
 pub const REACHABLE: &str =

@@ -138,8 +138,8 @@ impl Tested {
         }
     }
 
-    /// A paragraph for each reason, the most frequent one first. The reason says what is missing and,
-    /// in parentheses, how to get it.
+    /// A paragraph for each reason, the most frequent one first. The reason names the missing thing
+    /// and, in parentheses, the way to get it.
     fn skipped_by_reason(&self) -> String {
         let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (test, reason) in &self.skipped {

@@ -1,8 +1,8 @@
 //! The end-to-end tests: the `adit` command, stock RocksDB and LevelDB on one image, as a user
 //! would.
 //!
-//! It runs what `build` and `plugin` made; a check whose database is not installed is skipped. Each
-//! claim is one check; the first that fails ends the run, because each builds on what the one before
+//! It runs the programs of `build` and `plugin`; a check whose database is not installed is
+//! skipped. Each claim is one check; the first that fails ends the run, because each builds on what the one before
 //! left in the image.
 
 use std::io::Read;

@@ -3,8 +3,8 @@
 //! A failed step does not stop the others, except that nothing is tested that was not built. Each
 //! step counts its checks; the last line is the sum. As root a test that was skipped, because this
 //! machine lacks something, fails the whole: all of them have to run. Another user can get neither
-//! packages nor root's rights here: what needs them is skipped, and named by reason at the end. All
-//! use the development profile, so that lints, unit tests, the plugin and the end-to-end tests share
+//! packages nor root's rights here: tests that need them are skipped, and listed by reason at the
+//! end. All use the development profile, so that lints, unit tests, the plugin and the end-to-end tests share
 //! compiled crates.
 
 use std::ffi::{CStr, CString};

@@ -1,4 +1,4 @@
-//! Attempts to reach a server, the next one too: how often, whom to trust, how to begin one.
+//! Attempts to reach a server, or the next one: their pauses, the trusted users, a server begun here.
 
 use adit_base::simulation;
 use adit_base::{Errno, Error, Result};

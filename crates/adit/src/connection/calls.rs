@@ -1,5 +1,5 @@
-//! Calls about open files, what they change of what a session has, and what a call puts into a
-//! message.
+//! Calls about open files, and the locks and mappings of a session that they change; the message
+//! of a call.
 
 use super::held::{HeldLock, Released};
 use super::link::{Fate, Link, Taken};

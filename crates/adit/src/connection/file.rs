@@ -121,8 +121,8 @@ impl Connection {
         }
     }
 
-    /// Writes pieces of memory, one behind the other, at an offset, or at the end; returns the offset
-    /// of an append.
+    /// Writes pieces of memory, one behind the other, at an offset, or at the end; returns the
+    /// offset of an append.
     pub(crate) fn write(
         &self,
         file: &RemoteFile,
@@ -283,8 +283,8 @@ impl<S: Sender> Session<'_, S> {
         }
     }
 
-    /// Writes `len` bytes of `memory` from `from` on in one operation of the server's; the offset of
-    /// an append.
+    /// Writes `len` bytes of `memory` from `from` on in one operation of the server's; the offset
+    /// of an append.
     #[inline]
     async fn write_whole(
         self,

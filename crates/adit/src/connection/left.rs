@@ -1,4 +1,4 @@
-//! What a process leaves to another one, and a server keeps meanwhile.
+//! Files that a process leaves to another one, and that a server keeps meanwhile.
 
 use adit_base::fork::{self, ChildGuard, Registered};
 use adit_base::{Result, from_rustix, numbers};

@@ -14,7 +14,7 @@ use adit_base::simulation::{self, Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
 use adit_block::Buffer;
-use adit_wire::calls::{FileCall, VolumeCall};
+use adit_wire::calls::{Close, FileCall, VolumeCall};
 use adit_wire::handshake::{Begun, Key, Opening, Resumed};
 use adit_wire::memory::{AREA_BYTES, SessionMemory};
 use adit_wire::message::Message;
@@ -450,7 +450,27 @@ impl Link {
 
     fn call<T: OwnedValue>(&self, bytes: &[u8], message: Message) -> Result<T, Failure> {
         let taken = self.try_take_slot();
-        let mut taken = taken.ok_or_else(|| Error::new(Errno::AGAIN))?;
+        let taken = taken.ok_or_else(|| Error::new(Errno::AGAIN))?;
+        Link::call_by(taken, bytes, message)
+    }
+
+    /// Closes a file; waits for no other server. False: each slot is taken.
+    pub(super) fn try_close(&self, file: u64) -> bool {
+        let Some(taken) = self.try_take_slot() else {
+            return false;
+        };
+        let bytes = Close {}.encode();
+        let (number, len) = (Close::NUMBER, bytes.len() as u32);
+        // Whatever the server says: the session has the file no more.
+        let _ = Link::call_by::<()>(taken, &bytes, Message::FileCall { number, file, len });
+        true
+    }
+
+    fn call_by<T: OwnedValue>(
+        mut taken: Taken<'_>,
+        bytes: &[u8],
+        message: Message,
+    ) -> Result<T, Failure> {
         taken.fill(bytes)?;
         taken.begin(message);
         match taken.wait() {
@@ -541,7 +561,7 @@ impl Taken<'_> {
         Some(self.checked(reply))
     }
 
-    /// What became of a message without a reply, once the next server has said how this one ended.
+    /// The fate of a message without a reply, once the next server has said how this one ended.
     /// Nobody writes into the slot's area any more.
     pub(super) fn fate(&mut self) -> Fate {
         self.is_under_way = false;

@@ -1,5 +1,5 @@
-//! OpenRequest a file, or making it with its content, when the server ends meanwhile: the next message
-//! to send.
+//! Opening a file, or making it with its content, when the server ends meanwhile: the next
+//! message to send.
 //!
 //! ```text
 //! All ── reply, the server is there ─────────────► the file

@@ -1,4 +1,4 @@
-//! What a session asks of its server: each operation once, whatever sends its messages.
+//! Operations of a session with its server: each is written once, for threads and for tasks.
 //!
 //! ```text
 //! a thread that blocks ─► Blocking ─┐

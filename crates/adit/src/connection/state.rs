@@ -3,7 +3,7 @@
 
 use super::held::Held;
 use super::left::Inherited;
-use super::link::{Failure, Link, Taken};
+use super::link::{Link, Taken};
 use super::mapped::Mapped;
 use super::tail::Tails;
 use adit_base::clock::monotonic_ns;
@@ -12,7 +12,6 @@ use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Order
 use adit_base::{Errno, Error, Result, fork, identity};
 use adit_block::Buffer;
 use adit_fs::Credentials;
-use adit_wire::calls::Close;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -181,8 +180,8 @@ impl Connection {
         }
     }
 
-    /// The session has a file no more. Called before the server closes it: then its inode may become
-    /// another file's.
+    /// The session has a file no more. Called before the server closes it: then its inode may
+    /// become another file's.
     pub(super) fn lose(&self, held: &mut Held, file: u64) {
         held.lose(file);
         self.has_lost.store(held.has_lost(), Ordering::Release);
@@ -196,8 +195,8 @@ impl Connection {
             return None;
         }
         let found = look(self.link().cache.as_ref()?)?;
-        // The cache knows inodes, not descriptors. If the session lost this file meanwhile, the inode
-        // may be another file's by now; and if it isn't, the file is closed all the same.
+        // The cache knows inodes, not descriptors. If the session lost this file meanwhile, the
+        // inode may be another file's by now; and if it isn't, the file is closed all the same.
         (!has_lost()).then_some(found)
     }
 
@@ -219,13 +218,11 @@ impl Connection {
         let link = self.link();
         while !link.is_known_lost() {
             // Waits for no next server.
-            match link.file_call(file, &Close {}) {
-                Err(Failure::Error(error)) if error.errno() == Errno::AGAIN => {
-                    link.has_ended();
-                    std::thread::yield_now();
-                }
-                _ => return,
+            if link.try_close(file) {
+                return;
             }
+            link.has_ended();
+            std::thread::yield_now();
         }
     }
 }

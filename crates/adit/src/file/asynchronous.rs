@@ -106,7 +106,7 @@ impl File {
         work: Work,
         then: impl FnOnce(u64) -> T + Send + 'static,
     ) -> Pending<T> {
-        OpenVolume::start(self.state().clone(), work, then)
+        OpenVolume::start(self.state(), work, then)
     }
 
     /// Starts a write, without an offset at the end of the file; `then` makes the result of where

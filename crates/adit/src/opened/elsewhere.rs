@@ -1,4 +1,4 @@
-//! What can't be done where it is asked for.
+//! Work on a thread of its own, where its caller's thread can't wait for it.
 
 use std::mem::ManuallyDrop;
 

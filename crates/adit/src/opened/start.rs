@@ -106,7 +106,7 @@ impl OpenVolume {
     /// Starts work on an open file; `then` makes the result of the work's, and keeps the memory. In
     /// a forked child without the engine, it is done when it is started.
     pub(crate) fn start<T: Send + 'static>(
-        file: Arc<FileState>,
+        file: &Arc<FileState>,
         mut work: Work,
         then: impl FnOnce(u64) -> T + Send + 'static,
     ) -> Pending<T> {
@@ -118,14 +118,13 @@ impl OpenVolume {
             return Pending::ready(Ok(then(result)));
         }
         match file.volume.engines() {
-            Ok(Backed::Embedded(engine)) => start_in(&engine.clone(), file, work, then),
-            Ok(Backed::Connected(engine)) => start_in(&engine.clone(), file, work, then),
+            Ok(Backed::Embedded(engine)) => start_in(engine, file.clone(), work, then),
+            Ok(Backed::Connected(engine)) => start_in(engine, file.clone(), work, then),
             Err(error) => {
                 let done = match backed {
                     Backed::Embedded(_) => Err(error),
                     Backed::Connected(of) => of.connection().perform(of.file, &work),
                 };
-                FileState::release(file);
                 Pending::ready(done.map(then))
             }
         }

@@ -1,4 +1,4 @@
-//! What all handles of an open volume share, and all of an open file.
+//! The state that all handles of an open volume share, and that of an open file.
 //!
 //! Invariant: a forked child does nothing with an embedded volume, not even free it; with one in a
 //! server, only if its parent has left it something.

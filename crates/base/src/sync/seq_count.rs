@@ -20,7 +20,7 @@ impl SeqCount {
     #[inline]
     pub fn begin(&self) {
         let count = self.0.load(Ordering::Relaxed);
-        debug_assert!(count.is_multiple_of(2), "a change within another");
+        assert!(count.is_multiple_of(2), "a change within another");
         self.0.store(count.wrapping_add(1), Ordering::Relaxed);
         // Nothing changes before a reader can see that.
         fence(Ordering::Release);
@@ -30,7 +30,7 @@ impl SeqCount {
     #[inline]
     pub fn end(&self) {
         let count = self.0.load(Ordering::Relaxed);
-        debug_assert!(!count.is_multiple_of(2), "no change has begun");
+        assert!(!count.is_multiple_of(2), "no change has begun");
         self.0.store(count.wrapping_add(1), Ordering::Release);
     }
 

@@ -1,6 +1,6 @@
-//! Operations on names. Each is staged in one transaction ([`Stage`]): it resolves the paths, checks
-//! everything and stages all changes against one state of the namespace, so no lock spans them, and
-//! a crash leaves all of an operation or nothing.
+//! Operations on names. Each is staged in one transaction ([`Stage`]): it resolves the paths,
+//! checks everything and stages all changes against one state of the namespace, so no lock spans
+//! them, and a crash leaves all of an operation or nothing.
 //!
 //! Permissions are checked there, too, in Linux's order, so that each case has Linux's
 //! errno. Work that needs several transactions follows: deleting the data of an inode that lost its

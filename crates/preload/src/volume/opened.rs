@@ -1,9 +1,9 @@
 //! The volume of this process: opened by the first call that needs it, closed at the end.
 //!
 //! Invariants: one thread opens at a time; the calls that opening makes pass through to the C
-//! library, since no descriptor and no path of the volume is in them. A child of `fork` has the open
-//! files of its parent, as a session of the server or of the parent; if the volume can't be shared,
-//! they answer EBADF.
+//! library, since no descriptor and no path of the volume is in them. A child of `fork` has the
+//! open files of its parent, as a session of the server or of the parent; if the volume can't be
+//! shared, they answer EBADF.
 
 use super::device;
 use super::settings::{meeting, settings};

@@ -1,8 +1,8 @@
 //! Memory lent to programs: a file of a tmpfs, or one without a name, that another process maps.
 //!
 //! Invariants:
-//! 1. This process never maps it, and copies by system calls: a program that shortens it can't fault
-//!    this process, and what a program writes is looked at in a copy.
+//! 1. This process never maps it, and copies by system calls: a program that shortens it can't
+//!    fault this process, which looks at a program's bytes in its own copy.
 //! 2. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
 
 use adit_base::fork::Registered;

@@ -58,6 +58,8 @@ thread_local! {
     /// This thread's own forks that are under way: functions that the program has registered with
     /// `pthread_atfork` may close a volume.
     static OWN_FORKS: Cell<u32> = const { Cell::new(0) };
+    /// This thread's `vfork` is announced.
+    static IS_IN_VFORK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Calls or forks that a thread of Adit lets end before it makes or closes a descriptor.
@@ -295,6 +297,21 @@ pub(crate) fn after_fork() {
     OWN_FORKS.set(OWN_FORKS.get().saturating_sub(1));
 }
 
+/// Announces a `vfork` of this thread, which no handler sees: its child finds the low numbers that
+/// its parent has.
+pub fn begin_vfork() {
+    before_fork();
+    IS_IN_VFORK.set(true);
+}
+
+/// After `vfork` has returned, in the child and in the parent, which have this thread's memory in
+/// common. The first of them ends the announcement: the parent, if its child was killed.
+pub fn end_vfork() {
+    if IS_IN_VFORK.replace(false) {
+        after_fork();
+    }
+}
+
 /// In a forked child: the threads that make descriptors, and all calls, are its parent's.
 pub(crate) fn in_child() {
     CALLS.forget();
@@ -302,6 +319,7 @@ pub(crate) fn in_child() {
     MAKER.store(NOBODY, Ordering::Relaxed);
     IS_MAKER.set(false);
     OWN_FORKS.set(0);
+    IS_IN_VFORK.set(false);
 }
 
 #[cfg(test)]

@@ -8,15 +8,16 @@
 
 use crate::files::sharing;
 use crate::program::left::with_left_in_environment;
-use crate::runtime::answer::keeping_errno;
-use crate::runtime::{inside, real};
+use crate::runtime::answer::{keeping_errno, set_errno};
+use crate::runtime::inside;
+use adit::Errno;
+use adit_base::numbers;
 use adit_interposed::interposed;
-use libc::{FILE, c_char, c_int, c_void, pid_t};
-use std::sync::atomic::AtomicPtr;
+use libc::{FILE, c_char, c_int, c_long, pid_t};
 
-/// Gives the volume back, and answers the C library's `vfork`.
-extern "C" fn before_vfork() -> *mut c_void {
-    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// Gives the volume back; from then on no thread of Adit has a low number that the child would find
+/// taken.
+extern "C" fn before_vfork() {
     keeping_errno(|| {
         sharing::give_back();
         if !inside::is_inside() {
@@ -25,15 +26,24 @@ extern "C" fn before_vfork() -> *mut c_void {
                 sharing::prepare_positions();
             });
         }
-        let address = real::find(&FOUND, c"vfork");
-        if address.is_null() {
-            real::missing(c"vfork");
-        }
-        address
-    })
+        numbers::begin_vfork();
+    });
 }
 
-// The real one returns twice, so it must find the caller's own stack: it is jumped to, not called.
+/// In the child, then in the parent: the answer of the kernel as that of the C library.
+extern "C" fn after_vfork(answer: c_long) -> pid_t {
+    numbers::end_vfork();
+    match answer {
+        ..0 => {
+            set_errno(Errno::from_raw(-answer as c_int));
+            -1
+        }
+        process => process as pid_t,
+    }
+}
+
+// It returns twice on one stack, where the child overwrites what lies below its caller's frame. So
+// the address of the caller is in a register meanwhile, as in the C library's own.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -42,8 +52,15 @@ unsafe extern "C" fn vfork() -> pid_t {
         "sub rsp, 8", // a call wants 16-byte alignment
         "call {before}",
         "add rsp, 8",
-        "jmp rax",
+        "pop rdx",
+        "mov eax, {number}",
+        "syscall",
+        "push rdx",
+        "mov rdi, rax",
+        "jmp {after}",
         before = sym before_vfork,
+        number = const libc::SYS_vfork,
+        after = sym after_vfork,
     )
 }
 
@@ -55,9 +72,15 @@ unsafe extern "C" fn vfork() -> pid_t {
         "stp x29, x30, [sp, -16]!",
         "bl {before}",
         "ldp x29, x30, [sp], 16",
-        "mov x16, x0",
-        "br x16",
+        "mov x0, {flags}",
+        "mov x1, xzr",
+        "mov x8, {number}",
+        "svc 0",
+        "b {after}",
         before = sym before_vfork,
+        flags = const libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+        number = const libc::SYS_clone,
+        after = sym after_vfork,
     )
 }
 

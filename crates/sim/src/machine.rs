@@ -522,7 +522,7 @@ impl Machine {
                 false => Survive::Off,
             },
             shared_directory: config.directory.clone().unwrap_or(path),
-            commits_in_flight: config.commits_in_flight,
+            commits_in_flight: Some(config.commits_in_flight),
             published: config.serves,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()

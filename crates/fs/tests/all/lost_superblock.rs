@@ -99,7 +99,7 @@ fn a_repair_keeps_what_was_durable_before_a_missing_commit() {
     volume.close_volume();
     let closed = device.image();
     let overlapping = StoreOptions {
-        commits_in_flight: COMMITS_MAX,
+        commits_in_flight: Some(COMMITS_MAX),
         ..options(CACHE_BYTES)
     };
     let volume = Volume::try_open_as(device.clone(), &overlapping, false).unwrap();

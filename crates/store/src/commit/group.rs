@@ -62,7 +62,7 @@ impl Store {
     /// only for those that are ready now, since others may begin a commit of their own.
     async fn wait_for_followers(&self, point: Point, followed: bool) {
         let (journal, followers) = (&self.journal, &self.journal.followers);
-        if journal.commits_max > 1 {
+        if journal.overlaps() {
             if journal.is_committing() {
                 self.reactor.yield_now().await;
             }
@@ -126,6 +126,7 @@ impl Store {
     /// A sealed transaction is durable: moves the horizon, as far as that goes.
     fn end_commit(&self, sealed: Sealed) {
         let journal = &self.journal;
+        journal.note_latency(self.barriers.latency.us());
         if !journal.pass_horizon(&self.cache, sealed) {
             return;
         }

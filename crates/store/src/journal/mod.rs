@@ -51,6 +51,9 @@ pub(crate) use ring::Ring;
 /// Commits that may be in flight at most.
 pub const COMMITS_MAX: u32 = 4;
 
+/// Below, threads that sleep and wake cost what the overlap gains (0016).
+const OVERLAP_MIN_US: u64 = 250;
+
 /// A place in the order of transactions: what was applied before it was taken is durable when the
 /// horizon has reached it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -65,8 +68,9 @@ pub(crate) struct Journal {
     pub(crate) frees: PendingFrees,
     pub(crate) images: Images,
     pub(crate) followers: Followers,
-    /// How many commits may be in flight.
-    pub(crate) commits_max: u32,
+    /// How many commits may be in flight, and whether the latency decides.
+    commits_max: Cell<u32>,
+    by_latency: bool,
     /// Sealed commits that the horizon has not passed.
     in_flight: Cell<u32>,
     /// Those of them that are durable, but have a predecessor that is not.
@@ -78,7 +82,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// A journal whose ring is empty from `lsn` on.
-    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64, commits_max: u32) -> Journal {
+    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64, commits_max: Option<u32>) -> Journal {
         Journal {
             ring: Ring::new(pages, lsn),
             open: OpenTransaction::new(pages, epoch),
@@ -86,7 +90,8 @@ impl Journal {
             frees: PendingFrees::default(),
             images: Images::default(),
             followers: Followers::default(),
-            commits_max,
+            commits_max: Cell::new(commits_max.map_or(1, |max| max.clamp(1, COMMITS_MAX))),
+            by_latency: commits_max.is_none(),
             in_flight: Cell::new(0),
             early: RefCell::default(),
             checkpointing: Cell::new(false),
@@ -136,12 +141,25 @@ impl Journal {
         self.in_flight.get() > 0
     }
 
+    /// May commits overlap?
+    pub(crate) fn overlaps(&self) -> bool {
+        self.commits_max.get() > 1
+    }
+
+    /// Commits of a device with this latency overlap if that gains.
+    pub(crate) fn note_latency(&self, latency_us: u64) {
+        if self.by_latency {
+            let gains = latency_us >= OVERLAP_MIN_US;
+            self.commits_max.set(if gains { COMMITS_MAX } else { 1 });
+        }
+    }
+
     /// May a commit begin, beside those in flight? It needs page memory for its journal pages; one
     /// that is alone has enough for any admitted transaction.
     pub(crate) fn may_commit(&self) -> bool {
         match self.in_flight.get() {
             0 => true,
-            others => others < self.commits_max && self.open.has_buffers(),
+            others => others < self.commits_max.get() && self.open.has_buffers(),
         }
     }
 

@@ -59,9 +59,9 @@ pub struct StoreOptions {
     pub shared_directory: PathBuf,
     /// Other processes may read the cache's frames, where it is in shared memory.
     pub published: bool,
-    /// Commits that may be in flight (decision 0016): 1, since more gained nothing that was
-    /// measured; [`COMMITS_MAX`](crate::COMMITS_MAX) at most.
-    pub commits_in_flight: u32,
+    /// Commits that may be in flight, [`COMMITS_MAX`](crate::COMMITS_MAX) at most. None: one, or
+    /// that many where the device takes long (decision 0016).
+    pub commits_in_flight: Option<u32>,
     /// Dirty data is written back after about this long.
     pub writeback_interval: Duration,
 }
@@ -76,7 +76,7 @@ impl Default for StoreOptions {
             takeover: Takeover::Complete,
             shared_directory: PathBuf::from("/dev/shm"),
             published: false,
-            commits_in_flight: 1,
+            commits_in_flight: None,
             writeback_interval: Duration::from_secs(5),
         }
     }

@@ -22,7 +22,7 @@ use crate::format::{
     STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
 use crate::health::{self, RepairOptions};
-use crate::journal::{COMMITS_MAX, Journal};
+use crate::journal::Journal;
 use crate::metadata::Need;
 use crate::metadata::space::Space;
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
@@ -441,9 +441,8 @@ pub(super) fn build(
     cache.frames().header().set_horizon(superblock.tail);
     let frames = cache.frames().clone();
     let cache = OwnedCache::new(cache);
-    let commits_max = options.commits_in_flight.clamp(1, COMMITS_MAX);
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
-    let journal = Journal::new(pages, epoch, superblock.tail, commits_max);
+    let journal = Journal::new(pages, epoch, superblock.tail, options.commits_in_flight);
     if !plain {
         for _ in 0..journal.open.pages_max() {
             let frame = cache

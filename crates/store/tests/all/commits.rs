@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The smallest ring, which mkfs chooses for such a volume.
 const RING: Range<u64> = 2 * PAGE..(2 + 1024) * PAGE;
@@ -18,6 +19,13 @@ type Work<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// A device with a queue, and empty files on it.
 fn files(count: usize) -> (Arc<FaultDevice>, Arc<Engine<Store>>, Vec<BlobId>) {
+    files_with(Some(COMMITS_MAX), count)
+}
+
+fn files_with(
+    commits_in_flight: Option<u32>,
+    count: usize,
+) -> (Arc<FaultDevice>, Arc<Engine<Store>>, Vec<BlobId>) {
     let device = FaultDevice::new(FaultConfig {
         size_bytes: 32 << 20,
         queued: true,
@@ -25,7 +33,7 @@ fn files(count: usize) -> (Arc<FaultDevice>, Arc<Engine<Store>>, Vec<BlobId>) {
     });
     format_as(&device, MkfsOptions::default());
     let options = StoreOptions {
-        commits_in_flight: COMMITS_MAX,
+        commits_in_flight,
         survive: Survive::Off,
         ..StoreOptions::default()
     };
@@ -146,6 +154,42 @@ fn a_commit_that_fails_fails_those_after_it() {
     drop_dead(engine);
     let begun = b"begun".to_vec();
     assert_eq!(after_power_cut(device, ids), [begun.clone(), begun]);
+}
+
+/// Nobody said how many may be in flight: the device shows that it takes long.
+#[test]
+fn commits_overlap_where_the_device_takes_long() {
+    let (device, engine, ids) = files_with(None, 2);
+    let (device, ids) = (&device, &ids);
+    let done = engine.run(|store| async move {
+        // One write in sixteen is timed, and the shortest of four times counts.
+        for _ in 0..5 * 16 {
+            let writes = device.counts().writes;
+            device.inject(on_journal(FaultEffect::Delay { polls: 5 }).times(1));
+            let slowly = async {
+                until(store, || device.counts().writes > writes).await;
+                std::thread::sleep(Duration::from_millis(2));
+                Ok(())
+            };
+            let work: [Work<'_>; 2] = [Box::pin(append(store, ids[0])), Box::pin(slowly)];
+            join_all(work).await.into_iter().collect::<Result<()>>()?;
+        }
+        let writes = device.counts().writes;
+        device.inject(on_journal(FaultEffect::Delay { polls: 5000 }).times(2));
+        let first = append(store, ids[0]);
+        let second = async {
+            until(store, || device.counts().writes > writes).await;
+            append(store, ids[1]).await
+        };
+        let both_are_there = async {
+            until(store, || device.at_risk() == (0, 2)).await;
+            Ok(())
+        };
+        let work: [Work<'_>; 3] = [Box::pin(first), Box::pin(second), Box::pin(both_are_there)];
+        join_all(work).await.into_iter().collect::<Result<()>>()
+    });
+    done.unwrap();
+    drop_dead(engine);
 }
 
 #[test]

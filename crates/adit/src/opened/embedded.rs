@@ -330,8 +330,15 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
         offset: Option<u64>,
         durable: Durable,
     ) -> Result<u64> {
-        self.volume
-            .run(|fs| write_vectored(fs, self.open, data, offset, durable))
+        let (volume, open) = (self.volume, self.open);
+        // Without the state of a sync, which is large.
+        match (offset, durable) {
+            (None, Durable::No) => volume.run(|fs| fs.append_vectored(open, data)),
+            (Some(offset), Durable::No) => volume
+                .run(|fs| fs.write_vectored(open, offset, data))
+                .map(|()| offset),
+            _ => volume.run(|fs| write_vectored(fs, open, data, offset, durable)),
+        }
     }
 
     /// (A direct read would wait for the device here.)

@@ -112,31 +112,43 @@ impl Fs {
         let mut done: SmallVec<[Before; 1]> = SmallVec::new();
         loop {
             let missing = Cell::new(None);
-            let begin = write.map(|(blob, ranges)| Box::pin(self.store.begin_atomic(blob, ranges)));
-            let write = match begin {
-                Some(begin) => begin.await?,
+            let write = match write {
+                Some((blob, ranges)) => {
+                    let begin = self.store.begin_atomic(blob, ranges);
+                    let begin: LocalBoxFuture<'_, _> = Box::pin(begin);
+                    begin.await?.map(Box::new)
+                }
                 None => None,
             };
-            let staged = self
-                .store
-                .transact_writing(write.as_ref(), |transaction| {
-                    let mut stage = Stage {
-                        fs: self,
-                        transaction,
-                        now,
-                        written: write.as_ref().map(AtomicWrite::blob_id),
-                        done: &done,
-                        missing: &missing,
-                        effects: Effects::new(),
+            // In a block of its own: it must not live across what is awaited.
+            let before = {
+                let staged = self
+                    .store
+                    .transact_writing(write.as_deref(), |transaction| {
+                        let mut stage = Stage {
+                            fs: self,
+                            transaction,
+                            now,
+                            written: write.as_deref().map(AtomicWrite::blob_id),
+                            done: &done,
+                            missing: &missing,
+                            effects: Effects::new(),
+                        };
+                        let answer = operations(&mut stage)?;
+                        Ok((answer, stage.effects))
+                    });
+                let staged = staged.await;
+                let Some(before) = missing.get() else {
+                    let (answer, effects) = staged?;
+                    let written = write.map_or(Ok(()), |write| write.finish());
+                    let Some(last) = self.finish(effects) else {
+                        return written.map(|()| answer);
                     };
-                    let answer = operations(&mut stage)?;
-                    Ok((answer, stage.effects))
-                })
-                .await;
-            let Some(before) = missing.get() else {
-                let (answer, effects) = staged?;
-                self.finish(write, effects).await?;
-                return Ok(answer);
+                    let answer = Box::new(answer);
+                    last.await;
+                    return written.map(|()| *answer);
+                };
+                before
             };
             drop(write);
             let prepare: LocalBoxFuture<'_, _> = Box::pin(self.prepare(before));
@@ -161,18 +173,20 @@ impl Fs {
         }
     }
 
-    /// The second half of operations whose transaction was applied.
-    async fn finish(&self, write: Option<AtomicWrite<'_>>, mut effects: Effects) -> Result<()> {
-        let written = write.map_or(Ok(()), AtomicWrite::finish);
+    /// The second half of operations whose transaction was applied, as far as it doesn't wait.
+    /// Answers what does: the caller awaits it, and holds no blob locked.
+    fn finish(&self, mut effects: Effects) -> Option<LocalBoxFuture<'_, ()>> {
         effects.retain(|effect| self.finish_now(*effect));
-        for effect in effects {
-            if let Effect::Orphaned(id, kind) = effect {
-                let orphans = self.orphans();
-                let reclaim: LocalBoxFuture<'_, _> = Box::pin(orphans.reclaim(id, kind));
-                reclaim.await;
-            }
+        if effects.is_empty() {
+            return None;
         }
-        written
+        Some(Box::pin(async move {
+            for effect in effects {
+                if let Effect::Orphaned(id, kind) = effect {
+                    self.orphans().reclaim(id, kind).await;
+                }
+            }
+        }))
     }
 
     /// Does what is left to do, as far as it takes no other transaction; says whether one is left.

@@ -435,7 +435,7 @@ struct AnonymousMemory {
 
 // SAFETY: plain memory, reached through raw copies only, never through references.
 unsafe impl Send for AnonymousMemory {}
-// SAFETY: as above; racing copies mix bytes as a device would.
+// SAFETY: plain memory behind raw copies; racing copies mix bytes as a device would.
 unsafe impl Sync for AnonymousMemory {}
 
 impl AnonymousMemory {

@@ -38,7 +38,7 @@ pub struct Engine<S> {
 // SAFETY: the state is touched under the worker's lock only, so by one thread at a time; see the
 // header for futures.
 unsafe impl<S> Send for Engine<S> {}
-// SAFETY: as above.
+// SAFETY: the state is touched under the worker's lock only.
 unsafe impl<S> Sync for Engine<S> {}
 
 /// An operation of [`Engine::prepare`], to be begun by [`Engine::poll`] of the same engine. Dropping
@@ -305,7 +305,7 @@ impl<S: 'static> Engine<S> {
             // SAFETY: under the lock, as everything in this future.
             let reactor = unsafe { core.reactor() }.clone();
             reactor.drained().await;
-            // SAFETY: as above; the state is dropped by `end`, after this.
+            // SAFETY: under the lock; the state is dropped by `end`, after this.
             let result = operation(unsafe { state.get() }).await;
             // Still under the lock: a thread that checked `closing` before it was set is refused
             // now.

@@ -235,9 +235,10 @@ pub fn play(
         Scene::OlderImage | Scene::Copy | Scene::Interrupted => {}
     }
     let found = mappings(stage.path());
-    let over: Arc<dyn Device> = match how.looks {
-        true => OverlayDevice::new(device.clone()),
-        false => device.clone(),
+    let over: Arc<dyn Device> = if how.looks {
+        OverlayDevice::new(device.clone())
+    } else {
+        device.clone()
     };
     let opened = stage.open(over, &how);
     world.host_fails(None);

@@ -154,9 +154,10 @@ impl Leavings {
     pub fn outcomes(&self) -> Vec<Remains> {
         let (cached, in_flight) = self.moment.at_risk();
         let writes = cached + in_flight;
-        let mut kept: Vec<u64> = match writes <= SUBSETS_MAX {
-            true => (0..1 << writes).collect(),
-            false => (0..=writes.min(63)).map(|count| (1 << count) - 1).collect(),
+        let mut kept: Vec<u64> = if writes <= SUBSETS_MAX {
+            (0..1 << writes).collect()
+        } else {
+            (0..=writes.min(63)).map(|count| (1 << count) - 1).collect()
         };
         kept.reverse();
         let remains = |image| Remains {
@@ -308,9 +309,10 @@ impl Witness {
 
     fn note(&self, hook: &mut Hook) {
         let deaths = hook.watch.deaths_one_in;
-        let crash = match deaths > 0 && hook.random.chance(1, deaths) {
-            true => Crash::ProcessDeath,
-            false => Crash::PowerCut,
+        let crash = if deaths > 0 && hook.random.chance(1, deaths) {
+            Crash::ProcessDeath
+        } else {
+            Crash::PowerCut
         };
         let mappings = match crash {
             Crash::ProcessDeath => mappings(&self.directory),
@@ -365,9 +367,10 @@ impl Device for Witness {
     }
 
     fn execute(&self, request: Request) -> Completion {
-        match self.before() {
-            true => request.complete(Err(Errno::IO)),
-            false => self.device.execute(request),
+        if self.before() {
+            request.complete(Err(Errno::IO))
+        } else {
+            self.device.execute(request)
         }
     }
 }
@@ -479,9 +482,10 @@ impl Machine {
         random: &mut Prng,
     ) -> std::result::Result<Machine, Unopened> {
         let unopened = |error: Error| Unopened { error, ended: None };
-        let directory = match config.shared && config.directory.is_none() {
-            true => Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?),
-            false => None,
+        let directory = if config.shared && config.directory.is_none() {
+            Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?)
+        } else {
+            None
         };
         let path = directory
             .as_ref()
@@ -517,9 +521,10 @@ impl Machine {
         });
         let options = StoreOptions {
             cache_bytes: 8 << 20,
-            survive: match config.shared {
-                true => Survive::Require,
-                false => Survive::Off,
+            survive: if config.shared {
+                Survive::Require
+            } else {
+                Survive::Off
             },
             shared_directory: config.directory.clone().unwrap_or(path),
             commits_in_flight: config.commits_in_flight,
@@ -530,9 +535,10 @@ impl Machine {
         let serves = config.serves;
         let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
             let store = Store::open(reactor, &options).await?;
-            match serves {
-                true => Fs::open_with_orphans(store).await,
-                false => Fs::open_volume(store).await,
+            if serves {
+                Fs::open_with_orphans(store).await
+            } else {
+                Fs::open_volume(store).await
             }
         });
         let machine = |engine| Machine {

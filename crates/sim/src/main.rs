@@ -95,9 +95,10 @@ fn main() -> ExitCode {
         (_, Some(sequence)) => replay_sequence(sequence, planted),
         _ => campaign(&arguments, planted),
     };
-    match ok {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

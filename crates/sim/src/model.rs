@@ -170,9 +170,10 @@ impl Model {
         let version = self.current() + 1;
         let expected = self.change(op, answer, failed, version, &mut after);
         let expected = expected.unwrap_or(Expected::Failure);
-        let namespace = match failed || after == before {
-            true => self.versions[version - 1].clone(),
-            false => Rc::new(after),
+        let namespace = if failed || after == before {
+            self.versions[version - 1].clone()
+        } else {
+            Rc::new(after)
         };
         self.versions.push(namespace);
         if !failed && let Some(_answer) = answer {
@@ -334,9 +335,10 @@ impl Model {
                 let size = self.file(handle.id).now.len() as u64;
                 let grown = size.max(offset + len);
                 let zeroes = |end: u64| -> Vec<(u64, Rc<[u8]>)> {
-                    match end > *offset {
-                        true => vec![(*offset, vec![0; (end - offset) as usize].into())],
-                        false => Vec::new(),
+                    if end > *offset {
+                        vec![(*offset, vec![0; (end - offset) as usize].into())]
+                    } else {
+                        Vec::new()
                     }
                 };
                 if flags.contains(AllocateFlags::PUNCH_HOLE) {

@@ -103,12 +103,13 @@ async fn read(fs: &Fs, at: At<'_>) -> Result<Vec<u8>> {
     let mut content = vec![0; file.size_bytes() as usize];
     let read = fs.read(&file, 0, &mut content).await?;
     fs.close(&file).await?;
-    match read == content.len() {
-        true => Ok(content),
-        false => Err(adit_base::Error::with(
+    if read == content.len() {
+        Ok(content)
+    } else {
+        Err(adit_base::Error::with(
             Errno::IO,
             format!("a file of {} bytes gives {read}", content.len()),
-        )),
+        ))
     }
 }
 

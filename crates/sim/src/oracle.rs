@@ -131,13 +131,14 @@ pub fn judge(tasks: &[Task], tick: u64, crash: Crash, observed: &Observed) -> Re
     for (number, view) in views.iter().enumerate() {
         possible.push(versions(number, view, crash, observed)?);
     }
-    match crash == Crash::PowerCut && tasks.len() > 1 {
-        true if !together(&views, &possible, &mut Vec::new()) => Err(format!(
+    let is_ordered = crash == Crash::PowerCut && tasks.len() > 1;
+    if is_ordered && !together(&views, &possible, &mut Vec::new()) {
+        return Err(format!(
             "each task's names are those after a prefix of its operations (versions {possible:?}), but together \
              these are no prefix: an operation is there, and one that ended before it began is not"
-        )),
-        _ => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// The versions of a task's namespace that this may be.
@@ -222,9 +223,10 @@ fn same_names(
     let mut numbers: Vec<u64> = inodes.values().copied().collect();
     numbers.sort_unstable();
     numbers.dedup();
-    match numbers.len() == inodes.len() {
-        true => Ok(inodes),
-        false => Err("two files have become one".to_owned()),
+    if numbers.len() == inodes.len() {
+        Ok(inodes)
+    } else {
+        Err("two files have become one".to_owned())
     }
 }
 
@@ -278,9 +280,10 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
         let cut = edit.size as usize..now.len();
         // An edit that failed may be missing; what a later one finds beyond the end is zeroes then.
         let later = file.edits[index + 1..].iter().map(|later| later.size);
-        let reach = match edit.failed {
-            true => later.max().unwrap_or(0).min(edit.size) as usize,
-            false => 0,
+        let reach = if edit.failed {
+            later.max().unwrap_or(0).min(edit.size) as usize
+        } else {
+            0
         };
         for at in now.len()..reach.min(content.len()) {
             right[at] |= content[at] == 0;
@@ -354,15 +357,16 @@ fn all_or_nothing(
             old &= before.get(at).copied().unwrap_or(true);
         }
     }
-    match new || old {
-        true => Ok(()),
-        false => Err(format!(
+    if new || old {
+        Ok(())
+    } else {
+        Err(format!(
             "an atomic write of {:?} is there in part",
             edit.ranges
                 .iter()
                 .map(|(at, bytes)| (at, bytes.len()))
                 .collect::<Vec<_>>()
-        )),
+        ))
     }
 }
 

@@ -71,9 +71,10 @@ impl Trouble {
                 within,
                 late,
             } => {
-                let effect = match torn {
-                    true => FaultEffect::TearAndFail(Errno::IO),
-                    false => FaultEffect::Error(Errno::IO),
+                let effect = if *torn {
+                    FaultEffect::TearAndFail(Errno::IO)
+                } else {
+                    FaultEffect::Error(Errno::IO)
                 };
                 let delay = (*late > 0).then_some(FaultEffect::Delay { polls: *late });
                 let rule = |effect| {
@@ -91,9 +92,10 @@ impl Trouble {
                 superblocks,
             } => {
                 let rule = FaultRule::new(*on, FaultEffect::Delay { polls: *polls });
-                vec![match superblocks {
-                    true => rule.within(0..2 * 4096),
-                    false => rule,
+                vec![if *superblocks {
+                    rule.within(0..2 * 4096)
+                } else {
+                    rule
                 }]
             }
             Trouble::LateCommit { after, polls } => {
@@ -154,9 +156,10 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut random = Prng::new(seed);
         let queued = random.chance(2, 3);
-        let tasks = match queued {
-            true => *random.pick(&[1, 1, 2, 2, 3, 4]),
-            false => 1,
+        let tasks = if queued {
+            *random.pick(&[1, 1, 2, 2, 3, 4])
+        } else {
+            1
         };
         let ground = *random.pick(&[
             Ground::Fresh,
@@ -267,19 +270,20 @@ impl Plan {
                 superblocks: true,
             });
         }
-        let deaths: &[Crash] = match self.shared {
-            true => &[
+        let deaths: &[Crash] = if self.shared {
+            &[
                 Crash::ProcessDeath,
                 Crash::ProcessDeath,
                 Crash::PowerCut,
                 Crash::Closed,
-            ],
-            false => &[
+            ]
+        } else {
+            &[
                 Crash::PowerCut,
                 Crash::PowerCut,
                 Crash::PowerCut,
                 Crash::Closed,
-            ],
+            ]
         };
         Life {
             tasks,

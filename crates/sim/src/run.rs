@@ -128,12 +128,13 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         mappings: Vec::new(),
     };
     for (number, life) in plan.lives.iter().enumerate() {
-        let life = match manner.dense {
-            true => Life {
+        let life = if manner.dense {
+            Life {
                 crashes_one_in: 1,
                 ..life.clone()
-            },
-            false => life.clone(),
+            }
+        } else {
+            life.clone()
         };
         let limit = if manner.dense { 10_000 } else { CRASHES_MAX };
         let mut tasks = Vec::new();
@@ -498,9 +499,10 @@ impl Runner<'_> {
         let mut remains = outcome.clone();
         // Random numbers of its own, so that what else a seed means stays.
         let mut rot = Prng::new(self.plan.seed ^ (self.figures.states << 32));
-        let spoilt = match rot.chance(1, 4) {
-            true => rot::spoil_superblock(&mut remains.image, &mut rot),
-            false => None,
+        let spoilt = if rot.chance(1, 4) {
+            rot::spoil_superblock(&mut remains.image, &mut rot)
+        } else {
+            None
         };
         let mut scene = None;
         if outcome.crash == Crash::ProcessDeath && spoilt.is_none() && rot.chance(1, 3) {
@@ -646,9 +648,10 @@ impl Runner<'_> {
             .sum::<u64>();
         judge(tasks, tick, crash, &observed)?;
         check(&machine)?;
-        match self.plan.checksums && self.random.chance(1, 6) {
-            true => self.rot(machine, &observed),
-            false => Ok(()),
+        if self.plan.checksums && self.random.chance(1, 6) {
+            self.rot(machine, &observed)
+        } else {
+            Ok(())
         }
     }
 
@@ -687,8 +690,9 @@ pub(crate) fn check(machine: &Machine) -> std::result::Result<(), String> {
         Ok(problems)
     });
     let problems = problems.map_err(|error| format!("checking: {error}"))?;
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(format!("check finds: {problems:#?}")),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("check finds: {problems:#?}"))
     }
 }

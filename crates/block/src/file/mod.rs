@@ -307,7 +307,7 @@ impl Device for FileDevice {
         let had_bytes = opened.geometry().size_bytes;
         if now_bytes < had_bytes {
             let what = format!(
-                "grow {} (somebody has truncated it to {now_bytes} bytes; it had {had_bytes})",
+                "grow {} (it was truncated to {now_bytes} bytes; it had {had_bytes})",
                 self.name()
             );
             return Err(Error::with(Errno::IO, what));

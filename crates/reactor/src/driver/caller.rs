@@ -180,7 +180,7 @@ impl Core {
             }
         } else {
             for operation in operations {
-                // SAFETY: as above.
+                // SAFETY: the message stays valid until the worker gives up its reference.
                 unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
             }
             // Without new operations the holder has nothing to be told.

@@ -121,7 +121,7 @@ pub(crate) struct Core {
 
 // SAFETY: `reactor` and everything it leads to is touched under the lock only; see `reactor()`.
 unsafe impl Send for Core {}
-// SAFETY: as above; everything else is atomics and mutexes.
+// SAFETY: `reactor` is touched under the lock only; everything else is atomics and mutexes.
 unsafe impl Sync for Core {}
 
 impl Core {

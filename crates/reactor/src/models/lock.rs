@@ -21,7 +21,7 @@ struct Worker {
 
 // SAFETY: messages are reached through the inbox only.
 unsafe impl Send for Worker {}
-// SAFETY: as above.
+// SAFETY: messages are reached through the inbox only.
 unsafe impl Sync for Worker {}
 
 impl Worker {

@@ -289,7 +289,7 @@ pub(crate) struct OperationPool {
 
 // SAFETY: idle objects belong to the pool alone.
 unsafe impl Send for OperationPool {}
-// SAFETY: as above, behind a mutex.
+// SAFETY: a mutex guards the idle objects.
 unsafe impl Sync for OperationPool {}
 
 impl OperationPool {

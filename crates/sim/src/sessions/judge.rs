@@ -227,9 +227,10 @@ impl Judge {
         let client = self.own(worker).client;
         let is_late = self.late.contains(&client);
         let may = is_late && [Errno::PIPE, Errno::BADF].contains(&error.errno());
-        match may {
-            true => self.say(format!("worker {worker} gives up: {what}: {error}")),
-            false => self.violated(format!("worker {worker}: {what}: {error}")),
+        if may {
+            self.say(format!("worker {worker} gives up: {what}: {error}"))
+        } else {
+            self.violated(format!("worker {worker}: {what}: {error}"))
         }
         may
     }
@@ -492,12 +493,13 @@ impl Judge {
         let bytes = content(observed, "/lock")?;
         let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
         let pending = self.workers.values().filter_map(|own| own.counts);
-        match lost || self.counter.contains(&value) || pending.into_iter().any(|of| of == value) {
-            true => Ok(()),
-            false => Err(format!(
+        if lost || self.counter.contains(&value) || pending.into_iter().any(|of| of == value) {
+            Ok(())
+        } else {
+            Err(format!(
                 "the counter is {value}, and not one of {:?}",
                 self.counter
-            )),
+            ))
         }
     }
 

@@ -482,9 +482,10 @@ impl Simulation {
         } else {
             self.idle + 1
         };
-        match self.idle > PATIENCE {
-            true => Err("a call doesn't end".to_owned()),
-            false => Ok(()),
+        if self.idle > PATIENCE {
+            Err("a call doesn't end".to_owned())
+        } else {
+            Ok(())
         }
     }
 
@@ -527,16 +528,13 @@ impl Simulation {
             let observed = machine.run(async |fs| observe(fs).await);
             let observed = observed.map_err(failed("looking around"))?;
             let mut judge = lock(&self.judge);
-            match lost {
-                true => {
-                    judge.look(&observed, true);
-                    judge.forget(&observed)?;
-                }
-                false => {
-                    judge.look_at_log(&observed, false)?;
-                    // What was stored to the other one is there when the grace has ended.
-                    judge.look_at_board(&observed, Board::Plain, false)?;
-                }
+            if lost {
+                judge.look(&observed, true);
+                judge.forget(&observed)?;
+            } else {
+                judge.look_at_log(&observed, false)?;
+                // What was stored to the other one is there when the grace has ended.
+                judge.look_at_board(&observed, Board::Plain, false)?;
             }
             if let Some(what) = judge.violation() {
                 return Err(what.clone());
@@ -655,9 +653,10 @@ impl Simulation {
         // One that ends may wait for it, while nobody sees to it that its session comes back.
         let waits =
             |of: &Client| of.stopped_until > steps || of.shared.stops.load(Ordering::Relaxed);
-        let one_in = match clients.any(|of| of.lives() && waits(of)) {
-            true => 10,
-            false => 200,
+        let one_in = if clients.any(|of| of.lives() && waits(of)) {
+            10
+        } else {
+            200
         };
         // Some are stopped, and too late.
         if self.random.chance(1, one_in) {

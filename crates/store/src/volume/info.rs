@@ -15,9 +15,9 @@ pub struct VolumeInfo {
     pub label: String,
     /// Bytes of the volume.
     pub volume_bytes: u64,
-    /// Bytes free, after what is reserved for cached writes.
+    /// Free bytes, less the reservations for cached writes.
     pub free_bytes: u64,
-    /// Bytes that a new file can take: those, less what its metadata needs.
+    /// Bytes that a new file can take: free bytes, less its metadata.
     pub usable_bytes: u64,
     /// Bytes of the journal ring.
     pub journal_bytes: u64,
@@ -31,11 +31,10 @@ pub struct VolumeInfo {
     pub epoch: u64,
     /// Creation, seconds since 1970.
     pub created_seconds: i64,
-    /// Bytes the page cache may use: what it was given, which is less than was asked for where
-    /// there was no room for that.
+    /// Bytes that the page cache may use: less than the wanted size if there was no room.
     pub cache_bytes: u64,
-    /// Bytes of its memory that the cache put on huge pages. Those that the kernel gives to
-    /// anonymous memory on its own are not known, nor counted.
+    /// Bytes of its memory that the cache put on huge pages. Huge pages that the kernel gives to
+    /// anonymous memory by itself are not counted.
     pub cache_huge_bytes: u64,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,

@@ -204,9 +204,10 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     superblock.volume_pages = volume_pages;
     superblock.journal_pages = journal_pages;
     superblock.cluster_pages = cluster_pages as u32;
-    superblock.features_read_only = match options.data_checksums {
-        true => FEATURE_DATA_CHECKSUMS,
-        false => 0,
+    superblock.features_read_only = if options.data_checksums {
+        FEATURE_DATA_CHECKSUMS
+    } else {
+        0
     };
     superblock.created_seconds = Timestamp::now().seconds;
     superblock.hash_key = [key as u64, (key >> 64) as u64];
@@ -274,14 +275,15 @@ impl Store {
         let (predecessor, makes_room) = (opening.predecessor(), opening.makes_room);
         let store = opening.start(Some(recovered)).await?;
         store.predecessor.set(predecessor);
-        match makes_room {
-            true => store.open_again(options).await,
-            false => Ok(store),
+        if makes_room {
+            store.open_again(options).await
+        } else {
+            Ok(store)
         }
     }
 
-    /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but
-    /// what is in names. With what was found. The volume is opened for writing.
+    /// Repairs a volume (see `repair/mod.rs`), all but its names, and opens it for writing. Returns
+    /// the findings, too.
     pub async fn repair(
         reactor: Rc<Reactor>,
         options: &StoreOptions,

@@ -27,16 +27,14 @@ impl Store {
             }
             let path = dead.path().display();
             let pages = self.write_again(dead).await.map_err(|error| {
-                error.context(format_args!(
-                    "write again what a dead process left in {path}"
-                ))
+                error.context(format_args!("write again a dead process's data in {path}"))
             })?;
             self.absorb_left(dead.path(), keep).await?;
             self.sync_all().await?;
             if pages > 0 {
                 let epoch = dead.epoch();
                 let volume = self.reactor.name();
-                tracing::info!(%volume, pages, epoch, "took over what a dead process had written");
+                tracing::info!(%volume, pages, epoch, "took over a dead process's unsynced data");
             }
         }
         self.reservations.set_taking_over(false);

@@ -167,7 +167,7 @@ impl<T: AsFd + Into<OwnedFd>> std::ops::Deref for Registered<T> {
     }
 }
 
-/// Says that a descriptor is Adit's own, and that children keep it.
+/// Registers a descriptor as Adit's own that children keep.
 pub fn keep_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     ChildGuard {
         place: register(&KEPT, fd.as_raw_fd()),

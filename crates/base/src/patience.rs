@@ -23,7 +23,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const LONG_NS: u64 = 200_000;
 /// After a long yield no thread yields for this many times its length, at first.
 const TIMES_MIN: u64 = 8;
-/// The same factor after repeated long yields, at most.
+/// The largest factor, after repeated long yields.
 const TIMES_MAX: u64 = 64;
 /// Upper bound of that time: the process may have been stopped during the yield.
 const SHORT_NS_MAX: u64 = 1_000_000_000;

@@ -1,7 +1,7 @@
-//! A thread of a client: calls of the crate `adit`, one after the other, and what it knows of them.
+//! A thread of a client: calls of the crate `adit`, one after the other, and its knowledge of them.
 //!
 //! Invariant: the judge hears of each call before it is made and after it has returned, so a worker
-//! that never runs again has told all that it did.
+//! that never runs again has reported all its calls.
 
 mod boards;
 
@@ -26,11 +26,11 @@ pub(super) const PROGRAMS: u32 = 100;
 /// Names that workers race for.
 const RACES: u64 = 6;
 
-/// What a client's workers and the simulator have in common.
+/// State shared by a client's workers and the simulator.
 pub(super) struct Shared {
     /// Of the client.
     pub(super) number: u32,
-    /// What is judged.
+    /// The judge of all calls.
     pub(super) judge: Arc<Mutex<Judge>>,
     /// Its session.
     pub(super) volume: Mutex<Option<Arc<Volume>>>,
@@ -57,7 +57,7 @@ pub(super) struct Wait {
 }
 
 impl Shared {
-    /// What is judged.
+    /// The judge of all calls.
     pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
         lock(&self.judge)
     }
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Does a worker wait for a lock, or may it yet, which only a withdrawal ends?
+    /// True if a worker waits, or may yet wait, for a lock until a withdrawal ends that.
     pub(super) fn may_wait(&self) -> bool {
         let is_dead = self.is_dead.load(Ordering::Relaxed);
         self.withdraws && !is_dead && self.working.load(Ordering::Relaxed) > 0
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// Is there nothing more to do?
+    /// True if there is nothing more to do.
     pub(super) fn ends(&self) -> bool {
         self.is_dead.load(Ordering::Relaxed) || self.stops.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ struct Worker<'s> {
     kept: Vec<Kept>,
     log: File,
     lock: Arc<File>,
-    /// The same file once more, if waits are withdrawn.
+    /// The file of `lock`, opened again, if waits are withdrawn.
     lock_again: Option<Arc<File>>,
     ranges: Arc<File>,
     boards: Boards,
@@ -160,7 +160,7 @@ pub(super) fn work(shared: &Shared, number: u32, seed: u64) {
 }
 
 thread_local! {
-    /// How many programs this thread has executed, and whether one of them runs.
+    /// The number of programs that this thread has executed, and whether one of them runs.
     static EXECUTED: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 
@@ -450,7 +450,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Appends some times to a file that nobody else has open.
+    /// Appends some times to a file that no other client has open.
     fn extend(&mut self) -> std::result::Result<(), Failed> {
         let full = self.kept.iter().position(|kept| !kept.content.is_empty());
         let Some(at) = full else {
@@ -680,7 +680,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Another owner finds no lock of this process, for which it waits no more.
+    /// Checks that another owner finds no lock of this process after a withdrawn wait.
     fn has_no_range(&self, lock: &RangeLock) -> std::result::Result<(), Failed> {
         let pid = self.number as i32;
         let id = u64::from(self.number) + 1000;

@@ -365,8 +365,8 @@ fn lock(file: &OwnedFd, purpose: Purpose, waits: bool, owner: Option<u32>) -> Re
 mod tests {
     use super::*;
 
-    /// A mapping that SELinux, or another user namespace, kept from the user who had left it was
-    /// said to belong to "user 1000", whom the reader was, or to nobody.
+    /// If SELinux, or another user namespace, kept a mapping from its own user, the message named
+    /// "user 1000", the reader itself, or nobody.
     #[test]
     fn a_file_that_may_not_be_read_is_told_from_another_users() {
         let all = "         0          0 4294967295\n";

@@ -29,7 +29,8 @@ impl Store {
     /// The first byte of the sought kind from `from` on. ENXIO when `from` is not before the end,
     /// or no data follows.
     pub async fn seek(&self, blob: &Rc<Blob>, from: u64, sought: Sought) -> Result<u64> {
-        // No write-back runs, and nobody writes: a page without extent that is not dirty is a hole.
+        // No write-back runs, and no task writes: a page without extent that is not dirty is a
+        // hole.
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
         let size = blob.size();

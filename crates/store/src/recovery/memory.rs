@@ -427,9 +427,9 @@ mod tests {
         assert_eq!(look_at(&there).unwrap(), AtPath::Directory(identity));
         for (name, word) in [
             (path.join("gone"), "no such"),
-            (path.join("link"), "no directory"),
-            (path.join("link/dev/shm"), "no directory"),
-            (path.join("file"), "no directory"),
+            (path.join("link"), "not a directory"),
+            (path.join("link/dev/shm"), "not a directory"),
+            (path.join("file"), "not a directory"),
             ("/proc".into(), "type proc"),
         ] {
             let AtPath::Unseen(said) = look_at(&name).unwrap() else {

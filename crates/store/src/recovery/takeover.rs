@@ -290,7 +290,7 @@ impl Resolution {
         taken.chain(discarded).any(|path| device(path) == Some(own))
     }
 
-    /// Says which memory of another boot goes.
+    /// Logs the memory of other boots that is deleted.
     pub(crate) fn tell_of_other_boots(&mut self, volume: &str) {
         for described in std::mem::take(&mut self.other_boot) {
             tracing::warn!(

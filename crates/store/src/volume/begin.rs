@@ -247,8 +247,8 @@ impl<'a> Begun<'a> {
         built
     }
 
-    /// Says in the superblock that this opening accepted nothing: so the next one tells of no loss.
-    /// Where that can't be written, it does.
+    /// Records in the superblock that this opening accepted nothing, so that the next one reports
+    /// no loss. If the write fails, it will report one.
     async fn say_unused(&self) {
         let mut superblock = self.superblock.clone();
         if let Some(mut memo) = superblock.memo() {

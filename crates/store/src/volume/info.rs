@@ -38,9 +38,9 @@ pub struct VolumeInfo {
     pub cache_huge_bytes: u64,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,
-    /// Has every page of data a checksum?
+    /// True if every page of data has a checksum.
     pub data_checksums: bool,
-    /// Does what `write` acknowledged survive the death of the process?
+    /// True if acknowledged writes survive the death of the process.
     pub survives: bool,
     /// The file by which it survives. A server tells it only root and its own user.
     pub mapping: Option<String>,

@@ -345,7 +345,7 @@ impl BlobShared {
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The worker only; before it changes or removes what lies behind a smaller size.
+    /// Sets the size. The worker only; before it changes or removes bytes behind a smaller size.
     pub(super) fn set_size(&self, size: u64) {
         let is_cut = size < self.size.load(Ordering::Relaxed);
         self.size.store(size, Ordering::Release);

@@ -259,7 +259,7 @@ extern "C" fn in_child() {
         PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     }
     numbers::in_child();
-    // By the kernel: the functions of `adit run` may wait for what this thread holds.
+    // By the kernel: the functions of `adit run` may wait for a lock that this thread holds.
     let mut dead = None;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     for place in &DESCRIPTORS {

@@ -1,5 +1,5 @@
-//! A sequence count: readers of memory that one writer at a time changes write nothing, look at the
-//! count before and after, and believe what they read if it is the same.
+//! A sequence count, for memory that one writer at a time changes. Readers write nothing: they read
+//! the count before and after, and believe the bytes if it is unchanged.
 //!
 //! ```text
 //! writer:  begin (odd) ─ change ─ end           or  step: what was there doesn't count any more

@@ -137,7 +137,7 @@ impl Tails {
         self.all.borrow().get(&id.slot).cloned()
     }
 
-    /// Writes to the file what was appended to its tail before this call.
+    /// Writes bytes appended to the tail before this call to the file.
     #[inline]
     pub(crate) async fn absorb(&self, blob: &Blob) -> Result<()> {
         if !self.has(blob.id) {
@@ -147,7 +147,7 @@ impl Tails {
         absorb.await
     }
 
-    /// Writes to the inode what was appended to its tail before this call.
+    /// Writes bytes appended to the inode's tail before this call to the file.
     pub(crate) async fn absorb_id(&self, id: BlobId) -> Result<()> {
         let Some(tail) = self.tail(id) else {
             return Ok(());

@@ -36,7 +36,7 @@ pub(super) const fn room_bytes(name_len: usize) -> usize {
     OFFSET_BYTES + ENTRY_BYTES + name_len
 }
 
-/// The error for a page that does not hold what it should.
+/// The error for a page with wrong content.
 pub(super) fn corrupt(page: u64, what: &str) -> Error {
     Error::with(Errno::UCLEAN, format!("read directory page {page}: {what}"))
 }

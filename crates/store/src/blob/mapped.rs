@@ -134,7 +134,7 @@ impl MappedMemory {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let to = numbers::high(|| open(of_name, flags, mode)).map_err(from_rustix)?;
-        fchmod(&to, mode).map_err(from_rustix)?; // whatever this process masks
+        fchmod(&to, mode).map_err(from_rustix)?; // regardless of the umask
         std::io::copy(&mut &*from.into_file(), &mut &*to.into_file())?;
         simulation::pause();
         std::fs::rename(left, &name)?;

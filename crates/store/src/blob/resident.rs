@@ -1,8 +1,8 @@
 //! Blobs in memory: their state beyond the slot, and the part that other threads read.
 //!
-//! Two sizes exist. The slot's `size` is what a crash would keep: it changes only by transactions,
-//! when the data that it covers is durable with it. [`BlobShared::size`] is what readers see; a
-//! cached write moves it at once. The same holds for the modification time.
+//! Two sizes exist. A crash keeps the slot's `size`: it changes only by transactions, when the data
+//! that it covers is durable with it. [`BlobShared::size`] is the size that readers see; a cached
+//! write moves it at once. The same holds for the modification time.
 //!
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation:
 //! operations that change the map or rely on it across IO), then `lock` (shared: reads; exclusive:

@@ -133,8 +133,7 @@ struct Model {
     accesses: Vec<RaceCheck>,
 }
 
-// SAFETY: the mapping is plain memory; what is done through the pointers it hands out is ruled by
-// frames.rs.
+// SAFETY: the mapping is plain memory; frames.rs has the rules for its pointers.
 unsafe impl Send for Mapping {}
 // SAFETY: methods that take `&self` write through atomics, or by the rules of frames.rs.
 unsafe impl Sync for Mapping {}

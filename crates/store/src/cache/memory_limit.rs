@@ -65,7 +65,7 @@ impl Version {
             // A container may see only its own part of the tree.
             let below = Path::new(own).strip_prefix(root).ok()?;
             if below.components().any(|part| part == Component::ParentDir) {
-                return None; // outside of what this process sees
+                return None; // invisible to this process
             }
             let group = if below.as_os_str().is_empty() {
                 mount.clone()

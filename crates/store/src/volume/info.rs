@@ -44,13 +44,13 @@ pub struct VolumeInfo {
     pub survives: bool,
     /// The file by which it survives. A server tells it only root and its own user.
     pub mapping: Option<String>,
-    /// For who only looks: how much of what is shown lies in the mapping of a killed process, and
-    /// where.
+    /// In a look: the amount of the shown data that is in a killed process's mapping, and the
+    /// mapping's path.
     pub unsaved: Option<String>,
-    /// Why the volume takes no more writes, if so.
+    /// The reason if the volume has become read-only.
     pub failure: Option<String>,
-    /// Where the image was found when it was opened, if another file or none is there now: what is
-    /// written goes to a file that this path doesn't lead to.
+    /// The path of the image at its opening, if another file or none is there now: writes go to a
+    /// file without this path.
     pub lost_path: Option<String>,
 }
 

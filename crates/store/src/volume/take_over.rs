@@ -1,4 +1,4 @@
-//! Writing again what a killed process had accepted.
+//! Writes a killed process's accepted data again.
 
 use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, delete_file};
@@ -11,8 +11,8 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, PAGE_BYTES, Result};
 
 impl Store {
-    /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
-    /// With `keep`, their mappings stay. `memo`: where this opening's own data survives.
+    /// Writes again the data that dead processes of this boot had accepted and not yet written
+    /// home. With `keep`, their mappings stay. `memo`: where this opening's own data survives.
     pub(crate) async fn take_over(
         &self,
         mut resolution: Resolution,
@@ -38,7 +38,7 @@ impl Store {
             }
         }
         self.reservations.set_taking_over(false);
-        // Before the superblock says so: from then on nobody believes what the dead left.
+        // Before the superblock says so: from then on the dead processes' mappings are obsolete.
         self.frames.header().set_copy_of(0);
         let (state, told) = {
             let superblock = self.superblock.borrow();
@@ -72,7 +72,7 @@ impl Store {
         resolution.delete_discarded()
     }
 
-    /// Writes a dead process's dirty pages into the cache; answers how many.
+    /// Writes a dead process's dirty pages into the cache; returns their number.
     async fn write_again(&self, dead: &Abandoned) -> Result<u64> {
         let mut page = Box::new([0; PAGE_BYTES]);
         let mut pages = 0;

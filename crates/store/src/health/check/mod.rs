@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything is committed first, then read through the page cache, so this checks the volume as it
-//! is used: a page that is in the cache isn't read again. To check what is on the device, open it
+//! is used: a page that is in the cache isn't read again. To check the device's content, open it
 //! and check before anything else. Memory is 2 KiB a group in use, the way down one tree, and a
 //! bounded list of problems.
 //!

@@ -36,19 +36,19 @@ impl<'a> Address<'a> {
         Address::Path(Path::new(text))
     }
 
-    /// The error of what needs a driver that is not built yet. `EOPNOTSUPP`.
+    /// The error for an address whose driver is not built yet: `EOPNOTSUPP`.
     #[cold]
     pub fn not_built(text: &str) -> Error {
         let what = format!("open {text}: this kind of device is not built yet");
         Error::with(Errno::OPNOTSUPP, what)
     }
 
-    /// Is the volume in a server?
+    /// True if the volume is in a server.
     pub fn is_served(&self) -> bool {
         matches!(self, Address::Served(_))
     }
 
-    /// Is it gone when the process ends that has opened it?
+    /// True if the volume is gone when the process that opened it ends.
     pub fn is_ephemeral(&self) -> bool {
         matches!(self, Address::Memory(_))
     }

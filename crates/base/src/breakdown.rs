@@ -146,7 +146,7 @@ pub struct Within {
     thread: PhantomData<*const ()>,
 }
 
-/// Does any thread measure?
+/// True while any thread measures.
 #[inline(always)]
 pub fn is_on() -> bool {
     MEASURING.load(Ordering::Relaxed) != 0
@@ -155,10 +155,7 @@ pub fn is_on() -> bool {
 /// From here on the time of this thread belongs to `layer`, until the guard is dropped.
 #[inline(always)]
 pub fn enter(layer: Layer) -> Within {
-    let before = match is_on() {
-        false => None,
-        true => enter_measured(layer),
-    };
+    let before = if is_on() { enter_measured(layer) } else { None };
     Within {
         layer,
         before,
@@ -290,7 +287,7 @@ mod tests {
         let inner = clock.enter(Layer::Device, 130).unwrap();
         assert_eq!((outer, inner), (Layer::Call, Layer::Worker));
         clock.leave(Layer::Device, inner, 170);
-        // The same layer within itself.
+        // A layer nested in itself.
         let again = clock.enter(Layer::Worker, 175).unwrap();
         clock.leave(Layer::Worker, again, 180);
         clock.leave(Layer::Worker, outer, 190);

@@ -88,9 +88,10 @@ pub fn processor_ns(process: u32) -> Option<u64> {
         libc::clock_getcpuclockid(process, &mut clock) != 0
             || libc::clock_gettime(clock, &mut time) != 0
     };
-    match failed {
-        true => None,
-        false => Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
+    if failed {
+        None
+    } else {
+        Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 }
 

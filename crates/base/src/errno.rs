@@ -1,7 +1,7 @@
 //! The error number of an operation, in Linux's numbering.
 //!
-//! Invariant: a type of our own. Whatever calls the system below, its error type is converted here
-//! and never appears in a public signature.
+//! Invariant: no error type of a system library appears in a public signature; this file converts
+//! them.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The error of every layer: an errno and, where it helps a person, what failed.
+//! The error of every layer: an errno and, where it helps a person, the failed action.
 //!
 //! Invariants: building one from an errno neither allocates nor formats (errors are ordinary
 //! results on hot paths: ENOENT, EAGAIN). It is not a classification: callers decide by `errno()`
@@ -11,7 +11,7 @@ use std::fmt;
 /// The result of an operation of any layer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An errno and what failed.
+/// An errno and the failed action.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     errno: Errno,
@@ -31,8 +31,8 @@ impl Error {
         }
     }
 
-    /// An error that says what failed: an action, "write the journal at page 17", or a statement,
-    /// "both superblocks are damaged".
+    /// An error with words: a failed action, "write the journal at page 17", or a statement, "both
+    /// superblocks are damaged".
     pub fn with(errno: Errno, what: impl Into<Cow<'static, str>>) -> Self {
         Error {
             errno,
@@ -50,12 +50,12 @@ impl Error {
         }
     }
 
-    /// The errno, which decides what a caller does.
+    /// The errno, by which callers decide.
     pub const fn errno(&self) -> Errno {
         self.errno
     }
 
-    /// What failed, empty when nobody said.
+    /// The failed action, empty if unnamed.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -130,9 +130,10 @@ impl From<Error> for std::io::Error {
     /// words beside it: print the error before it is converted. Only [`Error::end_of_file`] has no
     /// errno in `std::io`; it keeps its words.
     fn from(error: Error) -> Self {
-        match error.end_of_file {
-            true => std::io::Error::new(std::io::ErrorKind::UnexpectedEof, error),
-            false => std::io::Error::from_raw_os_error(error.errno.raw()),
+        if error.end_of_file {
+            std::io::Error::new(std::io::ErrorKind::UnexpectedEof, error)
+        } else {
+            std::io::Error::from_raw_os_error(error.errno.raw())
         }
     }
 }
@@ -169,8 +170,8 @@ mod tests {
         assert_eq!(Error::new(Errno::IO).context("read").what(), "read");
     }
 
-    /// An error with words became an `io::Error` without an errno: a program that asks
-    /// `raw_os_error` whether the disk is full or the volume is busy was told nothing.
+    /// An error with words used to become an `io::Error` without an errno: `raw_os_error` could not
+    /// tell a program that the disk is full or the volume busy.
     #[test]
     fn the_errno_survives_the_way_through_io_error_and_back() {
         for error in [
@@ -183,7 +184,7 @@ mod tests {
             assert_eq!(Error::from(there).errno(), error.errno());
         }
         assert_eq!(Error::from(std::io::Error::other("odd")).errno(), Errno::IO);
-        // Words put in by whoever made the `io::Error` come back, too.
+        // Words that another library put into the `io::Error` come back, too.
         let named = Error::with(Errno::NOSPC, "write standard output");
         let there = std::io::Error::new(std::io::ErrorKind::StorageFull, named.clone());
         assert_eq!(Error::from(there), named);

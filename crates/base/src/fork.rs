@@ -36,7 +36,7 @@ static WATCH: Once = Once::new();
 /// The process whose memory this is.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Is it a child of `vfork`, with its parent's memory and descriptors of its own? Known after
+/// True in a child of `vfork`, which has its parent's memory and its own descriptors. Known after
 /// [`install`].
 pub fn is_in_vfork() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
@@ -69,7 +69,7 @@ pub fn watch() {
     });
 }
 
-/// What [`refused`] says to a program that links Adit.
+/// The message of [`refused`] for a program that links Adit.
 const TO_DEVELOPERS: &str =
     "a forked process can't use its parent's volume (EBADF); open it again, or exec";
 static WORDS: OnceLock<&str> = OnceLock::new();
@@ -127,7 +127,7 @@ impl<T: AsFd + Into<OwnedFd>> Registered<T> {
 }
 
 impl Registered<OwnedFd> {
-    /// The same, as a file.
+    /// Turns the descriptor into a file; it stays registered.
     pub fn into_file(self) -> Registered<File> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: each is taken once, since nothing drops `this`.
@@ -167,7 +167,7 @@ impl<T: AsFd + Into<OwnedFd>> std::ops::Deref for Registered<T> {
     }
 }
 
-/// Says that a descriptor is Adit's own, and that children keep it.
+/// Registers a descriptor as Adit's own that children keep.
 pub fn keep_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     ChildGuard {
         place: register(&KEPT, fd.as_raw_fd()),
@@ -193,13 +193,13 @@ pub fn kept() -> Vec<RawFd> {
     numbers.filter(|fd| *fd >= 0).collect()
 }
 
-/// Is it a descriptor that [`keep_in_child`] registered?
+/// True if [`keep_in_child`] registered the descriptor.
 pub fn is_kept(fd: RawFd) -> bool {
     let mut places = KEPT.iter();
     fd >= 0 && places.any(|place| place.load(Ordering::Relaxed) == fd)
 }
 
-/// Is it a descriptor that [`close_in_child`] registered?
+/// True if [`close_in_child`] registered the descriptor.
 pub fn is_registered(fd: RawFd) -> bool {
     fd >= 0
         && DESCRIPTORS
@@ -259,7 +259,7 @@ extern "C" fn in_child() {
         PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     }
     numbers::in_child();
-    // By the kernel: the functions of `adit run` may wait for what this thread holds.
+    // By the kernel: the functions of `adit run` may wait for a lock that this thread holds.
     let mut dead = None;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     for place in &DESCRIPTORS {
@@ -275,7 +275,7 @@ extern "C" fn in_child() {
             .as_ref()
             .is_ok_and(|dead| rustix::io::dup3(dead, &mut replaced, DupFlags::CLOEXEC).is_ok());
         if !done {
-            // SAFETY: as above.
+            // SAFETY: `fd` is registered, so no other code owns it, and nothing closed it above.
             unsafe { rustix::io::close(fd) };
         }
     }

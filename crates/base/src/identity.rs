@@ -8,8 +8,8 @@ use crate::{Result, from_rustix};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
-/// Does `work` as this effective user and group, in this thread alone. EPERM if it may not be
-/// them. No signal handler of the thread runs meanwhile.
+/// Runs `work` as this effective user and group, in this thread alone. EPERM if the thread may not
+/// change to them. No signal handler of the thread runs meanwhile.
 pub fn acting_as<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Result<T> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     let is_it = geteuid() == uid && getegid() == gid;
@@ -20,14 +20,16 @@ pub fn acting_as<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Result<T> {
         let users = Users::now();
         let groups = Groups::now();
         // Only root may take any group.
-        let entered = match uid.is_root() {
-            true => users.enter(uid).and_then(|()| groups.enter(gid)),
-            false => groups.enter(gid).and_then(|()| users.enter(uid)),
+        let entered = if uid.is_root() {
+            users.enter(uid).and_then(|()| groups.enter(gid))
+        } else {
+            groups.enter(gid).and_then(|()| users.enter(uid))
         };
         let done = entered.map(|()| work());
-        let left = match uid.is_root() {
-            true => groups.leave().and_then(|()| users.leave()),
-            false => users.leave().and_then(|()| groups.leave()),
+        let left = if uid.is_root() {
+            groups.leave().and_then(|()| users.leave())
+        } else {
+            users.leave().and_then(|()| groups.leave())
         };
         if left.is_err() {
             // It would go on with rights that it must not have.
@@ -37,7 +39,7 @@ pub fn acting_as<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Result<T> {
     })
 }
 
-/// Is this a process of root's that is another user for a while?
+/// True in a process of root that acts as another user for a while.
 pub fn is_root_below() -> bool {
     let Three([real, effective, saved]) = Users::now();
     !effective.is_root() && (real.is_root() || saved.is_root())
@@ -97,7 +99,7 @@ impl Groups {
     fn now() -> Groups {
         let mut ids = [0; 3];
         let [real, effective, saved] = &mut ids;
-        // SAFETY: as above.
+        // SAFETY: getresgid writes three numbers, to memory of our own.
         unsafe { libc::getresgid(real, effective, saved) };
         Three(ids.map(Gid::from_raw))
     }
@@ -126,7 +128,7 @@ mod tests {
         }
         let inside = acting_as(1234, 4321, || {
             let other = std::thread::spawn(now);
-            // It was made by a thread that acts as somebody else.
+            // A thread that acts as another user made it.
             (now(), other.join().expect("no panic"))
         });
         assert_eq!(inside.expect("root may"), ((1234, 4321), (1234, 4321)));
@@ -143,7 +145,7 @@ mod tests {
         if !geteuid().is_root() {
             return;
         }
-        // Of a thread alone, as is what it acts as.
+        // Capabilities belong to a thread, like the user that it acts as.
         let thread = std::thread::spawn(|| {
             for ids in [
                 [1000, 0, 1001],

@@ -3,9 +3,9 @@
 use crate::{Errno, Error, Result};
 use rustix::process::{Resource, getrlimit};
 
-/// `EFBIG` if a file may not become so large in this process (`ulimit -f`, RLIMIT_FSIZE): a write
-/// beyond the limit, or making a file longer than it, ends a process that does not handle SIGXFSZ.
-/// A program may lower the limit later; then the kernel answers.
+/// `EFBIG` if this size exceeds the process's limit (`ulimit -f`, RLIMIT_FSIZE): a write or
+/// truncation beyond the limit kills a process that does not handle SIGXFSZ. A program may lower
+/// the limit later; then the kernel refuses.
 pub fn check_file_size(size_bytes: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < size_bytes => {

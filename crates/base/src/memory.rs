@@ -1,14 +1,14 @@
 //! Copying pages, and hints about memory.
 
-/// From so many bytes on a copy is one instruction.
+/// From this length on a copy is one instruction.
 const LONG_BYTES: usize = 2048;
 /// Where the target lies less than this behind the source, within a page, that instruction is slow
 /// on some processors.
 const CLOSE_BYTES: usize = 64;
 
-/// As [`slice::copy_from_slice`], for up to a page: strictly ascending, so that the processor's
-/// prefetcher continues with the next page of a run. (The C library's `memcpy` begins with the last
-/// bytes: a stream from memory takes it 1.5 times as long.)
+/// Copies up to a page in strictly ascending order, so that the processor's prefetcher continues
+/// with the next page of a run. (The C library's `memcpy` begins with the last bytes: a stream from
+/// memory takes it 1.5 times as long.)
 ///
 /// # Panics
 /// When the lengths differ.
@@ -19,19 +19,19 @@ pub fn copy(from: &[u8], to: &mut [u8]) {
     unsafe { copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) }
 }
 
-/// As [`std::ptr::copy_nonoverlapping`] of bytes, like [`copy`].
+/// Copies bytes in the order of [`copy`], between memory given by pointers.
 ///
 /// # Safety
-/// That function's.
+/// That of [`std::ptr::copy_nonoverlapping`].
 #[inline]
 pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, len_bytes: usize) {
-    // A sanitizer must see what is read and written.
+    // A sanitizer must see the accesses.
     #[cfg(all(target_arch = "x86_64", not(any(miri, sanitizer))))]
     {
         let behind = (to as usize).wrapping_sub(from as usize) % crate::PAGE_BYTES;
         let close = (1..CLOSE_BYTES).contains(&behind);
         if len_bytes >= LONG_BYTES && !close && std::arch::is_x86_feature_detected!("ermsb") {
-            // SAFETY: by the caller's word; the direction flag is clear wherever Rust runs.
+            // SAFETY: by the caller's promise; the direction flag is always clear in Rust code.
             unsafe {
                 std::arch::asm!(
                     "rep movsb",

@@ -1,18 +1,18 @@
-//! Numbers of Adit's own descriptors, in a process whose program has plans for low ones, and forks.
+//! Numbers of Adit's own descriptors, in a process whose program relies on low ones, and forks.
 //!
-//! The kernel gives a new descriptor the lowest free number. A shell relies on nobody else taking
-//! one: it closes number 1, then puts a file there (`dup2`). A thread of Adit's that made a
-//! descriptor between the two would have that number, and while the kernel makes it, `dup2` answers
-//! `EBUSY` (dup2(2)). So such a thread makes each descriptor [alone], while the program is in no
-//! call that gives or takes away a low number, and moves it to a high one.
+//! The kernel gives a new descriptor the lowest free number. A shell relies on no other thread
+//! taking one: it closes number 1, then puts a file there (`dup2`). A thread of Adit that made a
+//! descriptor between the two would get that number, and while the kernel makes it, `dup2` fails
+//! with `EBUSY` (dup2(2)). So such a thread makes each descriptor [alone], while the program is in
+//! no call that gives or takes away a low number, and moves it to a high one.
 //!
 //! The library of `adit run` sees the program's calls, and announces each ([`ProgramCall`]). In
 //! other processes no calls are announced.
 //!
 //! A fork is announced in every process. The kernel copies the table of descriptors first, and the
 //! memory later. A descriptor that was made, or closed, between the two would be open in the child
-//! without being registered there (see [`fork`]), and nobody would ever close it. So a thread makes
-//! and registers a descriptor [alone], and closes and unregisters it [between
+//! without being registered there (see [`fork`]), and nothing would ever close it. So a thread
+//! makes and registers a descriptor [alone], and closes and unregisters it [between
 //! forks](between_forks). A fork waits meanwhile.
 //!
 //! Invariant: a thread of Adit waits for a call, or for a fork, at most [`PATIENCE`]: a program may
@@ -65,7 +65,7 @@ thread_local! {
 /// Calls or forks that a thread of Adit lets end before it makes or closes a descriptor.
 struct UnderWay {
     count: AtomicU32,
-    /// How many of them took longer than [`PATIENCE`]: threads of Adit wait for them no more.
+    /// Calls that took longer than [`PATIENCE`]: threads of Adit no longer wait for them.
     long: AtomicU32,
 }
 
@@ -113,7 +113,7 @@ impl UnderWay {
         }
     }
 
-    /// Are there none but long ones, and `own`?
+    /// True if only long ones and `own` are under way.
     fn are_over(&self, own: u32) -> bool {
         self.count.load(Ordering::SeqCst) <= self.long.load(Ordering::SeqCst) + own
     }
@@ -190,17 +190,20 @@ impl Drop for Turn {
     }
 }
 
-/// Waits until no other thread makes or closes descriptors, and nothing of these is under way, but
-/// long ones, and forks of this thread's own. None: this thread has a turn, or is in a child of
-/// `vfork`, which has numbers of its own and may be killed at any time.
+/// Waits until no other thread makes or closes descriptors, and none of these calls is under way
+/// except long ones and this thread's own forks. None: this thread has a turn, or is in a child of
+/// `vfork`, which has its own numbers and may be killed at any time.
 fn take_turn(what: &[&UnderWay]) -> Option<Turn> {
     if IS_MAKER.get() || fork::is_in_vfork() {
         return None;
     }
     fork::install();
-    let own = |of: &UnderWay| match std::ptr::eq(of, &FORKS) {
-        true => OWN_FORKS.get(),
-        false => 0,
+    let own = |of: &UnderWay| {
+        if std::ptr::eq(of, &FORKS) {
+            OWN_FORKS.get()
+        } else {
+            0
+        }
     };
     let are_over = || what.iter().all(|of| of.are_over(own(of)));
     let mut begin = None;
@@ -254,8 +257,8 @@ where
     alone(|| make().map(Registered::new))
 }
 
-/// As [`registered`], and gives it a high number, if the process may have one. A program that
-/// closes all numbers leaves it alone.
+/// Makes a registered descriptor with a high number, if the limit of the process allows one. A
+/// program that closes all numbers leaves it alone.
 pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Registered<OwnedFd>, E> {
     registered(|| make().map(raised))
 }
@@ -278,7 +281,7 @@ pub fn raised(fd: OwnedFd) -> OwnedFd {
     copy.unwrap_or(fd)
 }
 
-/// Another descriptor of the same, made as by [`high`].
+/// Duplicates a descriptor, to a high number like [`high`].
 pub fn duplicate(fd: impl AsFd) -> rustix::io::Result<Registered<OwnedFd>> {
     let least = |least| fcntl_dupfd_cloexec(&fd, least);
     high(|| least(FIRST_HIGH).or_else(|_| least(FIRST_FREE)))
@@ -380,8 +383,8 @@ pub(crate) mod tests {
         assert_eq!(MAKER.load(Ordering::SeqCst), NOBODY);
     }
 
-    /// Does it until it has taken no longer than that, since neither side waits for ever; says that
-    /// it was right then.
+    /// Repeats `round` until one lasts no longer than `max`, since neither side waits for ever;
+    /// returns the result of that one.
     fn is_right_within(max: Duration, round: impl Fn() -> bool) -> bool {
         const LIMIT: Duration = Duration::from_secs(240);
         let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! Whether a thread that waits yields its core before it sleeps: not where other programs compute.
+//! Decides whether a waiting thread yields its core before it sleeps: not if other programs
+//! compute.
 //!
 //! ```text
 //! long ── a yield took LONG_NS or more ──► short, for some times as long
@@ -20,14 +21,14 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A yield that takes longer has given the core to a thread that computes.
 const LONG_NS: u64 = 200_000;
-/// So many times as long as that took no thread yields, at first.
+/// After a long yield no thread yields for this many times its length, at first.
 const TIMES_MIN: u64 = 8;
-/// And after tries in vain.
+/// The largest factor, after repeated long yields.
 const TIMES_MAX: u64 = 64;
-/// But no longer than that: the process may have been stopped.
+/// Upper bound of that time: the process may have been stopped during the yield.
 const SHORT_NS_MAX: u64 = 1_000_000_000;
 
-/// Whether to stay awake, for threads that wait for the same. Races only make it learn later.
+/// Decides for the threads that wait for one thing. Races only make it learn later.
 #[derive(Debug, Default)]
 pub struct Patience {
     short_until_ns: AtomicU64,
@@ -36,7 +37,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Is a thread to sleep soon, and not to yield before?
+    /// True if a waiting thread sleeps soon, without a yield.
     #[inline]
     pub fn is_short(&self, now_ns: u64) -> bool {
         now_ns < self.short_until_ns.load(Relaxed)
@@ -55,9 +56,10 @@ impl Patience {
             return;
         }
         let lasted_ns = began_ns.saturating_sub(self.short_until_ns.load(Relaxed));
-        let times = match lasted_ns <= took_ns {
-            true => (2 * self.times.load(Relaxed)).clamp(TIMES_MIN, TIMES_MAX),
-            false => TIMES_MIN,
+        let times = if lasted_ns <= took_ns {
+            (2 * self.times.load(Relaxed)).clamp(TIMES_MIN, TIMES_MAX)
+        } else {
+            TIMES_MIN
         };
         self.times.store(times, Relaxed);
         let short_ns = took_ns.saturating_mul(times).min(SHORT_NS_MAX);
@@ -72,7 +74,8 @@ mod tests {
 
     const SLICE_NS: u64 = 4_000_000;
 
-    /// A yield that gives the core away for a slice, and how many slices there is no other.
+    /// Simulates a yield that loses the core for a slice; returns the number of slices until the
+    /// next yield.
     fn pause(patience: &Patience, now_ns: &mut u64) -> u64 {
         patience.note_yield(*now_ns, *now_ns + SLICE_NS);
         *now_ns += SLICE_NS;
@@ -98,7 +101,7 @@ mod tests {
         }
         now_ns += SLICE_NS + 1;
         assert_eq!(pause(&patience, &mut now_ns), TIMES_MIN);
-        // As long as it lost.
+        // A try that lasts exactly as long as the loss at its end.
         now_ns += SLICE_NS;
         assert_eq!(pause(&patience, &mut now_ns), 16);
     }

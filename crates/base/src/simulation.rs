@@ -1,11 +1,11 @@
-//! A simulated world for a thread: its own clock, its own random numbers, and planted bugs.
+//! A simulated world for a thread: a clock, random numbers, and planted bugs.
 //!
 //! With the feature `simulation`, which only the simulator and its tests turn on, a thread in a
 //! [`World`] sees a clock that advances only on command (or when the thread would sleep), and
 //! random identifiers from a seed. Without the feature all of this is constant, and costs nothing.
 //!
-//! *Planted bugs* test the simulator: each is a rule that the code breaks on demand, and the
-//! simulator has to detect it. They are named here, so that the list is in one place.
+//! *Planted bugs* test the simulator: the code breaks a rule on demand, and the simulator has to
+//! detect it. All of them are listed here.
 
 use crate::labels::labels;
 
@@ -102,7 +102,7 @@ labels! {
 }
 
 impl Bug {
-    /// What it does.
+    /// The effect of the bug.
     pub fn story(self) -> &'static str {
         self.label()
     }
@@ -177,7 +177,7 @@ pub(crate) fn now_ns() -> Option<u64> {
     None
 }
 
-/// Is this thread in a simulated world?
+/// True if this thread is in a simulated world.
 #[inline(always)]
 pub fn is_simulated() -> bool {
     now_ns().is_some()
@@ -203,8 +203,8 @@ pub fn sleep(_deadline_ns: Option<u64>) -> bool {
     false
 }
 
-/// Here a thread waits for another process, or can be killed: the world does what is next. False:
-/// there is no such world, so wait as usual.
+/// A point where a thread waits for another process, or can be killed: the world runs its next
+/// step. False: there is no such world, so wait as usual.
 #[inline(always)]
 pub fn pause() -> bool {
     #[cfg(feature = "simulation")]

@@ -1,10 +1,10 @@
 //! Counts the work of a turn, for tests.
 //!
-//! A session chooses how many locks, names, extents it has, so it could choose for how long others
-//! wait. Each loop over such things either gives way or has a bound. A *step* is one round of such
-//! a loop, one page of metadata that is looked at, or one page of data that is copied; a *turn* is a
-//! piece of work during which nobody else is served: one poll of a task, or one message that a
-//! poller begins. Only a build with debug assertions counts.
+//! A session chooses the number of its locks, names and extents, so it could choose how long others
+//! wait. Each loop over such things gives way or has a bound. A *step* is one round of such a loop,
+//! one visited page of metadata, or one copied page of data; a *turn* is work without service to
+//! others: one poll of a task, or one message that a poller begins. Only a build with debug
+//! assertions counts.
 
 #[cfg(debug_assertions)]
 mod counting {
@@ -33,7 +33,7 @@ mod counting {
     }
 }
 
-/// The calling thread's turn takes so many more steps.
+/// Adds steps to the calling thread's turn.
 #[inline]
 pub fn note(steps: usize) {
     #[cfg(debug_assertions)]

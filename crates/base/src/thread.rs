@@ -11,9 +11,8 @@ pub fn spawn_without_signals(
     without_signals(|| Builder::new().name(name.to_owned()).spawn(work))
 }
 
-/// Does `work` in a thread of its own, which takes exactly these bits from the modes of what it
-/// makes: the mask that the process has is for its other threads. Where the kernel allows no such
-/// thread, the process's mask counts.
+/// Runs `work` in a new thread with this umask; the process's other threads keep theirs. If the
+/// kernel allows no such thread, the process's umask counts.
 pub fn with_umask<T: Send>(mask: u32, work: &(impl Fn() -> T + Sync)) -> T {
     let masked = || {
         // SAFETY: no memory is involved. From here on this thread shares its mask with no other.
@@ -43,7 +42,7 @@ pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
         before
     };
     let spawned = spawn();
-    // SAFETY: as above.
+    // SAFETY: it puts back the mask that was read above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     spawned
 }

@@ -1,4 +1,4 @@
-//! What a device costs by itself at depth 1: `cargo run --release -p adit-block --example
+//! Latency of a device by itself at depth 1: `cargo run --release -p adit-block --example
 //! raw_latency -- ADDRESS...`
 //!
 //! Reads only, unless `--write` comes first: then it OVERWRITES the beginning of every device

@@ -1,4 +1,4 @@
-//! Which driver opens what an [`Address`] names. Those of drivers to come are refused: EOPNOTSUPP.
+//! Chooses the driver for an [`Address`]. Addresses of future drivers are refused: EOPNOTSUPP.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use adit_base::{Address, Errno, Error, Result};
 
 use crate::{Device, FileDevice, FileEngine, FileOptions, MemoryConfig, MemoryDevice};
 
-/// How to open a device; each driver takes what concerns it.
+/// How to open a device; each driver reads its own options.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
     /// The engine that passes requests to the kernel.
@@ -29,7 +29,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// Opens what an address names.
+/// Opens the device that an address names.
 pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
     if address.is_empty() {
         return Err(Error::with(

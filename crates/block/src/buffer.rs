@@ -45,7 +45,7 @@ pub struct Buffer {
 
 // SAFETY: the owner is Send + Sync, and shared references only allow reading the memory.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; mutation needs `&mut Buffer` and the only reference.
+// SAFETY: shared references only allow reading the memory; mutation needs `&mut Buffer` and the only reference.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -245,7 +245,7 @@ struct HeapMemory {
 
 // SAFETY: the memory is only reached through buffers, which keep their own rules.
 unsafe impl Send for HeapMemory {}
-// SAFETY: as above.
+// SAFETY: the memory is only reached through buffers, which keep their own rules.
 unsafe impl Sync for HeapMemory {}
 
 // SAFETY: the memory is freed with the last Arc, of which every buffer holds one; `references`

@@ -24,13 +24,13 @@ pub trait Device: Send + Sync {
     fn identity(&self) -> Identity {
         Identity::default()
     }
-    /// The path by which its file was opened, if that leads to another file now, or to none: what
-    /// is written reaches a file that nobody finds there. Asks the host.
+    /// The path by which its file was opened, if it now leads to another file, or to none: writes
+    /// reach a file that is no longer there. Asks the host.
     fn lost_path(&self) -> Option<PathBuf> {
         None
     }
-    /// The bytes that its file has now, which somebody else may have truncated; None: it is no
-    /// file, or the host doesn't say. Asks the host.
+    /// The present size of its file, which another process may have truncated; None: it is no file,
+    /// or the host doesn't tell. Asks the host.
     fn file_bytes(&self) -> Option<u64> {
         None
     }
@@ -40,7 +40,7 @@ pub trait Device: Send + Sync {
     }
     /// A submission and completion pair for one worker. `depth` bounds the requests in flight.
     fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>>;
-    /// Does a request here and now; blocks. For requests that a queue answered
+    /// Executes a request in this thread; blocks. For requests that a queue answered
     /// [`Submission::Inline`], for a thread that waits for one anyway ([`Capabilities::inline`]),
     /// and for set-up and tools.
     fn execute(&self, request: Request) -> Completion;
@@ -65,9 +65,9 @@ pub trait Queue: Send {
     fn doorbell(&self) -> Arc<dyn Doorbell>;
 }
 
-/// Starts what was submitted to a queue and waits for it; used without holding the worker.
+/// Starts requests submitted to a queue and waits for them; used without holding the worker.
 pub trait Doorbell: Send + Sync {
-    /// Hands what was submitted to the device: a system call, or nothing.
+    /// Hands submitted requests to the device: a system call, or nothing.
     fn ring(&self) -> Result<()>;
     /// Blocks until a completion may be there, or the timeout has passed. May return early. Rings
     /// first.

@@ -376,7 +376,7 @@ impl Shared {
         request.complete(result)
     }
 
-    /// Does a request that was checked.
+    /// Executes a checked request.
     fn transfer(&self, request: &Request) {
         let [
             reads,
@@ -435,7 +435,7 @@ struct AnonymousMemory {
 
 // SAFETY: plain memory, reached through raw copies only, never through references.
 unsafe impl Send for AnonymousMemory {}
-// SAFETY: as above; racing copies mix bytes as a device would.
+// SAFETY: plain memory behind raw copies; racing copies mix bytes as a device would.
 unsafe impl Sync for AnonymousMemory {}
 
 impl AnonymousMemory {
@@ -481,7 +481,7 @@ impl AnonymousMemory {
 
 impl Drop for AnonymousMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length; nothing refers to it any more.
+        // SAFETY: mapped by us with this length; no reference to it exists.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
     }
 }

@@ -130,7 +130,7 @@ impl BufferPool {
         Ok(unsafe { Buffer::from_parts(start, len_bytes as u32, self.clone(), index) })
     }
 
-    /// Gives free memory back to the system, down to what was preallocated.
+    /// Gives free memory back to the system, down to the preallocated part.
     pub fn trim(&self) {
         let mut lists = self.lists();
         for class in 0..CLASSES {

@@ -22,7 +22,7 @@ pub struct Geometry {
     pub physical_block_bytes: u32,
 }
 
-/// What a device can do and may lose.
+/// The abilities of a device, and its volatility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Completed writes may be lost with power until a flush.

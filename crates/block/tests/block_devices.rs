@@ -1,4 +1,4 @@
-//! What only kernel block devices do: they are claimed, and measured.
+//! Kernel block devices only: the claim, and the probe.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn a_block_device_is_measured() {
 /// to.
 const BUSY_DEVICE: &str = "ADIT_TEST_BUSY_DEVICE";
 
-/// The kernel finishes what a killed process had in flight some time after its end.
+/// The kernel finishes a killed process's requests some time after its end.
 #[test]
 fn a_block_device_is_free_when_its_process_is_killed() {
     if let Ok(path) = std::env::var(BUSY_DEVICE) {

@@ -1,7 +1,7 @@
-//! One suite for every driver: what a store may rely on, whichever device it got.
+//! One suite for every driver: the contract on which a store relies.
 //!
-//! Each driver is a factory that makes a device of [`SIZE_BYTES`] reading as zeroes. What only one
-//! driver does (locks, faults, latency) is tested beside that driver.
+//! Each driver is a factory that makes a device of [`SIZE_BYTES`] reading as zeroes. Features of a
+//! single driver (locks, faults, latency) are tested beside it.
 
 mod common;
 
@@ -41,7 +41,7 @@ impl Driven {
         self.device.geometry().logical_block_bytes.into()
     }
 
-    /// Submits, executing what is handed back; waits for room when the queue is full.
+    /// Submits, executing requests handed back; waits for room when the queue is full.
     fn submit(&mut self, mut request: Request) {
         loop {
             match self.queue.submit(request) {
@@ -235,9 +235,10 @@ fn zeroed_and_discarded_ranges(driven: &mut Driven) {
     }
     let (from, len) = ((1 << 22) + (32 << 10), 16 << 10);
     let discard = driven.run(Request::discard(from, len, 0));
-    match capabilities.discard {
-        true => assert!(matches!(discard.result, Ok(()) | Err(Errno::OPNOTSUPP))),
-        false => assert_eq!(discard.result, Err(Errno::OPNOTSUPP)),
+    if capabilities.discard {
+        assert!(matches!(discard.result, Ok(()) | Err(Errno::OPNOTSUPP)))
+    } else {
+        assert_eq!(discard.result, Err(Errno::OPNOTSUPP))
     }
     assert_eq!(
         driven.read(1 << 22, block),
@@ -416,8 +417,7 @@ fn file_through_the_page_cache_by_io_uring() {
     file(FileEngine::IoUring, false, conforms);
 }
 
-/// One engine after the other: what an engine leaves in the kernel at its end doesn't keep the next
-/// one out.
+/// One engine after the other: an engine's remains in the kernel don't keep the next one out.
 #[test]
 fn block_devices_by_either_engine_in_turn() {
     let Some(block) = LoopDevice::new(SIZE_BYTES) else {

@@ -178,7 +178,7 @@ fn memory_that_is_gone_is_told_as_an_error_and_the_volume_opens() {
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.starts_with("adit: error: v.adit: "), "{said}");
         let named = inside.to_str().expect("text");
-        for word in [named, "survived", "power cut", "not synced is lost"] {
+        for word in [named, "survived", "power cut", "unsynced writes are lost"] {
             assert!(said.contains(word), "{word}: {said}");
         }
         assert!(!is_there(&place));

@@ -684,10 +684,10 @@ fn a_mapping_that_somebody_removes_is_told_to_the_operator() {
     assert_eq!(mapping(), None);
     connect(&place).write("/f", "unsynced").expect("written");
     let words = || std::fs::read_to_string(&log).unwrap_or_default();
-    until("the operator is told", || words().contains("has removed"));
+    until("the operator is told", || words().contains("was removed"));
     let words = words();
     assert!(words.contains("error: v.adit: ") && words.contains(&path));
-    assert_eq!(words.matches("has removed").count(), 1, "{words}");
+    assert_eq!(words.matches("was removed").count(), 1, "{words}");
     served.signal(rustix::process::Signal::TERM);
     assert!(served.end().0.success());
 }
@@ -808,10 +808,10 @@ fn an_image_that_somebody_removes_is_told_to_the_operator() {
     assert!(lost().is_some());
     volume.write("/f", "unsynced").expect("written");
     let words = || std::fs::read_to_string(&log).unwrap_or_default();
-    until("the operator is told", || words().contains("has removed"));
+    until("the operator is told", || words().contains("was removed"));
     volume.write("/f", "more").expect("written");
     let words = words();
-    let told = format!("has removed the image {} ", image.display());
+    let told = format!("the image {} was removed", image.display());
     assert!(
         words.contains("error: v.adit: ") && words.contains(&told),
         "{words}"
@@ -821,7 +821,7 @@ fn an_image_that_somebody_removes_is_told_to_the_operator() {
     served.signal(rustix::process::Signal::TERM);
     assert!(served.end().0.success());
     let words = std::fs::read_to_string(&log).expect("read");
-    assert_eq!(words.matches("has removed").count(), 1, "{words}");
+    assert_eq!(words.matches("was removed").count(), 1, "{words}");
 }
 
 /// Syncs went on to be acknowledged, in a file with a hole in place of what had been cut off.
@@ -845,10 +845,7 @@ fn an_image_that_somebody_truncates_takes_no_more_writes() {
     let error = file.sync_data().expect_err("the image is truncated");
     assert_eq!(error.errno(), Errno::IO, "{error}");
     let told = [
-        format!(
-            "the image {}, which somebody has truncated",
-            image.display()
-        ),
+        format!("the image {}, which was truncated", image.display()),
         format!("it has {cut} bytes, and the volume has {whole}"),
         format!("truncate -s {whole} {}", image.display()),
     ];

@@ -32,7 +32,7 @@ pub fn lookup(
     Ok(names::lookup(pages, slot, owner, &Name::new(&KEY, name))?.map(told))
 }
 
-/// Is there no name?
+/// True if the directory has no name.
 pub fn is_empty(pages: &impl PagesRead, slot: &Slot, owner: u64) -> Result<bool, Stop> {
     names::is_empty(pages, slot, owner)
 }

@@ -14,7 +14,7 @@ use adit_store::BlobId;
 pub struct ListedEntry {
     /// The entry.
     pub entry: DirEntry,
-    /// The attributes at the same moment.
+    /// The attributes, of the same moment.
     pub stat: Option<Stat>,
 }
 
@@ -33,7 +33,7 @@ pub struct OpenDescriptor {
     pub cookie: u64,
     /// Inode number.
     pub inode: u64,
-    /// Tells inodes apart that had the same number one after the other.
+    /// Distinguishes inodes that had the same number in succession.
     pub generation: u32,
     /// Its kind.
     pub kind: FileKind,
@@ -41,7 +41,7 @@ pub struct OpenDescriptor {
     pub flags: OpenFlags,
     /// Current size in bytes; 0 for a directory.
     pub size_bytes: u64,
-    /// It has no name any more.
+    /// It has lost its last name.
     pub unlinked: bool,
 }
 
@@ -137,7 +137,7 @@ impl Fs {
             .await
     }
 
-    /// As `list_leaf`, with attributes: of each inode that can be read.
+    /// Entries of one leaf, with the attributes of each inode that can be read.
     async fn list_each(&self, at: At<'_>, from: u64, max: usize) -> Result<ListedLeaf> {
         let mut leaf = self.list_leaf(at, from, max, (true, false)).await?;
         for (&id, listed) in leaf.ids.iter().zip(&mut leaf.entries) {
@@ -175,7 +175,7 @@ impl Fs {
     }
 }
 
-/// Is it about an inode that can't be read, or that is gone though it has a name?
+/// True if the error is about an inode that can't be read, or that is gone though it has a name.
 fn is_damage(error: &Error) -> bool {
     matches!(error.errno(), Errno::UCLEAN | Errno::IO | Errno::STALE)
 }

@@ -5,7 +5,7 @@
 //!   device; `inode`: slots, permissions, paths, orphans;
 //! - `open`: open files in memory; `volume`: [`Fs`], how it is made, opened and closed;
 //! - `attributes`, `namespace`, `data`, `locks`: the operations;
-//! - `inspect`: looking at a volume in use; `check`: is it sound; `repair`: making it so.
+//! - `inspect`: a look at a volume in use; `check` and `repair` of the names.
 
 mod attributes;
 mod check;

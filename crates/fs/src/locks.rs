@@ -47,8 +47,8 @@ impl Fs {
         self.flock_until(file, operation, || None).await
     }
 
-    /// As [`Fs::flock`], until `stop` has an error to end waiting with. It is asked before each
-    /// wait and by [`Fs::ask_lock_waiters`].
+    /// Locks like [`Fs::flock`], and ends a wait with the error that `stop` returns. `stop` is
+    /// called before each wait and by [`Fs::ask_lock_waiters`].
     pub async fn flock_until(
         &self,
         file: &OpenFile,
@@ -90,8 +90,8 @@ impl Fs {
         self.lock_range_until(file, lock, stop).await
     }
 
-    /// As [`Fs::lock_range`] with waiting, until `stop` has an error to end that with. It is asked
-    /// before each wait and by [`Fs::ask_lock_waiters`].
+    /// Waits for a range like [`Fs::lock_range`], and ends the wait with the error that `stop`
+    /// returns. `stop` is called before each wait and by [`Fs::ask_lock_waiters`].
     pub async fn lock_range_until(
         &self,
         file: &OpenFile,
@@ -175,7 +175,7 @@ impl Fs {
         }))
     }
 
-    /// The waits for locks through this descriptor ask whether they are to end.
+    /// Makes the waits for locks through this descriptor call their `stop`.
     pub fn ask_lock_waiters(&self, file: &OpenFile) {
         if let Ok(inode) = self.inode(file) {
             inode.locks.ask(file.id());
@@ -190,7 +190,7 @@ impl Fs {
         }
     }
 
-    /// Has anybody the inode open?
+    /// True if a descriptor has the inode open.
     pub fn is_open(&self, id: BlobId) -> bool {
         self.open_inode(id).is_some()
     }

@@ -27,7 +27,7 @@ bitflags! {
         const DIRECT = libc::O_DIRECT as u32;
         /// Every write returns after its data and the size are durable.
         const DSYNC = libc::O_DSYNC as u32;
-        /// As DSYNC, with all attributes. Contains the bits of DSYNC.
+        /// Each write is durable when it returns, with all attributes. Contains the bits of DSYNC.
         const SYNC = libc::O_SYNC as u32;
         /// Fail unless it is a directory.
         const DIRECTORY = libc::O_DIRECTORY as u32;
@@ -48,30 +48,30 @@ impl OpenFlags {
     /// For its path, or for the rights on a pipe or socket: it has no content.
     const WITHOUT_CONTENT: OpenFlags = OpenFlags::PATH.union(OpenFlags::NODE);
 
-    /// Does the access mode name reading?
+    /// True if the access mode includes reading.
     pub const fn names_reading(self) -> bool {
         let mode = (self.bits() & libc::O_ACCMODE as u32) as i32;
         matches!(mode, libc::O_RDONLY | libc::O_RDWR)
     }
 
-    /// Does the access mode name writing?
+    /// True if the access mode includes writing.
     pub const fn names_writing(self) -> bool {
         let mode = (self.bits() & libc::O_ACCMODE as u32) as i32;
         matches!(mode, libc::O_WRONLY | libc::O_RDWR)
     }
 
-    /// May the descriptor read?
+    /// True if the descriptor may read.
     pub const fn readable(self) -> bool {
         self.names_reading() && !self.intersects(OpenFlags::WITHOUT_CONTENT)
     }
 
-    /// Is a file that is opened so empty, and open for writing?
+    /// True if a file opened with these flags is empty, and open for writing.
     pub const fn makes_content(self) -> bool {
         let exclusive = OpenFlags::CREATE.union(OpenFlags::EXCLUSIVE);
         self.writable() && (self.contains(exclusive) || self.contains(OpenFlags::TRUNCATE))
     }
 
-    /// May the descriptor write?
+    /// True if the descriptor may write.
     pub const fn writable(self) -> bool {
         self.names_writing() && !self.intersects(OpenFlags::WITHOUT_CONTENT)
     }
@@ -152,7 +152,7 @@ impl Credentials {
         }
     }
 
-    /// Is it this user with this group?
+    /// True if the credentials are this user with this group.
     pub fn is(&self, uid: u32, gid: u32) -> bool {
         self.uid == uid && self.gid == gid
     }
@@ -214,7 +214,7 @@ impl<'p> At<'p> {
         self.path
     }
 
-    /// As given to [`At::links_below`].
+    /// The path where the caller sees the root, from [`At::links_below`].
     pub fn below(self) -> &'p [u8] {
         self.links_below
     }
@@ -317,7 +317,7 @@ pub use adit_store::format::BlobKind as FileKind;
 pub struct Stat {
     /// Inode number: the slot address. Reused after a deletion, then with another generation.
     pub inode: u64,
-    /// Tells inodes apart that had the same number one after the other.
+    /// Distinguishes inodes that had the same number in succession.
     pub generation: u32,
     /// Its kind.
     pub kind: FileKind,
@@ -357,8 +357,8 @@ pub struct StatFs {
     pub total_bytes: u64,
     /// Bytes that nothing uses, nor is promised to cached writes.
     pub free_bytes: u64,
-    /// Bytes that a new file can take: those, less what its metadata needs. Zero once the volume
-    /// has failed.
+    /// Bytes that a new file can take: free bytes, less its metadata. Zero once the volume has
+    /// failed.
     pub available_bytes: u64,
     /// Inodes in use (the number of inodes is not limited).
     pub inodes: u64,
@@ -375,9 +375,10 @@ pub struct StatFs {
 impl StatFs {
     /// Bytes that can still be written into a new file: zero if the volume is read-only.
     pub fn writable_bytes(&self) -> u64 {
-        match self.read_only {
-            true => 0,
-            false => self.available_bytes,
+        if self.read_only {
+            0
+        } else {
+            self.available_bytes
         }
     }
 }

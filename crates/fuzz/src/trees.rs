@@ -198,7 +198,7 @@ fn extents_of(pages: &mut Hostile, mut slot: Slot, input: &mut Input<'_>) {
         let range = u64::from(logical)..u64::from(logical) + u64::from(count);
         match operation % 5 {
             0 => {
-                if let Ok(extents::Mapping::Extent(extent)) =
+                if let Ok(extents::MapEntry::Extent(extent)) =
                     extents::lookup(pages, &slot, OWNER, logical)
                 {
                     assert!(extent.logical == logical && extent.pages > 0);

@@ -5,7 +5,7 @@
 //! lock; a reference to it never leaves an operation.
 //!
 //! An operation's future needn't be `Send` although several threads may poll it one after the
-//! other: everything in it belongs to the worker, and the lock orders its polls. What belongs to a
+//! other: everything in it belongs to the worker, and the lock orders its polls. A value of a
 //! *thread* must not live across an await (a `std` mutex guard, a thread-local's reference).
 
 use std::cell::UnsafeCell;
@@ -38,11 +38,11 @@ pub struct Engine<S> {
 // SAFETY: the state is touched under the worker's lock only, so by one thread at a time; see the
 // header for futures.
 unsafe impl<S> Send for Engine<S> {}
-// SAFETY: as above.
+// SAFETY: the state is touched under the worker's lock only.
 unsafe impl<S> Sync for Engine<S> {}
 
-/// An operation of [`Engine::prepare`], to be begun by [`Engine::poll`] of the same engine. Dropping
-/// it drops what the operation owns.
+/// An operation of [`Engine::prepare`], to be begun by [`Engine::poll`] of the same engine.
+/// Dropping it drops the operation's values.
 #[must_use = "it is begun by `Engine::poll`"]
 #[derive(Debug)]
 pub struct Prepared {
@@ -159,7 +159,7 @@ impl<S: 'static> Engine<S> {
         Ok(result)
     }
 
-    /// Begins an operation that runs to its end whatever happens to the handle.
+    /// Begins an operation that runs to its end even if the handle is dropped.
     ///
     /// If the lock is free, it is polled now. When it waits, polls of the handle, other callers and
     /// the keeper advance it. The result must not keep the reference to the state.
@@ -187,12 +187,13 @@ impl<S: 'static> Engine<S> {
         CompletionQueue::new(self.clone())
     }
 
-    /// Begins operations without handles: they put their results where their callers find them. What
-    /// an operation owns is dropped if it fails with the worker, so the caller learns of that, too.
+    /// Begins operations without handles: they put their results where their callers find them. If
+    /// an operation fails with the worker, its values are dropped, so the caller learns of that,
+    /// too.
     ///
     /// If the lock is free, they are polled now, and handed to the device together. With
-    /// `comes_back` a thread waits for all of them in a blocking call ([`Engine::run`]) before long:
-    /// then the keeper isn't woken for what the device's queue does.
+    /// `comes_back` a thread waits for all of them in a blocking call ([`Engine::run`]) before
+    /// long: then the keeper isn't woken for requests in the device's queue.
     pub fn start_together<F, Fut>(
         self: &Arc<Self>,
         operations: impl IntoIterator<Item = F>,
@@ -242,9 +243,9 @@ impl<S: 'static> Engine<S> {
         Ok(Prepared { operation })
     }
 
-    /// Begins operations, and drives while there is work and `is_done` is false, without waiting for
-    /// the device. For a thread that calls it again and again: what is left waits for its next call,
-    /// no other thread is woken for it.
+    /// Begins operations, and drives while there is work and `is_done` is false, without waiting
+    /// for the device. For a thread that calls it in a loop: remaining work waits for its next
+    /// call, and wakes no other thread.
     pub fn poll(
         &self,
         begun: impl IntoIterator<Item = Prepared>,
@@ -305,7 +306,7 @@ impl<S: 'static> Engine<S> {
             // SAFETY: under the lock, as everything in this future.
             let reactor = unsafe { core.reactor() }.clone();
             reactor.drained().await;
-            // SAFETY: as above; the state is dropped by `end`, after this.
+            // SAFETY: under the lock; the state is dropped by `end`, after this.
             let result = operation(unsafe { state.get() }).await;
             // Still under the lock: a thread that checked `closing` before it was set is refused
             // now.

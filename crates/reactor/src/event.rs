@@ -17,7 +17,7 @@ impl EventFd {
             let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw);
             return Err(Error::with(errno, "make an eventfd"));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, without another owner.
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
@@ -25,7 +25,7 @@ impl EventFd {
         self.0.as_raw_fd()
     }
 
-    /// Makes it readable. Whoever waits edge-triggered is woken even if it was readable before.
+    /// Makes it readable. An edge-triggered waiter is woken even if it was readable before.
     pub(crate) fn signal(&self) {
         let one = 1_u64;
         // SAFETY: reads eight bytes, which are there. It can't fail: the counter is reset long

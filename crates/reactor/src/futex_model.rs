@@ -19,7 +19,7 @@ struct Sleepers {
     woken: Condvar,
 }
 
-/// As in `futex.rs`.
+/// The model of the function in `futex.rs`.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {
     assert!(deadline_ns.is_none(), "time isn't modelled");
     let held = "no model panics here";
@@ -35,7 +35,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {
     }
 }
 
-/// As in `futex.rs`.
+/// The model of the function in `futex.rs`.
 #[track_caller]
 pub(crate) fn wake(word: *const AtomicU32) {
     if is_skipped() {

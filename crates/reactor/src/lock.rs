@@ -46,7 +46,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The lock word, and what a benchmark learns of its holder.
+/// The lock word, and a benchmark's clock of its holder.
 #[repr(align(64))]
 pub(crate) struct DriverLock(AtomicU32, HoldClock);
 
@@ -78,7 +78,7 @@ impl DriverLock {
         acquired
     }
 
-    /// For the holder: whether it was notified since the last call.
+    /// True if the holder was notified since the last call.
     #[inline]
     pub(crate) fn take_notification(&self) -> bool {
         self.debug_assert_held();
@@ -88,7 +88,7 @@ impl DriverLock {
         }
     }
 
-    /// For the holder: whether it was notified, to be taken later.
+    /// True if the holder was notified; a later call takes that.
     #[inline]
     pub(crate) fn is_notified(&self) -> bool {
         self.0.load(Ordering::Relaxed) & NOTIFIED != 0
@@ -184,7 +184,7 @@ impl Inbox {
         }
         while !oldest.is_null() {
             let message = oldest;
-            // SAFETY: as above; read before `each`, after which the message may be gone.
+            // SAFETY: valid until the driver is through with it; read before `each`, after which the message may be gone.
             oldest = unsafe { (*message).next.load(Ordering::Relaxed) };
             each(message);
         }

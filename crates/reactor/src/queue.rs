@@ -147,7 +147,7 @@ impl CompletionQueue {
         };
         self.shared.sync_event_if_needed();
         match result {
-            // What operations that failed have left.
+            // Remains of failed operations.
             Err(error) => {
                 lock(&self.shared.state).take(max, keys);
                 if keys.is_empty() { Err(error) } else { Ok(()) }
@@ -282,8 +282,8 @@ impl Wake for Report {
 }
 
 impl<T: Send + 'static> Handle<T> {
-    /// Has the end of the operation reported to a queue as `key`, once, in the place of a waker.
-    /// True: it is done already, or can't be in this process, and is not reported.
+    /// Makes the operation's end report to a queue as `key`, once, in the place of a waker. True:
+    /// it is done already, or can't be in this process, and is not reported.
     pub fn report_to(&self, queue: &CompletionQueue, key: u64) -> bool {
         let Some((host, operation)) = self.running() else {
             return true;
@@ -300,9 +300,9 @@ impl<T: Send + 'static> Handle<T> {
     }
 }
 
-/// Waits until at least one of the operations is done, or until the timeout (`None`: never); says
-/// whether one is. `handle` gives the first `count` operations by number; None is passed over.
-/// The thread drives the worker of the first of them; others are driven by their keepers. With a
+/// Waits until at least one of the operations is done, or until the timeout (`None`: never); true
+/// if one is. `handle` gives the first `count` operations by number; None is passed over. The
+/// thread drives the worker of the first of them; others are driven by their keepers. With a
 /// timeout of zero it makes all progress that is possible without waiting.
 ///
 /// The handles belong to this thread meanwhile. False at once without any operation. EBADF in a

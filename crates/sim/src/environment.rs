@@ -1,13 +1,13 @@
 //! The world around a volume as a fault: between a death and the next opening, the image or the
-//! mappings are not what they were.
+//! mappings change.
 //!
-//! Before a crash state is recovered and judged as usual, something else is tried on it: an older
-//! image under the mappings, a copy, a mapping that can't be read, or that another version or
-//! another user made, an owner that lives, no descriptors, no room, names that somebody took, a
-//! look, memory in another directory, a takeover that is killed, a second opening. The rule: what
-//! was acknowledged is there, or the opening was refused, and everything is there later. So each of
-//! these ends in a refusal, or in a volume that the judge accepts. Then the usual recovery begins
-//! with the remains from before; after [`Scene::NoRoom`] and [`Scene::Squatted`], with theirs.
+//! Before a crash state is recovered and judged as usual, a scene is tried on it: an older image
+//! under the mappings, a copy, a mapping that can't be read, or that another version or another
+//! user made, a living owner, no descriptors, no room, taken names, a look, memory in another
+//! directory, a killed takeover, a second opening. The rule: acknowledged operations are there, or
+//! the opening was refused, and everything is there later. So each of these ends in a refusal, or
+//! in a volume that the judge accepts. Then the usual recovery begins with the remains from before;
+//! after [`Scene::NoRoom`] and [`Scene::Squatted`], with theirs.
 
 use crate::machine::{Clock, Config, Machine, Mappings, Remains, Watch, engine_options, mappings};
 use crate::oracle::Crash;
@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What is the matter.
+/// The change to the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scene {
     /// An image from an earlier moment of this life is put in the place of the one that the process
@@ -33,7 +33,7 @@ pub enum Scene {
     OlderImage,
     /// A copy of the image is opened.
     Copy,
-    /// The same by somebody who says that it is one.
+    /// A copy, opened by a user who says that it is one.
     CopyInDeed,
     /// The mapping can't be read.
     Unreadable,
@@ -45,16 +45,16 @@ pub enum Scene {
     NoDescriptors,
     /// There is no room for another mapping.
     NoRoom,
-    /// Somebody has taken names that a mapping could have.
+    /// Another user has taken names that a mapping could have.
     Squatted,
-    /// Somebody only looks.
+    /// A look.
     Look,
     /// A user who may not write the image left the mapping.
     Untrusted,
     /// The mapping lies in another directory than that of the opening.
     Elsewhere,
-    /// The same, and the opening is killed while it takes over; then another one goes on, which may
-    /// not see that directory.
+    /// Memory in another directory, and the opening is killed while it takes over; then another one
+    /// continues, which may not see that directory.
     Interrupted,
     /// The volume is open without a mapping, and is opened once more.
     Twice,
@@ -80,7 +80,7 @@ pub const SCENES: [Scene; 14] = [
 
 /// How a scene ended.
 pub struct Ended {
-    /// What the next opening finds.
+    /// The state that the next opening finds.
     pub remains: Remains,
     /// The volume as it was opened in the scene, to be judged; None: it was refused, as it must be.
     pub opened: Option<Opened>,
@@ -96,7 +96,7 @@ pub struct Opened {
     _directories: Vec<tempfile::TempDir>,
 }
 
-/// The machine's memory and what is on its device.
+/// The machine's memory and its device's content.
 struct Stage<'a> {
     directory: tempfile::TempDir,
     config: &'a Config,
@@ -153,8 +153,8 @@ impl Default for Opening<'_> {
     }
 }
 
-/// Plays a scene on what a process's death left. `older`: an image of the same life, from before.
-/// None: the scene needs something that isn't there.
+/// Plays a scene on the state that a process's death left. `older`: an earlier image of this life.
+/// None: the scene needs something that is missing.
 pub fn play(
     scene: Scene,
     remains: &Remains,
@@ -235,9 +235,10 @@ pub fn play(
         Scene::OlderImage | Scene::Copy | Scene::Interrupted => {}
     }
     let found = mappings(stage.path());
-    let over: Arc<dyn Device> = match how.looks {
-        true => OverlayDevice::new(device.clone()),
-        false => device.clone(),
+    let over: Arc<dyn Device> = if how.looks {
+        OverlayDevice::new(device.clone())
+    } else {
+        device.clone()
     };
     let opened = stage.open(over, &how);
     world.host_fails(None);
@@ -266,7 +267,7 @@ pub fn play(
         Ok(_) if scene == Scene::OlderImage && !tells => return Ok(None),
         _ => {}
     }
-    // What a refusal leaves, and a copy, and a look, is what was there.
+    // A refusal, a copy and a look leave the state unchanged.
     let untouched =
         scene != Scene::NoRoom && (opened.is_err() || scene == Scene::CopyInDeed || how.looks);
     let after = mappings(stage.path());
@@ -287,7 +288,7 @@ pub fn play(
         },
         mappings: match scene {
             Scene::NoRoom => after,
-            // With the names that somebody took.
+            // With the taken names.
             Scene::Squatted => {
                 let taken = after.into_iter().filter(|mapping| !mapping.is_mapping());
                 taken.chain(before).collect()
@@ -379,7 +380,7 @@ fn interrupt(
             }
             (Crash::ProcessDeath, stage.open(device, &how))
         }
-        // Memory that nobody sees any more is lost, and the log says so.
+        // Memory out of sight is lost, and the log says so.
         opened if hides && !has_some && !is_complete => (Crash::PowerCut, opened),
         opened => (Crash::ProcessDeath, opened),
     };
@@ -440,7 +441,7 @@ fn files(directory: &Path) -> Vec<std::path::PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// What exists only in memory. A mapping that says nothing is in nobody's way.
+/// The data that exists only in memory. An empty mapping obstructs no opening.
 fn unsaved(directory: &Path, image: &Image) -> Vec<Abandoned> {
     let id = u128::from_le_bytes(superblock(image).volume_id);
     let left = Leftover::abandoned(directory, id).unwrap_or_default();
@@ -459,8 +460,8 @@ fn superblock(image: &Image) -> Superblock {
     if a.sequence > b.sequence { a } else { b }
 }
 
-/// Has an older image all superblocks and journal pages that the mapping knows to be durable, so
-/// that only what was written over in place may be missing?
+/// True if an older image has all superblocks and journal pages that the mapping knows to be
+/// durable, so that only content overwritten in place may be missing.
 fn has_all_of_the_journal(older: &Image, newer: &Image, dead: &Abandoned) -> bool {
     let superblock_of_newer = superblock(newer);
     let (tail, ring) = (superblock_of_newer.tail, superblock_of_newer.journal_pages);
@@ -475,17 +476,16 @@ fn has_all_of_the_journal(older: &Image, newer: &Image, dead: &Abandoned) -> boo
         && (tail..dead.horizon()).all(|lsn| page(older, lsn) == page(newer, lsn))
 }
 
-/// A user who isn't the simulator's.
+/// Another user than the simulator's.
 const SOMEBODY: u32 = 4711;
 
-/// Gives all mappings to somebody who may not write the image.
+/// Gives all mappings to a user who may not write the image.
 fn give_away(directory: &Path) -> std::io::Result<()> {
     let give = |path: std::path::PathBuf| std::os::unix::fs::chown(path, Some(SOMEBODY), None);
     files(directory).into_iter().try_for_each(give)
 }
 
-/// Takes the names that other openings of the volume could have, as somebody who sees one of them
-/// would.
+/// Takes the names that other openings of the volume could have, like a user who sees one of them.
 fn squat(directory: &Path) -> std::io::Result<()> {
     for path in files(directory) {
         let name = path

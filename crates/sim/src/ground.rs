@@ -1,4 +1,4 @@
-//! The volumes that plans begin with. Made once a process, the same in every process.
+//! The volumes that plans begin with. Made once a process, identical in every process.
 
 use crate::machine::engine_options;
 use crate::op::stamped;

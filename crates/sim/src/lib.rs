@@ -1,21 +1,21 @@
 //! The simulator: the real store, journal, cache and file system on a simulated machine, driven by
 //! one seed.
 //!
-//! A seed is a [`plan::Plan`]: a device, what tasks do on the volume, what fails, and how each life
-//! ends. [`run::run`] carries it out in one thread, with a clock and random numbers of its own
-//! (`adit_base::simulation`), so that it is the same each time. Before requests to the device it
-//! notes what a crash would find there; each of these crash states is recovered (some of these
-//! recoveries are cut short themselves) and judged by the [`oracle`], which knows the durability
-//! contract and nothing of the code.
+//! A seed is a [`plan::Plan`]: a device, the operations of tasks on the volume, failures, and the
+//! end of each life. [`run::run`] carries it out in one thread, with a clock and random numbers of
+//! its own (`adit_base::simulation`), so that it is the same each time. Before requests to the
+//! device it notes the state that a crash would leave; it recovers each of these crash states (and
+//! cuts some of these recoveries short) and the [`oracle`] judges it, by the durability contract
+//! and without knowledge of the code.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`op`], [`workload`], [`plan`] | what happens |
-//! | [`machine`], [`ground`] | where |
-//! | [`run`], `perform` | carrying it out |
-//! | [`model`], [`namespace`], [`observe`], [`oracle`] | what may be there afterwards |
-//! | [`rot`] | what a device changes by itself |
-//! | [`sessions`] | clients and servers that die, on volumes as above |
+//! | [`op`], [`workload`], [`plan`] | operations and failures |
+//! | [`machine`], [`ground`] | the machine and its volumes |
+//! | [`run`], `perform` | the execution |
+//! | [`model`], [`namespace`], [`observe`], [`oracle`] | the states allowed afterwards |
+//! | [`rot`] | changes that a device makes by itself |
+//! | [`sessions`] | clients and servers that die, on these volumes |
 //! | [`small`] | all short sequences, instead of random ones |
 //! | [`shrink`] | making a failure short |
 //!

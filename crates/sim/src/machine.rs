@@ -1,9 +1,9 @@
 //! A simulated machine: a device that can fail, memory that outlives a process, and the volume on
 //! it, in one thread.
 //!
-//! The machine notes what a crash would find (a [`Leavings`]) before requests to the device, as
-//! often as it is told to, and goes on: one run is looked at from many crashes. The volume is the
-//! real one, without a keeper: whoever calls, drives.
+//! Before requests to the device the machine notes the state that a crash would leave (a
+//! [`Leavings`]), as often as it is told to, and goes on: one run shows many crashes. The volume is
+//! the real one, without a keeper: callers drive.
 
 use crate::ground;
 use crate::oracle::Crash;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Counts what happens in a life, so that it can be said what came before what.
+/// Counts the events of a life, to order them.
 pub type Clock = Arc<AtomicU64>;
 
 /// Shared memory that dead processes left.
@@ -78,7 +78,7 @@ impl Mapping {
         })
     }
 
-    /// Is it one, or only a file of such a name?
+    /// True if it is a mapping, and not only a file with such a name.
     pub(crate) fn is_mapping(&self) -> bool {
         !self.pages.is_empty()
     }
@@ -122,7 +122,7 @@ impl Mapping {
     }
 }
 
-/// What a crash would find.
+/// The state that a crash would leave.
 pub struct Leavings {
     /// When.
     pub tick: u64,
@@ -139,9 +139,9 @@ pub struct Leavings {
 pub struct Remains {
     /// How it ended.
     pub crash: Crash,
-    /// What is on the device.
+    /// The content of the device.
     pub image: Image,
-    /// What is in memory.
+    /// The content of memory.
     pub mappings: Mappings,
 }
 
@@ -154,9 +154,10 @@ impl Leavings {
     pub fn outcomes(&self) -> Vec<Remains> {
         let (cached, in_flight) = self.moment.at_risk();
         let writes = cached + in_flight;
-        let mut kept: Vec<u64> = match writes <= SUBSETS_MAX {
-            true => (0..1 << writes).collect(),
-            false => (0..=writes.min(63)).map(|count| (1 << count) - 1).collect(),
+        let mut kept: Vec<u64> = if writes <= SUBSETS_MAX {
+            (0..1 << writes).collect()
+        } else {
+            (0..=writes.min(63)).map(|count| (1 << count) - 1).collect()
         };
         kept.reverse();
         let remains = |image| Remains {
@@ -203,11 +204,11 @@ impl Leavings {
 /// When crashes are noted.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// One request in so many is one; 0: none.
+    /// One request in this many is noted; 0: none.
     pub one_in: u64,
-    /// So many are noted at most.
+    /// Most states that are noted.
     pub limit: usize,
-    /// One in so many is the death of the process; 0: none.
+    /// One crash in this many is the death of the process; 0: none.
     pub deaths_one_in: u64,
     /// The process ends at this request, noted, and everything fails from then on.
     pub end_at: Option<u64>,
@@ -272,7 +273,7 @@ impl Witness {
         self.hook.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before a request; says whether the process has ended.
+    /// Notes states before a request; true if the process has ended.
     fn before(&self) -> bool {
         let mut hook = self.hook();
         self.clock.fetch_add(1, Ordering::Relaxed);
@@ -308,9 +309,10 @@ impl Witness {
 
     fn note(&self, hook: &mut Hook) {
         let deaths = hook.watch.deaths_one_in;
-        let crash = match deaths > 0 && hook.random.chance(1, deaths) {
-            true => Crash::ProcessDeath,
-            false => Crash::PowerCut,
+        let crash = if deaths > 0 && hook.random.chance(1, deaths) {
+            Crash::ProcessDeath
+        } else {
+            Crash::PowerCut
         };
         let mappings = match crash {
             Crash::ProcessDeath => mappings(&self.directory),
@@ -325,7 +327,7 @@ impl Witness {
     }
 }
 
-/// The mappings in a directory; copies of the files, which nobody locks.
+/// The mappings in a directory; unlocked copies of the files.
 pub(crate) fn mappings(directory: &Path) -> Mappings {
     let mut found = Mappings::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -365,9 +367,10 @@ impl Device for Witness {
     }
 
     fn execute(&self, request: Request) -> Completion {
-        match self.before() {
-            true => request.complete(Err(Errno::IO)),
-            false => self.device.execute(request),
+        if self.before() {
+            request.complete(Err(Errno::IO))
+        } else {
+            self.device.execute(request)
         }
     }
 }
@@ -388,7 +391,7 @@ impl Queue for WitnessQueue {
             Submission::Inline(request) => Submission::Inline(request),
             Submission::Accepted => {
                 self.witness.hook().note_submitted(of_journal);
-                // What was just submitted is in flight at the crash.
+                // The request just submitted is in flight at the crash.
                 self.witness.before();
                 Submission::Accepted
             }
@@ -399,7 +402,7 @@ impl Queue for WitnessQueue {
         }
     }
 
-    /// Completions come when they like, also a while after somebody looked for them.
+    /// Completions come at any time, perhaps well after a poll.
     fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
         let late = {
             let mut hook = self.witness.hook();
@@ -443,7 +446,7 @@ pub struct Config {
     /// Whether memory outlives the process.
     pub shared: bool,
     /// Where the files of shared memory lie, which the caller keeps from one process to the next.
-    /// None: each machine has a directory of its own, with what its [`Remains`] hold.
+    /// None: each machine has a new directory, with the content of its [`Remains`].
     pub directory: Option<PathBuf>,
     /// Whether a server has the volume: its sessions read the cache, and come back to files without
     /// names.
@@ -461,7 +464,7 @@ pub struct Machine {
     _directory: Option<tempfile::TempDir>,
 }
 
-/// A volume that could not be opened, and what a crash meanwhile would have found.
+/// A volume that could not be opened, and the states that a crash meanwhile would have left.
 pub struct Unopened {
     /// Why.
     pub error: Error,
@@ -479,9 +482,10 @@ impl Machine {
         random: &mut Prng,
     ) -> std::result::Result<Machine, Unopened> {
         let unopened = |error: Error| Unopened { error, ended: None };
-        let directory = match config.shared && config.directory.is_none() {
-            true => Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?),
-            false => None,
+        let directory = if config.shared && config.directory.is_none() {
+            Some(tempfile::tempdir_in("/dev/shm").map_err(|error| unopened(error.into()))?)
+        } else {
+            None
         };
         let path = directory
             .as_ref()
@@ -517,9 +521,10 @@ impl Machine {
         });
         let options = StoreOptions {
             cache_bytes: 8 << 20,
-            survive: match config.shared {
-                true => Survive::Require,
-                false => Survive::Off,
+            survive: if config.shared {
+                Survive::Require
+            } else {
+                Survive::Off
             },
             shared_directory: config.directory.clone().unwrap_or(path),
             commits_in_flight: Some(config.commits_in_flight),
@@ -530,9 +535,10 @@ impl Machine {
         let serves = config.serves;
         let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
             let store = Store::open(reactor, &options).await?;
-            match serves {
-                true => Fs::open_with_orphans(store).await,
-                false => Fs::open_volume(store).await,
+            if serves {
+                Fs::open_with_orphans(store).await
+            } else {
+                Fs::open_volume(store).await
             }
         });
         let machine = |engine| Machine {
@@ -577,7 +583,7 @@ impl Machine {
         self.witness.hook().overlaps
     }
 
-    /// Takes what was noted.
+    /// Takes the noted states.
     pub fn leavings(&mut self) -> Vec<Leavings> {
         std::mem::take(&mut self.witness.hook().noted)
     }
@@ -587,7 +593,7 @@ impl Machine {
         self.witness.hook().watch = watch;
     }
 
-    /// Notes what a crash of a kind would find here and now.
+    /// Notes the state that a crash of this kind would leave now.
     pub fn note(&self, crash: Crash) {
         let mut hook = self.witness.hook();
         let deaths = hook.watch.deaths_one_in;
@@ -601,8 +607,8 @@ impl Machine {
         self.witness.hook().at_end = Some(Box::new(call));
     }
 
-    /// Ends the process wherever it is called: what that leaves is noted, and nothing that it still
-    /// does reaches the device.
+    /// Ends the process at the call: notes the state left, and keeps later requests from the
+    /// device.
     pub fn ender(&self) -> impl Fn(Crash) + 'static {
         let witness = self.witness.clone();
         move |crash| witness.end(crash)
@@ -625,7 +631,8 @@ impl Machine {
         self.engine().run(|fs| operation(fs))
     }
 
-    /// Closes the volume, as far as the process comes; what its end has left, or the closed volume.
+    /// Closes the volume, as far as the process comes; returns the state that its end left, or the
+    /// closed volume.
     pub fn leave(mut self, random: &mut Prng) -> Result<Remains> {
         let engine = self.engine.take();
         let engine = engine.expect("the volume of a machine that was opened");

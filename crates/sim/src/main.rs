@@ -30,13 +30,13 @@ struct Arguments {
     /// The first of them.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Ends the campaign after so many minutes.
+    /// Ends the campaign after this many minutes.
     #[arg(long)]
     minutes: Option<f64>,
     /// Threads; one a core if not given.
     #[arg(long)]
     jobs: Option<usize>,
-    /// Carries out this seed only, and tells what it does.
+    /// Runs this seed only, and prints its operations.
     #[arg(long)]
     seed: Option<u64>,
     /// With --seed: only these operations.
@@ -51,7 +51,7 @@ struct Arguments {
     /// Sessions of a server, instead of tasks on a volume.
     #[arg(long, conflicts_with_all = ["only", "dense", "small"])]
     sessions: bool,
-    /// Instead of seeds: all sequences of at most so many operations, with every subset of the
+    /// Instead of seeds: all sequences of at most this many operations, with every subset of the
     /// writes that a crash may lose.
     #[arg(long, conflicts_with = "seed")]
     small: Option<u32>,
@@ -95,9 +95,10 @@ fn main() -> ExitCode {
         (_, Some(sequence)) => replay_sequence(sequence, planted),
         _ => campaign(&arguments, planted),
     };
-    match ok {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -159,7 +160,7 @@ fn replay_sequence(sequence: u64, planted: Option<Bug>) -> bool {
 
 fn replay_sessions(seed: u64, planted: Option<Bug>) -> bool {
     SEED.set(seed);
-    // What sessions and servers report.
+    // The messages of sessions and servers.
     let _ = adit::log::send_to(adit::log::Level::Info, |level, line| {
         eprintln!("{level}: {line}");
     });

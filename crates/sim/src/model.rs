@@ -1,9 +1,9 @@
-//! What the operations of one task have to come to: a small file system in memory that keeps its
+//! The expected results of one task's operations: a small file system in memory that keeps its
 //! history.
 //!
 //! It is written from the durability contract, not from the code: names are in a flat map from path
-//! to inode, content is a vector of bytes and the edits that made it. Version `n` is what the first
-//! `n` operations left; a crash may leave an earlier one, and `oracle.rs` says which.
+//! to inode, content is a vector of bytes and the edits that made it. Version `n` is the state
+//! after the first `n` operations; a crash may leave an earlier one, and `oracle.rs` says which.
 
 use crate::namespace::remove;
 pub use crate::namespace::{Id, Inode, Kind, Namespace};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 pub struct Edit {
     /// Size afterwards.
     pub size: u64,
-    /// What is different: offset and bytes.
+    /// The changed ranges: offset and bytes.
     pub ranges: Vec<(u64, Rc<[u8]>)>,
     /// All or nothing.
     pub atomic: bool,
@@ -28,17 +28,17 @@ pub struct Edit {
 /// A file's content through time.
 #[derive(Clone, Debug, Default)]
 pub struct File {
-    /// What was there, durable, when the life began.
+    /// The durable content when the life began.
     pub base: Vec<u8>,
-    /// What happened since.
+    /// The edits since.
     pub edits: Vec<Edit>,
-    /// So many of them are durable.
+    /// Number of durable ones.
     pub synced: usize,
-    /// From this edit on it isn't known whether they happened, whatever is synced later.
+    /// From this edit on it is unknown whether they happened, even after later syncs.
     pub uncertain: Option<usize>,
-    /// (version, edits): from that version of the namespace on, so many edits are durable.
+    /// (version, edits): from that version of the namespace on, this many edits are durable.
     pub replaced: Vec<(usize, usize)>,
-    /// What reads see now.
+    /// The content that reads see now.
     pub now: Vec<u8>,
 }
 
@@ -55,12 +55,12 @@ impl Handle {
     }
 }
 
-/// What an operation answered, as far as the model looks at it.
+/// The result of an operation, as far as the model checks it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Nothing but success.
     Done,
-    /// So many bytes were copied.
+    /// This many bytes were copied.
     Copied(u64),
     /// An append began there.
     At(u64),
@@ -131,7 +131,7 @@ impl Model {
         self.versions.len() - 1
     }
 
-    /// What lies at a path, if its parents are directories.
+    /// The inode at a path, if its parents are directories.
     fn find(&self, path: &str) -> Option<Id> {
         self.latest().find(path)
     }
@@ -140,7 +140,7 @@ impl Model {
         self.latest().kind(id)
     }
 
-    /// As `find`, unless it is of this kind.
+    /// The inode at a path, unless it is of this kind.
     fn find_but(&self, path: &str, kind: Kind) -> Option<Id> {
         self.find(path).filter(|id| self.kind(*id) != kind)
     }
@@ -161,8 +161,8 @@ impl Model {
         self.slots[slot]
     }
 
-    /// What `op` should come to. `answer`: what it came to; None: it has not come to anything yet,
-    /// but may have happened. Changes the model to what is there if it happened.
+    /// The expected result of `op`. `answer`: its real result; None: it has none yet, but may have
+    /// happened. Changes the model to the state after it.
     pub fn apply(&mut self, op: &Numbered, answer: Option<&Answer>) -> Expected {
         let failed = matches!(answer, Some(Answer::Failed(_)));
         let before = self.latest().clone();
@@ -170,9 +170,10 @@ impl Model {
         let version = self.current() + 1;
         let expected = self.change(op, answer, failed, version, &mut after);
         let expected = expected.unwrap_or(Expected::Failure);
-        let namespace = match failed || after == before {
-            true => self.versions[version - 1].clone(),
-            false => Rc::new(after),
+        let namespace = if failed || after == before {
+            self.versions[version - 1].clone()
+        } else {
+            Rc::new(after)
         };
         self.versions.push(namespace);
         if !failed && let Some(_answer) = answer {
@@ -206,7 +207,7 @@ impl Model {
                     None => when(flags.contains(create) && self.latest().has_parent(&path)),
                 };
                 if failed || expected == Failure {
-                    // As the application does it: what was open in the slot was closed before.
+                    // Like the application, which closed the file in the slot before.
                     self.slots[*slot] = None;
                     return Some(expected);
                 }
@@ -334,9 +335,10 @@ impl Model {
                 let size = self.file(handle.id).now.len() as u64;
                 let grown = size.max(offset + len);
                 let zeroes = |end: u64| -> Vec<(u64, Rc<[u8]>)> {
-                    match end > *offset {
-                        true => vec![(*offset, vec![0; (end - offset) as usize].into())],
-                        false => Vec::new(),
+                    if end > *offset {
+                        vec![(*offset, vec![0; (end - offset) as usize].into())]
+                    } else {
+                        Vec::new()
                     }
                 };
                 if flags.contains(AllocateFlags::PUNCH_HOLE) {
@@ -363,7 +365,7 @@ impl Model {
                 let start = (*from_offset as usize).min(content.len());
                 let end = ((from_offset + len) as usize).min(content.len());
                 let mut bytes = content[start..end].to_vec();
-                // What lies beyond the end doesn't count.
+                // Bytes beyond the end don't count.
                 let len = bytes.len() as u64;
                 let overlaps = source.id == target.id
                     && *from_offset < to_offset + len
@@ -592,7 +594,7 @@ impl Model {
         let file = self.file(id);
         let old = file.now.len() as u64;
         if size > old {
-            // What lies between is zeroes, which is a change like any other.
+            // The bytes in between become zeroes, which is a change like any other.
             ranges.insert(0, (old, vec![0; (size - old) as usize].into()));
         }
         let edit = Edit {
@@ -605,7 +607,7 @@ impl Model {
         file.edits.push(edit);
     }
 
-    /// An operation has been acknowledged: what does it promise?
+    /// Notes the durability that an acknowledged operation promises.
     fn make_durable(&mut self, op: &Op) {
         match op {
             Op::Fsync { slot } => self.synced(*slot, true),
@@ -664,7 +666,7 @@ impl Model {
 }
 
 impl Edit {
-    /// Does it to a content.
+    /// Applies it to a content.
     pub fn apply(&self, content: &mut Vec<u8>) {
         content.resize(self.size as usize, 0);
         for (offset, bytes) in &self.ranges {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// An inode of the model.
 pub type Id = u32;
 
-/// What an inode is, apart from content.
+/// An inode, apart from content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     /// File, directory or symbolic link.
@@ -28,7 +28,7 @@ pub enum Kind {
     Symlink,
 }
 
-/// All names of a task and what they lead to.
+/// All names of a task and their inodes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Namespace {
     /// Inode by path.
@@ -38,7 +38,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// What lies at a path, if its parents are directories.
+    /// The inode at a path, if its parents are directories.
     pub(crate) fn find(&self, path: &str) -> Option<Id> {
         self.names.get(path).copied()
     }
@@ -56,7 +56,7 @@ impl Namespace {
                 .is_some_and(|id| self.kind(id) == Kind::Directory)
     }
 
-    /// Is nothing below this path?
+    /// True if nothing is below this path.
     pub(crate) fn is_empty(&self, path: &str) -> bool {
         let inside = format!("{path}/");
         !self.names.keys().any(|name| name.starts_with(&inside))
@@ -115,7 +115,7 @@ pub(crate) fn remove(namespace: &mut Namespace, path: &str) {
     }
 }
 
-/// Takes out a path and all below it, as what follows the path.
+/// Removes a path and all below it; returns them by the rest of their paths.
 pub(crate) fn take_tree(namespace: &mut Namespace, path: &str) -> Vec<(String, Id)> {
     let inside = format!("{path}/");
     let paths: Vec<String> = namespace

@@ -6,7 +6,7 @@ use adit_base::{Errno, Result};
 use adit_fs::{At, Credentials, DirEntry, FileKind, Follow, Fs, OpenFlags};
 use std::collections::BTreeMap;
 
-/// What is there.
+/// The observed state.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// Inodes by path.
@@ -22,7 +22,7 @@ pub struct Seen {
     pub inode: u64,
     /// Names it says it has.
     pub links: u32,
-    /// What it is.
+    /// Its inode.
     pub what: Inode,
 }
 
@@ -103,17 +103,18 @@ async fn read(fs: &Fs, at: At<'_>) -> Result<Vec<u8>> {
     let mut content = vec![0; file.size_bytes() as usize];
     let read = fs.read(&file, 0, &mut content).await?;
     fs.close(&file).await?;
-    match read == content.len() {
-        true => Ok(content),
-        false => Err(adit_base::Error::with(
+    if read == content.len() {
+        Ok(content)
+    } else {
+        Err(adit_base::Error::with(
             Errno::IO,
             format!("a file of {} bytes gives {read}", content.len()),
-        )),
+        ))
     }
 }
 
 impl Observed {
-    /// What a task finds when its life begins, with inodes of the model.
+    /// The state that a task finds when its life begins, with inodes of the model.
     pub fn of_task(&self, task: usize) -> (Namespace, BTreeMap<Id, Vec<u8>>) {
         let mut ids: BTreeMap<u64, Id> = BTreeMap::new();
         let (mut namespace, mut contents) = (Namespace::default(), BTreeMap::new());

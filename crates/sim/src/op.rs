@@ -1,8 +1,8 @@
-//! What a simulated application does, as data: it can be printed, left out, and done again.
+//! The operations of a simulated application, as data, to print, omit and repeat.
 //!
 //! A task has a fixed set of names and a few slots for open files, so that operations drawn at
 //! random often meet. An operation on an empty slot, or on a name that isn't there, is an operation
-//! that fails, which is checked too.
+//! that fails, which is checked, too.
 
 use adit_base::hash::mix64;
 use adit_fs::{AllocateFlags, OpenFlags, RenameFlags};
@@ -154,22 +154,22 @@ pub enum Op {
         name: Name,
         key: u8,
     },
-    /// Nothing, for so many milliseconds: timers fire.
+    /// Nothing, for this many milliseconds: timers fire.
     Idle {
         ms: u64,
     },
 }
 
-/// An operation with its number in the plan, which is what its bytes are made of.
+/// An operation with its number in the plan, which determines its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Numbered {
     /// Its number.
     pub number: u32,
-    /// What it is.
+    /// The operation.
     pub op: Op,
 }
 
-/// The bytes that operation `number` writes at `offset`: no two operations write the same.
+/// The bytes that operation `number` writes at `offset`: no two operations write equal bytes.
 pub fn stamped(number: u32, offset: u64, len: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len as usize + 16);
     let mut at = offset - offset % 8;

@@ -1,4 +1,4 @@
-//! The judge: is what a crash left a state that the durability contract allows?
+//! The judge: checks that the durability contract allows the state after a crash.
 //!
 //! | after | may be found |
 //! |---|---|
@@ -28,22 +28,22 @@ pub enum Crash {
 /// An operation that was begun.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// What it is.
+    /// The operation.
     pub op: Numbered,
     /// When it began.
     pub invoked: u64,
-    /// When it ended, and what it answered.
+    /// When it ended, and its result.
     pub returned: Option<(u64, Answer)>,
 }
 
-/// What one task found and did in a life.
+/// One task's initial state and operations in a life.
 #[derive(Clone, Debug, Default)]
 pub struct Task {
     /// The names that it found.
     pub namespace: Namespace,
     /// The content of files that it found.
     pub contents: BTreeMap<Id, Vec<u8>>,
-    /// What it did, one after the other.
+    /// Its operations, in order.
     pub records: Vec<Record>,
 }
 
@@ -105,7 +105,7 @@ impl Task {
     }
 }
 
-/// Whether `observed` may be found after a crash at `tick`; the error says what is wrong.
+/// Checks that `observed` is allowed after a crash at `tick`; the error names the contradiction.
 pub fn judge(tasks: &[Task], tick: u64, crash: Crash, observed: &Observed) -> Result<(), String> {
     let synced: Vec<u64> = tasks
         .iter()
@@ -131,13 +131,14 @@ pub fn judge(tasks: &[Task], tick: u64, crash: Crash, observed: &Observed) -> Re
     for (number, view) in views.iter().enumerate() {
         possible.push(versions(number, view, crash, observed)?);
     }
-    match crash == Crash::PowerCut && tasks.len() > 1 {
-        true if !together(&views, &possible, &mut Vec::new()) => Err(format!(
+    let is_ordered = crash == Crash::PowerCut && tasks.len() > 1;
+    if is_ordered && !together(&views, &possible, &mut Vec::new()) {
+        return Err(format!(
             "each task's names are those after a prefix of its operations (versions {possible:?}), but together \
              these are no prefix: an operation is there, and one that ended before it began is not"
-        )),
-        _ => Ok(()),
+        ));
     }
+    Ok(())
 }
 
 /// The versions of a task's namespace that this may be.
@@ -185,7 +186,7 @@ fn versions(
     ))
 }
 
-/// Compares names and attributes; answers the observed inode of each of the model's.
+/// Compares names and attributes; returns the observed inode of each of the model's.
 fn same_names(
     namespace: &Namespace,
     mine: &BTreeMap<&String, &Seen>,
@@ -222,9 +223,10 @@ fn same_names(
     let mut numbers: Vec<u64> = inodes.values().copied().collect();
     numbers.sort_unstable();
     numbers.dedup();
-    match numbers.len() == inodes.len() {
-        true => Ok(inodes),
-        false => Err("two files have become one".to_owned()),
+    if numbers.len() == inodes.len() {
+        Ok(inodes)
+    } else {
+        Err("two files have become one".to_owned())
     }
 }
 
@@ -276,11 +278,12 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
         .collect();
     for (index, edit) in file.edits.iter().enumerate().skip(from) {
         let cut = edit.size as usize..now.len();
-        // An edit that failed may be missing; what a later one finds beyond the end is zeroes then.
+        // A failed edit may be missing; a later one then finds zeroes beyond the end.
         let later = file.edits[index + 1..].iter().map(|later| later.size);
-        let reach = match edit.failed {
-            true => later.max().unwrap_or(0).min(edit.size) as usize,
-            false => 0,
+        let reach = if edit.failed {
+            later.max().unwrap_or(0).min(edit.size) as usize
+        } else {
+            0
         };
         for at in now.len()..reach.min(content.len()) {
             right[at] |= content[at] == 0;
@@ -288,7 +291,7 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
         edit.apply(&mut now);
         low = low.min(now.len());
         high = high.max(now.len());
-        // What was cut off may read as zeroes before the size is durable.
+        // Bytes cut off may read as zeroes before the size is durable.
         for at in cut.start..cut.end.min(content.len()) {
             right[at] |= content[at] == 0;
         }
@@ -326,7 +329,7 @@ fn same_content(file: &File, from: usize, content: &[u8]) -> Result<(), String> 
     ))
 }
 
-/// Whether later edits change what an atomic one wrote; then it can't be told apart any more.
+/// True if later edits change an atomic one's bytes; then it can't be recognized.
 fn overwritten(later: &[crate::model::Edit], edit: &crate::model::Edit) -> bool {
     later.iter().any(|other| {
         edit.ranges.iter().any(|(offset, bytes)| {
@@ -354,15 +357,16 @@ fn all_or_nothing(
             old &= before.get(at).copied().unwrap_or(true);
         }
     }
-    match new || old {
-        true => Ok(()),
-        false => Err(format!(
+    if new || old {
+        Ok(())
+    } else {
+        Err(format!(
             "an atomic write of {:?} is there in part",
             edit.ranges
                 .iter()
                 .map(|(at, bytes)| (at, bytes.len()))
                 .collect::<Vec<_>>()
-        )),
+        ))
     }
 }
 
@@ -389,7 +393,7 @@ fn together(views: &[View<'_>], possible: &[Vec<usize>], chosen: &mut Vec<usize>
     false
 }
 
-/// Whether what is there of `a` began before what is missing of `b` had ended.
+/// True if the operations found of `a` began before those missing of `b` had ended.
 fn ordered(a: &View<'_>, at_a: usize, b: &View<'_>, at_b: usize) -> bool {
     let changed = |view: &View<'_>, index: usize| {
         !std::rc::Rc::ptr_eq(&view.model.versions[index], &view.model.versions[index + 1])

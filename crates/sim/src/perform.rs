@@ -9,7 +9,7 @@ use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::sync::Arc;
 
-/// How an operation ended: its answer, and what it left in the slot.
+/// The end of an operation: its result, and the file in the slot.
 pub(crate) struct Outcome {
     pub(crate) answer: Answer,
     pub(crate) opened: Option<(usize, Option<Arc<OpenFile>>)>,
@@ -54,7 +54,7 @@ pub(crate) fn begin(
     })
 }
 
-/// What other threads read of a file without the worker is what the worker says.
+/// Checks that reads of a file without the worker agree with the worker.
 async fn compare_views(fs: &Fs, file: &OpenFile) {
     let who = Credentials::process();
     let at = At::inode(&who, file.blob_id());
@@ -67,7 +67,7 @@ async fn compare_views(fs: &Fs, file: &OpenFile) {
     assert_eq!(plain(shared), plain(own), "read without the worker");
 }
 
-/// What an atomic write writes where.
+/// The ranges of an atomic write, with their bytes.
 fn data_of(number: u32, ranges: &[(u64, u64)]) -> Vec<(u64, Vec<u8>)> {
     let data = |(offset, len): &(u64, u64)| (*offset, stamped(number, *offset, *len));
     ranges.iter().map(data).collect()
@@ -93,7 +93,7 @@ async fn carry_out(
             .as_deref()
             .ok_or(adit_base::Error::new(Errno::BADF))
     };
-    /// What a name of the task leads to, until the end of the statement.
+    /// The path of a task's name, until the end of the statement.
     macro_rules! at {
         ($name:expr) => {
             At::root(&who, $name.path(task).as_bytes())
@@ -121,7 +121,8 @@ async fn carry_out(
                 answer = Answer::At(fs.append(file, &data).await?);
             } else {
                 let data = stamped(number, *offset, *len);
-                // As the client does it. Nobody waits for the end: each step of a task is alone.
+                // Like a client. No task waits for the end of the grant: each step of a task is
+                // alone.
                 if !file.try_write(*offset, &data).written {
                     fs.write(file, *offset, &data).await?;
                 }

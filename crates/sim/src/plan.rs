@@ -1,7 +1,7 @@
-//! What a seed stands for: a machine, what is done on it, what fails, and how each life ends.
+//! The plan of a seed: a machine, its operations, its failures, and the end of each life.
 //!
-//! A plan depends on its seed alone, not on what happens when it is carried out, so that a part of
-//! it can be left out and the rest stays as it is.
+//! A plan depends on its seed alone, not on events of its execution, so that a part of it can be
+//! left out without changing the rest.
 
 use crate::op::Numbered;
 use crate::oracle::Crash;
@@ -10,7 +10,7 @@ use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_block::{FaultConfig, FaultEffect, FaultOn, FaultRule};
 
-/// What the volume is like when the first life begins.
+/// The volume when the first life begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ground {
     /// New.
@@ -26,7 +26,7 @@ pub enum Ground {
 /// Something that fails.
 #[derive(Clone, Debug)]
 pub enum Trouble {
-    /// Requests of a kind fail: after so many, so many times.
+    /// Requests of a kind fail: after a number of them, a number of times.
     Errors {
         /// Which.
         on: FaultOn,
@@ -60,7 +60,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// As rules for the device.
+    /// The rules for the device.
     pub fn rules(&self) -> Vec<FaultRule> {
         match self {
             Trouble::Errors {
@@ -71,9 +71,10 @@ impl Trouble {
                 within,
                 late,
             } => {
-                let effect = match torn {
-                    true => FaultEffect::TearAndFail(Errno::IO),
-                    false => FaultEffect::Error(Errno::IO),
+                let effect = if *torn {
+                    FaultEffect::TearAndFail(Errno::IO)
+                } else {
+                    FaultEffect::Error(Errno::IO)
                 };
                 let delay = (*late > 0).then_some(FaultEffect::Delay { polls: *late });
                 let rule = |effect| {
@@ -91,9 +92,10 @@ impl Trouble {
                 superblocks,
             } => {
                 let rule = FaultRule::new(*on, FaultEffect::Delay { polls: *polls });
-                vec![match superblocks {
-                    true => rule.within(0..2 * 4096),
-                    false => rule,
+                vec![if *superblocks {
+                    rule.within(0..2 * 4096)
+                } else {
+                    rule
                 }]
             }
             Trouble::LateCommit { after, polls } => {
@@ -108,29 +110,29 @@ impl Trouble {
 /// From an opening to a crash.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// What each task does.
+    /// The operations of each task.
     pub tasks: Vec<Vec<Numbered>>,
-    /// What fails.
+    /// The failures.
     pub troubles: Vec<Trouble>,
     /// The device lies: it loses, tears, misdirects or garbles without saying so. Then nothing is
     /// promised but that every operation ends, and says so when it finds out.
     pub lie: Option<FaultRule>,
-    /// One request in so many is looked at as if it were the last.
+    /// One request in this many is judged as if it were the last.
     pub crashes_one_in: u64,
     /// How it ends.
     pub end: Crash,
-    /// After so many turns of the scheduler, or when everything is done.
+    /// After this many turns of the scheduler, or when everything is done.
     pub turns: u64,
 }
 
 /// Everything.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it was made from.
+    /// The seed of the plan.
     pub seed: u64,
-    /// Tasks that work at the same time.
+    /// Number of concurrent tasks.
     pub tasks: usize,
-    /// What they find.
+    /// Their initial volume.
     pub ground: Ground,
     /// Whether the volume has checksums of its data.
     pub checksums: bool,
@@ -142,7 +144,7 @@ pub struct Plan {
     pub commits_in_flight: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
-    /// What happens.
+    /// The lives of the machine.
     pub lives: Vec<Life>,
 }
 
@@ -154,9 +156,10 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut random = Prng::new(seed);
         let queued = random.chance(2, 3);
-        let tasks = match queued {
-            true => *random.pick(&[1, 1, 2, 2, 3, 4]),
-            false => 1,
+        let tasks = if queued {
+            *random.pick(&[1, 1, 2, 2, 3, 4])
+        } else {
+            1
         };
         let ground = *random.pick(&[
             Ground::Fresh,
@@ -182,7 +185,7 @@ impl Plan {
             seed,
             tasks,
             ground,
-            // Of its own, so that what else a seed means stays.
+            // From a separate generator, so that the rest of a seed's plan stays.
             checksums: Prng::new(!seed).chance(1, 3),
             device,
             commits_in_flight: if queued { adit_store::COMMITS_MAX } else { 1 },
@@ -267,19 +270,20 @@ impl Plan {
                 superblocks: true,
             });
         }
-        let deaths: &[Crash] = match self.shared {
-            true => &[
+        let deaths: &[Crash] = if self.shared {
+            &[
                 Crash::ProcessDeath,
                 Crash::ProcessDeath,
                 Crash::PowerCut,
                 Crash::Closed,
-            ],
-            false => &[
+            ]
+        } else {
+            &[
                 Crash::PowerCut,
                 Crash::PowerCut,
                 Crash::PowerCut,
                 Crash::Closed,
-            ],
+            ]
         };
         Life {
             tasks,
@@ -318,7 +322,7 @@ impl Plan {
     }
 }
 
-/// What a broken device does.
+/// A rule of a broken device.
 fn lie(random: &mut Prng) -> FaultRule {
     let rule = match random.below(5) {
         0 => FaultRule::new(FaultOn::Write, FaultEffect::Lose),

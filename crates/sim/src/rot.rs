@@ -1,10 +1,9 @@
-//! Rot: what a device changes by itself while the volume is closed.
+//! Rot: changes that a device makes by itself while the volume is closed.
 //!
-//! On a volume with data checksums nothing of that may be taken for what was written: whatever is
-//! read afterwards is what was there, or an error. Changed are pages of data, in each way that
-//! there is (a bit, all of it, another page's content, what was there before), and other pages by a
-//! bit, which is what their own checksums are for. On any volume, a superblock that is damaged
-//! after a crash loses nothing.
+//! On a volume with data checksums every later read returns the written bytes, or an error. The
+//! device changes pages of data in all ways (a bit, all of it, another page's content, old
+//! content), and other pages by a bit, which their own checksums must find. On any volume, a
+//! superblock that is damaged after a crash loses nothing.
 
 use crate::observe::Observed;
 use adit_base::random::Prng;
@@ -15,11 +14,11 @@ use adit_store::fuzzing::superblocks;
 use std::collections::HashSet;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// What tells one page of stamped data from others.
+/// Bytes that distinguish a page of stamped data from others.
 const HEAD_BYTES: usize = 64;
 
-/// Changes a few pages of a closed volume that shows `observed`; says what it did. `before`: how it
-/// was some time ago.
+/// Changes a few pages of a closed volume with the state `observed`; returns the changes. `before`:
+/// an earlier image.
 pub fn spoil(
     image: &mut Image,
     before: &Image,
@@ -77,8 +76,8 @@ pub fn spoil(
     said
 }
 
-/// Damages one of the two superblocks, if both are sound: that loses nothing, whatever the moment
-/// of the crash. Says which.
+/// Damages one of the two superblocks, if both are sound: that loses nothing, at any moment of the
+/// crash. Returns which.
 pub fn spoil_superblock(image: &mut Image, random: &mut Prng) -> Option<u64> {
     let mut pages = [[0; PAGE_BYTES]; 2];
     for (page, bytes) in (0..).zip(&mut pages) {
@@ -94,7 +93,7 @@ pub fn spoil_superblock(image: &mut Image, random: &mut Prng) -> Option<u64> {
     Some(page)
 }
 
-/// Whether all that can be read is what was there.
+/// Checks that all readable content is the written one.
 pub async fn is_honest(fs: &Fs, observed: &Observed) -> Result<std::result::Result<(), String>> {
     let who = Credentials::process();
     for (path, seen) in &observed.names {

@@ -21,10 +21,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
-/// Turns without any progress, after which nobody believes that there will be some.
+/// Turns without progress after which the run counts as stuck.
 const PATIENCE: u64 = 20_000;
 
-/// What was done, for summaries.
+/// Figures of the work, for summaries.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
     /// Plans.
@@ -74,7 +74,7 @@ pub struct Violation {
     pub life: usize,
     /// What.
     pub what: String,
-    /// What the tasks did in that life.
+    /// The tasks' operations in that life.
     pub history: String,
 }
 
@@ -128,12 +128,13 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         mappings: Vec::new(),
     };
     for (number, life) in plan.lives.iter().enumerate() {
-        let life = match manner.dense {
-            true => Life {
+        let life = if manner.dense {
+            Life {
                 crashes_one_in: 1,
                 ..life.clone()
-            },
-            false => life.clone(),
+            }
+        } else {
+            life.clone()
         };
         let limit = if manner.dense { 10_000 } else { CRASHES_MAX };
         let mut tasks = Vec::new();
@@ -173,7 +174,7 @@ fn panics() -> u64 {
     PANICS.replace(0)
 }
 
-/// What tasks did, for people.
+/// The tasks' operations, for people.
 fn history(tasks: &[Task]) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     for (number, task) in tasks.iter().enumerate() {
@@ -209,9 +210,9 @@ struct Runner<'p> {
     clock: Clock,
     random: Prng,
     figures: Figures,
-    /// What was on the device when something of it rotted last.
+    /// The device's content at the last rot.
     earlier: Image,
-    /// What was on it at an earlier moment of this life.
+    /// Its content at an earlier moment of this life.
     older: Option<Image>,
     /// The closed volume that this life began with.
     closed: Option<Image>,
@@ -229,7 +230,7 @@ impl Runner<'_> {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// One life, from an opening to what is left at its end.
+    /// One life, from an opening to the state at its end.
     fn live(
         &mut self,
         life: &Life,
@@ -309,8 +310,8 @@ impl Runner<'_> {
         Ok(next)
     }
 
-    /// What a lying device left may be anything. It is opened, looked at, checked and closed, and
-    /// each of these ends.
+    /// A lying device may leave any content. The run opens, reads, checks and closes it; each of
+    /// these must end.
     fn endure(&mut self, crashes: &[Leavings]) -> std::result::Result<Remains, String> {
         let mut last = None;
         for leavings in crashes {
@@ -329,7 +330,7 @@ impl Runner<'_> {
     }
 
     fn close(&mut self, machine: Machine, life: &Life) -> std::result::Result<Remains, String> {
-        // What is still under way is waited for by closing; what a fault did may show only now.
+        // Closing waits for operations under way; a fault may show only now.
         let image = machine.device.image();
         match machine.close() {
             Ok(image) => Ok(Remains {
@@ -422,7 +423,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Waits for what is under way.
+    /// Waits for the operations under way.
     fn finish(&mut self, working: Vec<Working>, tasks: &mut [Task]) {
         for (number, task) in working.into_iter().enumerate() {
             let Some(handle) = task.pending else { continue };
@@ -436,7 +437,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whether operations answered what they should have.
+    /// Checks the results of operations.
     fn check_answers(&self, life: &Life, tasks: &[Task]) -> std::result::Result<(), String> {
         let troubled = Plan::is_troubled(life);
         for (number, task) in tasks.iter().enumerate() {
@@ -471,7 +472,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Recovers what a crash left, which may be cut short itself, and judges it.
+    /// Recovers the state after a crash, perhaps with another cut, and judges it.
     fn verify(
         &mut self,
         leavings: &Leavings,
@@ -496,11 +497,12 @@ impl Runner<'_> {
     ) -> std::result::Result<Remains, String> {
         let mut crash = outcome.crash;
         let mut remains = outcome.clone();
-        // Random numbers of its own, so that what else a seed means stays.
+        // A separate generator, so that the rest of a seed's plan stays.
         let mut rot = Prng::new(self.plan.seed ^ (self.figures.states << 32));
-        let spoilt = match rot.chance(1, 4) {
-            true => rot::spoil_superblock(&mut remains.image, &mut rot),
-            false => None,
+        let spoilt = if rot.chance(1, 4) {
+            rot::spoil_superblock(&mut remains.image, &mut rot)
+        } else {
+            None
         };
         let mut scene = None;
         if outcome.crash == Crash::ProcessDeath && spoilt.is_none() && rot.chance(1, 3) {
@@ -562,8 +564,8 @@ impl Runner<'_> {
         Ok(outcome)
     }
 
-    /// Changes the world around what a process's death left, and judges what that ends in. Answers
-    /// what there is to be recovered afterwards.
+    /// Changes the world around the state that a process's death left, and judges the outcome.
+    /// Returns the state to recover afterwards.
     fn change_the_world(
         &mut self,
         scene: Scene,
@@ -587,8 +589,8 @@ impl Runner<'_> {
         Ok(ended.remains)
     }
 
-    /// The device loses both superblocks of this life, so that the older ones say *closed*. What
-    /// was acknowledged is there, or the volume is refused.
+    /// The device loses both superblocks of this life, so that the older ones say *closed*.
+    /// Acknowledged operations are there, or the volume is refused.
     fn lose_superblocks(
         &mut self,
         closed: &Image,
@@ -599,7 +601,7 @@ impl Runner<'_> {
         let mut remains = remains.clone();
         environment::restore_superblocks(&mut remains.image, closed);
         let (quiet, clock) = (Watch::none(), Clock::default());
-        // Random numbers of its own, so that what else a seed means stays.
+        // A separate generator, so that the rest of a seed's plan stays.
         let mut random = Prng::new(leavings.tick);
         self.figures.scenes += 1;
         match Machine::open(&remains, &self.config, quiet, &clock, &mut random) {
@@ -646,14 +648,15 @@ impl Runner<'_> {
             .sum::<u64>();
         judge(tasks, tick, crash, &observed)?;
         check(&machine)?;
-        match self.plan.checksums && self.random.chance(1, 6) {
-            true => self.rot(machine, &observed),
-            false => Ok(()),
+        if self.plan.checksums && self.random.chance(1, 6) {
+            self.rot(machine, &observed)
+        } else {
+            Ok(())
         }
     }
 
-    /// Closes a volume that shows `observed`, lets its device change something, and looks at what
-    /// can be read.
+    /// Closes a volume with the state `observed`, lets its device rot, and checks its readable
+    /// content.
     fn rot(&mut self, machine: Machine, observed: &Observed) -> std::result::Result<(), String> {
         let image = machine.close();
         let mut image = image.map_err(|error| format!("closing before rot: {error}"))?;
@@ -678,7 +681,7 @@ impl Runner<'_> {
     }
 }
 
-/// What the checkers find wrong.
+/// Fails with the problems that the checkers find.
 pub(crate) fn check(machine: &Machine) -> std::result::Result<(), String> {
     let problems = machine.run(async |fs| {
         let mut problems = fs.check_names().await?.problems;
@@ -687,8 +690,9 @@ pub(crate) fn check(machine: &Machine) -> std::result::Result<(), String> {
         Ok(problems)
     });
     let problems = problems.map_err(|error| format!("checking: {error}"))?;
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(format!("check finds: {problems:#?}")),
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("check finds: {problems:#?}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Decoders of what is on the device, for `crates/fuzz` and `crates/sim`; and a change of a
+//! Decoders of the device's structures, for `crates/fuzz` and `crates/sim`; and a change of a
 //! superblock's memo.
 
 use crate::data::xattr;
@@ -11,7 +11,7 @@ use crate::metadata::slot_page;
 use adit_base::{PAGE_BYTES, Result};
 use std::path::Path;
 
-/// What the first two pages of a device of that size are.
+/// The superblock in the first two pages of a device of this size.
 pub fn superblocks(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
     let chosen = superblock::choose(pages, device_bytes)?;
     let _ = superblock::check(pages, &chosen);
@@ -70,7 +70,7 @@ pub struct Record<'a> {
     pub offset: usize,
     /// Bytes that change.
     pub len_bytes: usize,
-    /// What they become; none: zeroes.
+    /// Their new bytes; none: zeroes.
     pub bytes: Option<&'a [u8]>,
 }
 
@@ -91,7 +91,7 @@ pub fn records(payload: &[u8], volume_pages: u64, f: &mut dyn FnMut(Record<'_>))
     })
 }
 
-/// What can't be in a slot.
+/// The impossible fields of a slot.
 pub fn absurdities(slot: &Slot) -> Vec<String> {
     slot_page::absurdities(slot)
 }

@@ -9,7 +9,7 @@
 //! | [`cache`] | frames of pages, and the shared mapping that survives the process |
 //! | [`metadata`] | pages read and changed by any means: trees, extents, slots, free space |
 //! | `journal` | the ring, the open transaction, pending frees, images for a checkpoint |
-//! | `recovery` | the journal replayed; what a killed process left is judged |
+//! | `recovery` | replay of the journal; judgement of a killed process's memory |
 //! | `blob` | blobs in memory, and what other threads may do with them |
 //! | `state` | the worker-owned state of an open volume, [`Store`] |
 //! | `commit` | transactions, group commit, barriers, checkpoints |

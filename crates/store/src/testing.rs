@@ -1,9 +1,8 @@
 //! A [`Pages`] over a map in memory, for tests here and in the layers above.
 //!
-//! It behaves as the store does: nothing staged is visible before the closure returned `Ok`, a page
-//! that isn't resident stops it, and it can be told to lose pages at random, which is how the
-//! restart property of an algorithm is tested. It panics on what the store would take for a bug of
-//! ours.
+//! It behaves like the store: staged changes are invisible before the closure has returned `Ok`, a
+//! page that isn't resident stops it, and on demand it loses pages at random, to test that an
+//! algorithm can restart. It panics where the store would assume a bug.
 
 use crate::format::{Page, PageKind};
 use crate::metadata::page_view::{corrupt, header};
@@ -13,7 +12,7 @@ use adit_base::{Errno, Error};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Metadata pages in memory, with transactions, misses and an allocator of its own.
+/// Metadata pages in memory, with transactions, misses and an allocator.
 pub struct MemoryPages {
     committed: HashMap<u64, (PageKind, Box<Page>)>,
     staged: HashMap<u64, (PageKind, Box<Page>)>,
@@ -110,7 +109,7 @@ impl MemoryPages {
         self.committed.len()
     }
 
-    /// Is there no page?
+    /// True if there is no page.
     pub fn is_empty(&self) -> bool {
         self.committed.is_empty()
     }

@@ -25,8 +25,8 @@ const STACK_BYTES: usize = 1 << 20;
 const PLANTED: &str = "ADIT_PLANTED";
 const REACHED: &str = "the planted bug is reached";
 
-/// Runs `body` for each order of its threads' steps with at most so many preemptions (switches away
-/// from a thread that could go on).
+/// Runs `body` for each order of its threads' steps with at most this many preemptions (switches
+/// away from a thread that could go on).
 pub fn check(preemptions_max: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions_max);
@@ -256,18 +256,18 @@ mod atomics {
 
     macro_rules! atomic {
         ($name:ident$(<$generic:ident>)?, $inner:ty, $value:ty, $answer:expr, $($fetch:ident)*) => {
-            /// As in `std`.
+            /// The type of this name in `std`, checked by the model.
             #[derive(Debug)]
             pub struct $name$(<$generic>)?($inner);
 
             impl$(<$generic>)? $name$(<$generic>)? {
-                /// As in `std`.
+                /// The operation of this name in `std`.
                 #[track_caller]
                 pub fn new(value: $value) -> Self {
                     $name(<$inner>::new(value))
                 }
 
-                /// As in `std`.
+                /// The operation of this name in `std`.
                 #[track_caller]
                 pub fn load(&self, ordering: Ordering) -> $value {
                     if let Some(Wrong::Answers(answer)) = wrong_here() {
@@ -276,7 +276,7 @@ mod atomics {
                     self.0.load(order(ordering))
                 }
 
-                /// As in `std`.
+                /// The operation of this name in `std`.
                 #[track_caller]
                 pub fn store(&self, value: $value, ordering: Ordering) {
                     if !is_skipped() {
@@ -284,7 +284,7 @@ mod atomics {
                     }
                 }
 
-                /// As in `std`.
+                /// The operation of this name in `std`.
                 #[track_caller]
                 pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
                     if is_skipped() {
@@ -293,7 +293,7 @@ mod atomics {
                     self.0.swap(value, order(ordering))
                 }
 
-                /// As in `std`.
+                /// The operation of this name in `std`.
                 #[track_caller]
                 pub fn compare_exchange(
                     &self,
@@ -308,7 +308,7 @@ mod atomics {
                     self.0.compare_exchange(now, new, order(success), order(failure))
                 }
 
-                /// As in `std`, but for spurious failures.
+                /// `compare_exchange_weak` of `std`, without spurious failures.
                 #[track_caller]
                 pub fn compare_exchange_weak(
                     &self,
@@ -321,7 +321,7 @@ mod atomics {
                 }
 
                 $(
-                    /// As in `std`.
+                    /// The operation of this name in `std`.
                     #[track_caller]
                     pub fn $fetch(&self, value: $value, ordering: Ordering) -> $value {
                         if is_skipped() {

@@ -1,5 +1,5 @@
-//! A sequence count: readers of memory that one writer at a time changes write nothing, look at the
-//! count before and after, and believe what they read if it is the same.
+//! A sequence count, for memory that one writer at a time changes. Readers write nothing: they read
+//! the count before and after, and believe the bytes if it is unchanged.
 //!
 //! ```text
 //! writer:  begin (odd) ─ change ─ end           or  step: what was there doesn't count any more
@@ -34,7 +34,7 @@ impl SeqCount {
         self.0.store(count.wrapping_add(1), Ordering::Release);
     }
 
-    /// What readers have read is believed no more, and they see what the writer did before.
+    /// Invalidates the reads of all readers, who then see the writer's earlier stores.
     #[inline]
     pub fn step(&self) {
         let count = self.0.load(Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl SeqCount {
         count.is_multiple_of(2).then_some(count)
     }
 
-    /// After reading: does what was read count?
+    /// True if the bytes read since [`SeqCount::read`] count.
     #[inline]
     pub fn is_still(&self, count: u64) -> bool {
         fence(Ordering::Acquire);
@@ -79,7 +79,7 @@ mod models {
             }
         }
 
-        /// What they are, and the count that they go with.
+        /// The values, and their count.
         fn read(&self) -> Option<(u64, [u64; 2])> {
             let count = self.count.read()?;
             let words = [0, 1].map(|at| self.words[at].load(Ordering::Relaxed));

@@ -10,7 +10,7 @@ use adit_base::PAGE_BYTES;
 
 type Page = [u8; PAGE_BYTES];
 
-/// The content of a device; clones share what they have in common.
+/// The content of a device; clones share common pages.
 #[derive(Clone)]
 pub struct Image {
     size_bytes: u64,

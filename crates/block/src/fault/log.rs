@@ -39,7 +39,7 @@ pub(super) struct CachedWrite {
     torn: bool,
 }
 
-/// Durable content and what isn't durable yet.
+/// Durable content, and writes that aren't durable yet.
 #[derive(Clone)]
 pub(super) struct WriteLog {
     volatile_cache: bool,

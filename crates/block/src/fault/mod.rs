@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`Image`] (`image.rs`) | the content of a device, as a value |
 //! | [`FaultRule`] (`rules.rs`) | which requests fail, and how |
-//! | `log.rs` | the volatile cache: what a power cut may leave |
+//! | `log.rs` | the volatile cache: the outcomes of a power cut |
 //!
 //! A crash test: run a workload on a [`FaultDevice`] with [`FaultDevice::cut_after`], take
 //! [`FaultDevice::power_cut`], open [`FaultDevice::reopen`] on that image, and compare with the
@@ -98,7 +98,7 @@ struct State {
     cut: bool,
 }
 
-/// A request that was submitted: its number, its fate, and what a flush among them covers.
+/// A submitted request: its number, its fate, and the writes that it covers if it is a flush.
 struct Started {
     request: Request,
     number: u64,
@@ -203,7 +203,7 @@ impl FaultDevice {
         self.state().cut
     }
 
-    /// Cuts the power and returns what a random legal outcome leaves on the device. May be called
+    /// Cuts the power and returns the device's content after a random legal outcome. May be called
     /// again for another outcome.
     pub fn power_cut(&self, random: &mut Prng) -> Image {
         let mut state = self.state();
@@ -213,7 +213,7 @@ impl FaultDevice {
 
     /// Like [`power_cut`](Self::power_cut), but `keep(write, sector)` decides for each sector of
     /// each write at risk; writes are numbered from 0 in the order in which they apply. `|_, _|
-    /// false` gives what must survive.
+    /// false` gives the durable content.
     pub fn power_cut_with(&self, keep: impl FnMut(usize, u64) -> bool) -> Image {
         let mut state = self.state();
         state.cut = true;

@@ -30,8 +30,8 @@ pub enum FaultOn {
 /// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEffect {
-    /// It fails and has no effect; a failed flush or FUA write may have lost what was in the cache
-    /// meanwhile.
+    /// It fails and has no effect; a failed flush or FUA write may have lost the cache's content of
+    /// that time.
     Error(Errno),
     /// A write reaches a random subset of its sectors, then fails. Other requests fail as with
     /// `Error`.
@@ -40,7 +40,7 @@ pub enum FaultEffect {
     TearSilently,
     /// A write or flush claims success without effect: a broken device.
     Lose,
-    /// A write lands so many bytes further on (or, at the end of the device, nowhere) and claims
+    /// A write lands this many bytes further on (or, at the end of the device, nowhere) and claims
     /// success: a broken device.
     Misdirect {
         /// A multiple of the sector.
@@ -92,7 +92,7 @@ impl FaultRule {
         self
     }
 
-    /// Only so many times; 1 is a transient fault.
+    /// Limits the number of times; 1 is a transient fault.
     #[must_use]
     pub fn times(mut self, times: u64) -> FaultRule {
         self.times = times;

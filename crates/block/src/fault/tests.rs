@@ -218,7 +218,7 @@ fn what_a_failing_flush_may_have_lost_no_other_one_makes_durable() {
         let mut done = Vec::new();
         assert!(matches!(queue.submit(put(0, 1)), Submission::Accepted));
         queue.poll(&mut done);
-        // It fails late, after what began later has succeeded.
+        // It fails late, after a later request has succeeded.
         device.inject(FaultRule::new(FaultOn::Any, FaultEffect::Error(Errno::IO)).times(1));
         device.inject(FaultRule::new(FaultOn::Any, FaultEffect::Delay { polls: 50 }).times(1));
         assert!(matches!(queue.submit(fails), Submission::Accepted));

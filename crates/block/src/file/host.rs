@@ -55,7 +55,7 @@ impl HostFacts {
         let logical_block_bytes = match (block_device, direct) {
             (true, _) => rustix::fs::ioctl_blksszget(file).map_err(from_rustix)?,
             (false, true) if offset_align > 0 => offset_align.max(SECTOR_BYTES as u32),
-            // Without an answer from the kernel, assume what is safe everywhere.
+            // Without an answer from the kernel, assume values that are safe everywhere.
             (false, true) => PAGE_BYTES as u32,
             (false, false) => SECTOR_BYTES as u32,
         };
@@ -118,7 +118,7 @@ pub(super) fn lasting_path(path: &Path) -> Option<PathBuf> {
     (!is_of_descriptor).then_some(path)
 }
 
-/// Is there another file at the path, or none? No, if the host doesn't say.
+/// True if the path leads to another file, or to none; false if the host doesn't tell.
 pub fn leads_elsewhere(path: &Path, file: impl AsFd) -> bool {
     let Ok(ours) = rustix::fs::fstat(file) else {
         return false;

@@ -7,7 +7,7 @@
 //! also keeps mounts away. The kernel finishes an io_uring's requests a little *after* the death of
 //! their process and keeps its files until then, so an opener waits for the lock of a dead process.
 //! It waits for udev's as well: udev takes a shared one while it looks at a disk, and it looks
-//! whenever somebody who could write to the disk has closed it, so also after an opening of ours.
+//! whenever a writer has closed the disk, so also after an opening of ours.
 
 use std::fs::File;
 use std::io;
@@ -93,8 +93,8 @@ impl Patience {
         Patience { begin, seen: begin }
     }
 
-    /// Is the holder dead or dying, or udev, so that it is worth another look? A millisecond passes
-    /// then, unless it has been long enough. In a container a dead holder has no number any more.
+    /// True if another look is worthwhile: the holder is dead or dying, or udev, and the wait not
+    /// too long. It sleeps a millisecond then. In a container a dead holder has no number.
     fn waits_for(&mut self, holder: Option<u32>, unknown_max: Duration) -> bool {
         let (since, max) = match holder {
             // A holder that was dying may have gone right now.
@@ -114,7 +114,8 @@ impl Patience {
     }
 }
 
-/// Is this process in the machine's first pid namespace? Every living one has a number there.
+/// True if this process is in the machine's first pid namespace, where every living process has a
+/// number.
 fn sees_all_processes() -> bool {
     /// Linux's `PROC_PID_INIT_INO`.
     const FIRST: &str = "pid:[4026531836]";
@@ -202,7 +203,7 @@ fn name_of(pid: u32) -> io::Result<String> {
     std::fs::read_to_string(format!("/proc/{pid}/comm"))
 }
 
-/// Is it one of udev's processes: "systemd-udevd", "(udev-worker)", "udevd"?
+/// True if it is one of udev's processes: "systemd-udevd", "(udev-worker)", "udevd".
 fn is_udev(pid: u32) -> bool {
     name_of(pid).is_ok_and(|name| name.contains("udev"))
 }
@@ -221,8 +222,8 @@ pub enum Life {
 /// PF_EXITING of `/proc/PID/stat`'s flags.
 const FLAG_EXITING: u64 = 4;
 
-/// Does `/proc` hide a process that there is? It hides other users' with `hidepid`, or
-/// `ProtectProc=invisible` of systemd.
+/// True if `/proc` hides an existing process: that of another user, with `hidepid` or systemd's
+/// `ProtectProc=invisible`.
 fn is_hidden(pid: u32) -> bool {
     let pid = libc::pid_t::try_from(pid).unwrap_or_default();
     // SAFETY: a plain call; signal 0 only asks whether there is such a process.
@@ -291,8 +292,8 @@ mod tests {
         assert!(is_dead(child.id()));
     }
 
-    /// One whose threads waited for a frozen file system was killed, and who opened the image next
-    /// was told that it was in use.
+    /// A process was killed while its threads waited for a frozen file system, and the next opener
+    /// of the image got the message that it was in use.
     #[test]
     fn a_process_of_which_only_threads_are_left_is_dying() {
         let child = std::process::Command::new("python3")

@@ -78,8 +78,8 @@ pub struct FileDevice {
 struct Opened {
     file: Registered<File>,
     path: PathBuf,
-    /// Where an image was found; the process may work in another directory later. None: nobody
-    /// needs to find it there.
+    /// The absolute path of an image; the process may change its directory later. None: the path
+    /// doesn't matter.
     found_at: Option<PathBuf>,
     facts: HostFacts,
     size_bytes: AtomicU64,
@@ -87,8 +87,8 @@ struct Opened {
     generation: u32,
 }
 
-/// In a program that has closed its standard streams, a file may get the number of one of them. What
-/// the program prints would be written over the device.
+/// In a program that has closed its standard streams, a file may get the number of one of them. The
+/// program's output would overwrite the device.
 fn above_standard_streams(file: File) -> std::io::Result<File> {
     match file.as_raw_fd() {
         // A duplicate's number is at least 3.
@@ -307,7 +307,7 @@ impl Device for FileDevice {
         let had_bytes = opened.geometry().size_bytes;
         if now_bytes < had_bytes {
             let what = format!(
-                "grow {} (somebody has truncated it to {now_bytes} bytes; it had {had_bytes})",
+                "grow {} (it was truncated to {now_bytes} bytes; it had {had_bytes})",
                 self.name()
             );
             return Err(Error::with(Errno::IO, what));

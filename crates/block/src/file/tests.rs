@@ -98,8 +98,8 @@ fn an_opener_waits_while_udev_looks_at_the_device() {
     udev.wait().expect("our child");
 }
 
-/// Writes and syncs of a volume whose image somebody had removed, or renamed, or replaced, went on
-/// to be acknowledged, and nobody was told.
+/// After the image of a volume was removed, renamed or replaced, writes and syncs were still
+/// acknowledged, without a message.
 #[test]
 fn a_device_knows_that_its_path_leads_to_its_file_no_more() {
     let folder = folder();
@@ -151,7 +151,7 @@ fn a_forked_child_neither_uses_nor_keeps_the_image() {
     // SAFETY: `pipe` has room for two descriptors.
     let made = unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) };
     assert_eq!(made, 0);
-    // SAFETY: the child allocates nothing but what execute and drop need, then leaves by _exit.
+    // SAFETY: the child allocates only for execute and drop, then leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let read = device.execute(Request::flush(0));
@@ -237,7 +237,7 @@ fn a_truncated_image_is_an_io_error() {
     }
 }
 
-/// It was extended, and what had been cut off was zeroes.
+/// It was extended, and the lost end read as zeroes.
 #[test]
 fn a_truncated_image_is_not_grown() {
     let folder = folder();

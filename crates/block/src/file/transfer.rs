@@ -69,7 +69,7 @@ pub(super) fn of_device(errno: Errno) -> Errno {
 }
 
 impl Opened {
-    /// Does a request here and now.
+    /// Executes a request in this thread.
     pub(super) fn run(&self, request: &Request) -> Result<(), Errno> {
         if adit_base::fork::generation() != self.generation {
             return Err(Errno::BADF);
@@ -243,7 +243,7 @@ impl Opened {
     }
 }
 
-/// Copies what was read into a bounce buffer to where it belongs.
+/// Copies bytes read into a bounce buffer to the request's buffers.
 pub(super) fn scatter(bounce: &Buffer, buffers: &Buffers) {
     let mut from = bounce.as_slice();
     for buffer in buffers {

@@ -69,7 +69,7 @@ struct Ring {
     uring: ManuallyDrop<IoUring>,
     /// Entries published in the ring and not yet handed to the kernel.
     unsubmitted: AtomicU32,
-    /// The kernel takes no requests any more.
+    /// The kernel refuses requests from now on.
     refused: AtomicBool,
     in_flight: AtomicUsize,
     generation: u32,
@@ -203,7 +203,7 @@ impl UringQueue {
         Ok(())
     }
 
-    /// Does requests that the kernel refuses, once none of the others is in flight: until then
+    /// Executes requests that the kernel refuses, once none of the others is in flight: until then
     /// another thread may be about to hand some of them over.
     fn run_refused(&mut self, done: &mut Vec<Completion>) {
         let unsubmitted = self.ring.unsubmitted.swap(0, Ordering::Acquire);
@@ -312,8 +312,8 @@ impl Drop for UringQueue {
             // SAFETY: dropped here only, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.slots) };
         } else {
-            // Nobody else may open the image before the last of them is over: it could still write
-            // over what that opener writes.
+            // No other process may open the image before the last of them is over: it could still
+            // overwrite that opener's writes.
             std::mem::forget(self.opened.clone());
         }
     }
@@ -331,7 +331,7 @@ impl Drop for Ring {
 }
 
 impl Ring {
-    /// Hands the kernel what was pushed.
+    /// Hands pushed entries to the kernel.
     fn hand_over(&self) -> Result<(), Errno> {
         let mut tries = 0;
         loop {

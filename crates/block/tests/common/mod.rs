@@ -6,8 +6,8 @@ use std::sync::Arc;
 use adit_base::{Errno, Result};
 use adit_block::{FileDevice, FileEngine, FileOptions};
 
-/// A kernel block device of zeroes, where one can be made (as root). Its file is in memory if it
-/// can be: latency isn't what is tested.
+/// A kernel block device of zeroes, where one can be made (as root). Its file is in memory if
+/// possible: no test needs its latency.
 pub(crate) struct LoopDevice {
     pub(crate) path: String,
     _file: tempfile::NamedTempFile,

@@ -67,7 +67,7 @@ impl Change {
                 slot.gid = gid.unwrap_or(slot.gid);
             }
             Change::Times(accessed, modified) => {
-                // A caller who may write may set both times to now, and nothing else.
+                // A caller with write access may set both times to now, and nothing else.
                 match (accessed, modified) {
                     (SetTime::Now, SetTime::Now) if !caller.owns(slot) => {
                         caller.check_access(slot, Access::WRITE)?;
@@ -83,7 +83,7 @@ impl Change {
     }
 }
 
-/// Is a read to change the time of access? Linux's rule for `relatime`.
+/// True if a read changes the time of access, by Linux's rule for `relatime`.
 fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
     const DAY_SECONDS: i64 = 24 * 60 * 60;
     let accessed = (slot.atime, slot.atime_ns);
@@ -93,7 +93,7 @@ fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
 }
 
 impl Stage<'_, '_> {
-    /// As [`Fs::change`].
+    /// Stages the change that [`Fs::change`] makes.
     pub fn change(&mut self, at: At<'_>, follow: Follow, change: Change) -> Result<(), Stop> {
         let fs = self.fs;
         let (id, kind) = resolve::existing(self.transaction, &fs.base, at, follow)?;
@@ -173,7 +173,7 @@ impl Fs {
         }
     }
 
-    /// May they? EACCES; EROFS for writing to what is read-only.
+    /// Checks the caller's access. EACCES; EROFS for a write to a read-only volume.
     pub async fn access(&self, at: At<'_>, follow: Follow, wanted: Access) -> Result<()> {
         let read_only = self.store.is_read_only();
         self.store
@@ -209,7 +209,7 @@ impl Fs {
         Ok(At::inode(who, self.usable(file)?.id))
     }
 
-    /// Is there, for this inode, something for [`Fs::note_read`] to do?
+    /// True if [`Fs::note_read`] has something to do for this inode.
     pub(crate) fn wants_access_time(&self, slot: &Slot) -> bool {
         self.access_times.get() == AccessTimes::Relative
             && !self.store.is_read_only()
@@ -247,7 +247,7 @@ impl Fs {
                 transaction.put(id, slot)
             })
             .await;
-        // It was read all the same.
+        // The read itself succeeded.
         if let Err(error) = noted {
             let volume = self.store.reactor().name();
             tracing::debug!(%volume, %error, inode = id.slot, "the time of access was not changed");

@@ -8,8 +8,8 @@ use adit_base::{Errno, Result};
 use adit_store::cache::Hint;
 use adit_store::{BlobId, SharedMetadata};
 
-/// What any thread may ask of an open volume, without the worker. Each answer is what the worker
-/// would have said at some moment during the call; none: ask the worker.
+/// Lookups of any thread in an open volume, without the worker. Each result is the worker's at some
+/// moment during the call; None: ask the worker.
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     metadata: SharedMetadata,
@@ -29,7 +29,8 @@ impl Fs {
 }
 
 impl SharedNames {
-    /// As [`Fs::stat`].
+    /// Attributes, as [`Fs::stat`] returns them, without the worker. None: the worker has to
+    /// answer.
     pub fn stat(&self, at: At<'_>, follow: Follow) -> Option<Result<Stat>> {
         self.metadata.look(|view| {
             let (id, _) = resolve::existing(view, &self.base, at, follow)?;
@@ -43,7 +44,7 @@ impl SharedNames {
         self.metadata.slot_hint(id)
     }
 
-    /// As [`Fs::access`].
+    /// The check of [`Fs::access`] without the worker. None: the worker has to answer.
     pub fn access(&self, at: At<'_>, follow: Follow, wanted: Access) -> Option<Result<()>> {
         self.metadata.look(|view| {
             let (id, kind) = resolve::existing(view, &self.base, at, follow)?;

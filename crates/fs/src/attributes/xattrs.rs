@@ -68,7 +68,7 @@ fn check_length(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Can there be an attribute of that name?
+/// Refuses a name that no attribute of this inode can have.
 fn check_kept(slot: &Slot, name: &[u8]) -> Result<(), Errno> {
     let is_prefix = name.iter().position(|byte| *byte == b'.') == Some(name.len() - 1);
     match namespace(slot, name) {
@@ -87,7 +87,7 @@ fn takes_user_attributes(slot: &Slot) -> bool {
     )
 }
 
-/// May they read attributes of that name?
+/// Refuses unless the caller may read attributes of that name.
 fn check_get(caller: &Credentials, slot: &Slot, name: &[u8]) -> Result<(), Errno> {
     match namespace(slot, name) {
         Namespace::User if !takes_user_attributes(slot) => Err(Errno::NODATA),
@@ -106,7 +106,7 @@ enum Purpose {
     Remove,
 }
 
-/// May they set or remove attributes of that name?
+/// Refuses unless the caller may set or remove attributes of that name.
 fn check_set(
     caller: &Credentials,
     slot: &Slot,
@@ -132,7 +132,7 @@ fn check_set(
     check_kept(slot, name)
 }
 
-/// Is there an attribute of that name that they may see?
+/// The value of an attribute, if the caller may see it.
 fn value_seen_by<'p>(
     pages: &'p impl Slots,
     caller: &Credentials,
@@ -156,9 +156,9 @@ impl Fs {
             .await
     }
 
-    /// Sets an extended attribute; `mode` says whether it may, must or must not exist. Names begin
-    /// with `user.`, `trusted.` or `security.`, or are those of access control lists, else
-    /// EOPNOTSUPP. ENOSPC when all of an inode's attributes together exceed `XATTR_BYTES_MAX`.
+    /// Sets an extended attribute; `mode`: it may, must or must not exist. Names begin with
+    /// `user.`, `trusted.` or `security.`, or are those of access control lists, else EOPNOTSUPP.
+    /// ENOSPC when all of an inode's attributes together exceed `XATTR_BYTES_MAX`.
     pub async fn xattr_set(
         &self,
         at: At<'_>,
@@ -195,7 +195,7 @@ impl Fs {
             check_set(at.caller, &slot, name, Purpose::Remove)?;
             transaction.ask(Need::XATTR)?;
             let is_list = matches!(namespace(&slot, name), Namespace::Acl { .. });
-            // A missing list is none, as on Linux, which is what was asked for.
+            // Removing a missing list succeeds, as on Linux: none is left.
             if !transaction.xattr_remove(id, name)? && !is_list {
                 return Err(Errno::NODATA.into());
             }

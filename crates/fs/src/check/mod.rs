@@ -1,4 +1,4 @@
-//! Is the namespace sound? Walks all directories and compares their entries with the inodes.
+//! Checks the namespace: walks all directories and compares their entries with the inodes.
 //!
 //! It finds entries of missing inodes or of inodes of another kind, directories with several names
 //! or a wrong parent, wrong link counts, and inodes that have no name and are no orphans. It
@@ -33,8 +33,8 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
-/// How often a check lets others change what it looks at, and how often it doesn't. Then others may
-/// still change it where it waits for the device.
+/// Attempts of a check beside other operations, then attempts that exclude them. Even then others
+/// may change the volume while it waits for the device.
 const ATTEMPTS: usize = 2;
 const ATTEMPTS_ALONE: usize = 4;
 /// Names and inodes after which others get the worker.
@@ -100,15 +100,17 @@ impl Walk {
 /// A path, or a mark in the place of one that is longer than callers' are: directories may lie in
 /// each other without end, and each that is still to be visited has its path in memory.
 fn shown(path: &str) -> &str {
-    match path.len() > PATH_BYTES_MAX {
-        true => "…/",
-        false => path,
+    if path.len() > PATH_BYTES_MAX {
+        "…/"
+    } else {
+        path
     }
 }
 
 impl Fs {
-    /// Checks the names of a volume. Other operations run meanwhile; if what they change may look
-    /// like damage, it begins again, and at last they wait. EBUSY: it is changed all the while.
+    /// Checks the names of a volume. Other operations run meanwhile; if their changes may look like
+    /// damage, the check starts again, and at last they wait. EBUSY: the volume changes all the
+    /// time.
     pub async fn check_names(&self) -> Result<CheckReport> {
         for attempt in 0..ATTEMPTS + ATTEMPTS_ALONE {
             let before = self.store.version();
@@ -188,7 +190,7 @@ impl Fs {
                 let child = format!("{}{}", shown(path), String::from_utf8_lossy(name));
                 let name = names::Name::new(&self.base.hash_key, name);
                 if !name.owns(*key) {
-                    walk.problem(format!("{child}: is filed under another hash"));
+                    walk.problem(format!("{child}: is filed under a wrong hash"));
                 }
                 let Some(kind) = FileKind::from_u8(target.kind) else {
                     walk.problem(format!("{child}: of unknown kind {}", target.kind));
@@ -267,7 +269,7 @@ impl Fs {
             };
             if slot.links != links {
                 walk.problem(format!(
-                    "inode {} says {} links, and has {links}",
+                    "inode {} counts {} links, but has {links}",
                     seen.id.slot, slot.links
                 ));
             }

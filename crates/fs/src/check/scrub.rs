@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 impl Fs {
-    /// As [`adit_store::Store::scrub`], and a path for each file that lost something, by slot
-    /// address; where there is none, it is unlinked, its path is longer than callers' are, or a
-    /// directory on it can't be read.
+    /// Runs [`adit_store::Store::scrub`], and finds a path for each damaged file, by slot address.
+    /// A file without one is unlinked, its path is longer than callers' are, or a directory on it
+    /// can't be read.
     pub async fn scrub(
         &self,
         from: ScrubPlace,

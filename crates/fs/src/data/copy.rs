@@ -7,7 +7,7 @@ use adit_base::{Errno, Error, Result};
 use adit_store::{Blob, Sought};
 use std::rc::Rc;
 
-/// Bytes that one call copies at most.
+/// Most bytes that one call copies.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Bytes that are copied at once.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -40,8 +40,8 @@ impl Fs {
     /// may see a part of it, and a crash may leave one. Holes stay holes where the target has
     /// holes.
     ///
-    /// As copy_file_range(2): EBADF unless readable and writable, and for a target with APPEND;
-    /// EINVAL when the ranges overlap in one file; EFBIG, EOVERFLOW.
+    /// Errors are those of copy_file_range(2): EBADF unless readable and writable, and for a target
+    /// with APPEND; EINVAL when the ranges overlap in one file; EFBIG, EOVERFLOW.
     pub async fn copy_range(
         &self,
         source: &OpenFile,
@@ -62,7 +62,8 @@ impl Fs {
         .await
     }
 
-    /// As [`copy_range`](Self::copy_range), but ends after a piece if `goes_on` says no.
+    /// Copies like [`copy_range`](Self::copy_range), and ends after a piece if `goes_on` returns
+    /// false.
     pub async fn copy_range_while(
         &self,
         source: &OpenFile,
@@ -136,8 +137,8 @@ impl Fs {
         Ok(done)
     }
 
-    /// Copies some bytes, or leaves a hole out that is one in the target too; how many bytes that
-    /// was.
+    /// Copies some bytes, or skips a hole that is one in the target, too; returns the number of
+    /// bytes.
     async fn copy_piece(
         &self,
         from: &Rc<Blob>,

@@ -32,9 +32,10 @@ impl Fs {
         let fill = async {
             self.write(&file, 0, content).await?;
             written();
-            match planted(Bug::UnsyncedCreate) {
-                true => Ok(()),
-                false => self.fsync(&file).await,
+            if planted(Bug::UnsyncedCreate) {
+                Ok(())
+            } else {
+                self.fsync(&file).await
             }
         };
         match fill.await {

@@ -17,8 +17,8 @@ impl Fs {
     /// their last page ([`OpenFile::mapped_memory`]). The descriptor holds the memory until it is
     /// closed or [`Fs::unmap`].
     ///
-    /// As mmap(2): EACCES unless readable, ENODEV for a directory, EINVAL for nothing or within a
-    /// page, EOVERFLOW behind the largest file.
+    /// Errors are those of mmap(2): EACCES unless readable, ENODEV for a directory, EINVAL for
+    /// nothing or within a page, EOVERFLOW behind the largest file.
     pub async fn map(&self, file: &OpenFile, offset: u64, len_bytes: u64) -> Result<()> {
         let make = || match &*self.mapped_memory.borrow() {
             Some(make) => make(file.blob_id()),
@@ -27,7 +27,7 @@ impl Fs {
         self.map_with(file, offset, len_bytes, make).await
     }
 
-    /// The same; `make` makes the memory if there is none.
+    /// Maps a file like [`Fs::map`], with `make` to create the memory if there is none.
     pub async fn map_with(
         &self,
         file: &OpenFile,
@@ -52,7 +52,7 @@ impl Fs {
         }
         let filled = self.store.fill_mapped(blob, offset..end).await;
         if filled.is_err() && is_first && file.set_maps(false) {
-            // Nobody would let it go otherwise.
+            // Nothing else would release it.
             self.store.release_mapped(blob).await?;
         }
         filled
@@ -70,7 +70,7 @@ impl Fs {
         self.tails.end(inode.id).await?;
         let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
         hold.await?;
-        // Another call has closed it, or did the same, meanwhile.
+        // Another call has closed or mapped it meanwhile.
         if file.is_closed() || file.set_maps(true) {
             self.store.release_mapped(blob).await?;
         }
@@ -86,7 +86,7 @@ impl Fs {
         }
     }
 
-    /// The same, of content that is seldom mapped.
+    /// Writes the stores of programs to the blob. Few blobs are mapped: the future is boxed.
     #[inline]
     pub(crate) async fn flush_blob(&self, blob: &Rc<Blob>) -> Result<()> {
         if !blob.shared.is_mapped() {

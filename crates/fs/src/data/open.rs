@@ -14,7 +14,7 @@ use bumpalo::Bump;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// May they open an inode in this way?
+/// Checks that the caller may open the inode with these flags.
 fn check_open(
     caller: &Credentials,
     slot: &Slot,
@@ -62,14 +62,17 @@ impl Fs {
         if creating && flags.contains(OpenFlags::DIRECTORY) {
             return Err(Errno::INVAL.into());
         }
-        let follow = match flags.contains(OpenFlags::NOFOLLOW) {
-            true => Follow::No,
-            false => Follow::Yes,
+        let follow = if flags.contains(OpenFlags::NOFOLLOW) {
+            Follow::No
+        } else {
+            Follow::Yes
         };
-        let intent = match creating {
-            true if flags.contains(OpenFlags::EXCLUSIVE) => Intent::File(Follow::No),
-            true => Intent::File(follow),
-            false => Intent::Inode(follow),
+        let intent = if !creating {
+            Intent::Inode(follow)
+        } else if flags.contains(OpenFlags::EXCLUSIVE) {
+            Intent::File(Follow::No)
+        } else {
+            Intent::File(follow)
         };
         let texts = Bump::new();
         loop {
@@ -148,9 +151,9 @@ impl Fs {
         }
     }
 
-    /// Opens an inode as it was open in an earlier opening of the volume: by its number, whatever
-    /// its permission bits are now, also without a name while [`Fs::open_with_orphans`] keeps it.
-    /// ESTALE if it is gone, or if another one has its number.
+    /// Opens an inode again that was open in an earlier opening of the volume: by its number,
+    /// regardless of its permission bits, even without a name while [`Fs::open_with_orphans`] keeps
+    /// it. ESTALE if it is gone, or if another one has its number.
     pub async fn reopen(
         &self,
         id: BlobId,
@@ -197,8 +200,8 @@ impl Fs {
         Ok(())
     }
 
-    /// As [`Fs::close`], but an unlinked file stays, so that the next opening can
-    /// [`reopen`](Fs::reopen) it, and a tail that can't be written stays, too.
+    /// Closes the descriptor, but keeps an unlinked file for the next opening to
+    /// [`reopen`](Fs::reopen), and a tail that can't be written.
     pub async fn leave(&self, file: &OpenFile) -> Result<()> {
         let inode = self.take_descriptor(file, true).await?;
         self.release_inode(&inode);
@@ -210,11 +213,13 @@ impl Fs {
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.mark_closed();
         inode.locks.close(file.id());
-        match file.tail().is_some() {
-            // The end of the volume tries again.
-            true if keeps_tail => drop(self.tails.end(inode.id).await),
-            true => self.tails.end_at_close(&inode).await,
-            false => {}
+        if file.tail().is_some() {
+            if keeps_tail {
+                // The end of the volume tries again.
+                drop(self.tails.end(inode.id).await);
+            } else {
+                self.tails.end_at_close(&inode).await;
+            }
         }
         if file.set_maps(false)
             && let Some(blob) = &inode.blob

@@ -39,7 +39,7 @@ impl Fs {
         self.sync_inode(file, &inode, SyncKind::All).await
     }
 
-    /// As [`Fs::fsync`], without what is not needed to read the content back.
+    /// Makes the content durable, and the attributes that reading it back needs.
     pub async fn fdatasync(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         self.flush_mapped(file).await?;

@@ -2,8 +2,8 @@
 //! of a tmpfs to which the program that has the descriptor appends (`adit_store`'s `cache/tail`).
 //!
 //! Invariant: each operation on the content, size or times of a file with a tail absorbs it first;
-//! each that changes them, and each new descriptor, ends it. So nobody sees the file without what
-//! was acknowledged, and only absorption moves its end while there is a tail.
+//! each that changes them, and each new descriptor, ends it. So every operation sees all
+//! acknowledged bytes, and only absorption moves the end of a file with a tail.
 
 use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
@@ -22,8 +22,8 @@ use std::sync::Arc;
 /// Bytes that a file with a tail may still grow by.
 const GROWTH_MAX: u64 = 1 << 40;
 
-/// The client has spoiled the memory of its tail, and loses what was in it. Only errors of that
-/// memory say so: a device may have this one, too.
+/// True if the client has garbled the memory of its tail, and loses its content. Only for errors of
+/// that memory: a device may fail with the same errno.
 fn is_of_client(error: &Error) -> bool {
     error.errno() == Errno::INVAL
 }
@@ -34,12 +34,11 @@ fn unabsorbed<'b>(tail: &Tail, published: u64, buffer: &'b mut Vec<u8>) -> Resul
 }
 
 impl Fs {
-    /// Gives a descriptor a tail of so many bytes, to whose [memory](OpenFile::tail) its program
-    /// appends from here on; `nonce` makes its name one that nobody guesses, and `may` is asked
-    /// last.
+    /// Gives a descriptor a tail of `capacity` bytes, to whose [memory](OpenFile::tail) its program
+    /// appends from here on; `nonce` makes its name unpredictable, and `may` is called last.
     ///
-    /// `EBUSY`: others have the file open, or use it at this moment. `EOPNOTSUPP`: not for such a
-    /// descriptor, or the volume's cache doesn't survive this process.
+    /// `EBUSY`: others have the file open, or use it at this moment. `EOPNOTSUPP`: the descriptor
+    /// is of the wrong kind, or the volume's cache doesn't survive this process.
     pub async fn begin_tail(
         &self,
         file: &Arc<OpenFile>,
@@ -60,17 +59,19 @@ impl Fs {
         let blob = inode.content()?;
         let check = || {
             let is_alone = inode.opens.get() == 1 && Rc::strong_count(&inode) <= KNOWN;
-            match is_alone && !file.is_closed() && !self.tails.has(inode.id) && may() {
-                true => Ok(()),
-                false => {
-                    let what = "append in memory to a file that others use";
-                    Err(Error::with(Errno::BUSY, what))
-                }
+            if is_alone && !file.is_closed() && !self.tails.has(inode.id) && may() {
+                Ok(())
+            } else {
+                let what = "append in memory to a file that others use";
+                Err(Error::with(Errno::BUSY, what))
             }
         };
-        let make = |base: u64| match base <= adit_store::BLOB_BYTES_MAX.saturating_sub(GROWTH_MAX) {
-            true => TailMemory::create(name, base, capacity),
-            false => Err(Errno::FBIG.into()),
+        let make = |base: u64| {
+            if base <= adit_store::BLOB_BYTES_MAX.saturating_sub(GROWTH_MAX) {
+                TailMemory::create(name, base, capacity)
+            } else {
+                Err(Errno::FBIG.into())
+            }
         };
         let memory = self.store.begin_tail(blob, capacity, check, make).await?;
         file.set_tail(Some(memory.clone()));
@@ -125,7 +126,7 @@ impl Tails {
         tails
     }
 
-    /// Has the file a tail?
+    /// True if the file has a tail.
     #[inline]
     pub(crate) fn has(&self, id: BlobId) -> bool {
         let tails = self.all.borrow();
@@ -136,7 +137,7 @@ impl Tails {
         self.all.borrow().get(&id.slot).cloned()
     }
 
-    /// The file has all that was appended to its tail before this call.
+    /// Writes bytes appended to the tail before this call to the file.
     #[inline]
     pub(crate) async fn absorb(&self, blob: &Blob) -> Result<()> {
         if !self.has(blob.id) {
@@ -146,7 +147,7 @@ impl Tails {
         absorb.await
     }
 
-    /// The same, by inode number.
+    /// Writes bytes appended to the inode's tail before this call to the file.
     pub(crate) async fn absorb_id(&self, id: BlobId) -> Result<()> {
         let Some(tail) = self.tail(id) else {
             return Ok(());
@@ -183,7 +184,7 @@ impl Tails {
         self.end_in_turn(tail).await
     }
 
-    /// All tails; the first error.
+    /// Absorbs all tails; returns the first error.
     pub(crate) async fn absorb_all(&self) -> Result<()> {
         let tails: Vec<_> = self.all.borrow().values().cloned().collect();
         let mut all = Ok(());
@@ -193,7 +194,7 @@ impl Tails {
         all
     }
 
-    /// The same, of tails that end.
+    /// Ends all tails; returns the first error.
     pub(crate) async fn end_all(&self) -> Result<()> {
         let tails: Vec<_> = self.all.borrow().values().cloned().collect();
         let mut all = Ok(());
@@ -220,17 +221,18 @@ impl Tails {
         };
         let end = async {
             let _turn = tail.turn.write().await;
-            match tail.has_ended.get() {
-                true => Ok(()),
-                false => self.end_in_turn(&tail).await,
+            if tail.has_ended.get() {
+                Ok(())
+            } else {
+                self.end_in_turn(&tail).await
             }
         };
         self.store.without_receipt(end).await
     }
 
-    /// As [`Tails::end`], for the end of its descriptor: bytes that can't be written are lost, and
-    /// the next sync of the file, by whichever descriptor, says so. A volume that has failed keeps
-    /// the tail for the next opening, as it keeps its other unwritten data.
+    /// Ends the tail when its descriptor is closed. Bytes that can't be written are lost, and the
+    /// next sync of the file, on any descriptor, reports that. A volume that has failed keeps the
+    /// tail for the next opening, as it keeps its other unwritten data.
     #[inline]
     pub(crate) async fn end_at_close(&self, inode: &Inode) {
         let Some(tail) = self.tail(inode.id) else {
@@ -270,9 +272,10 @@ impl Tails {
         let blob = tail.inode.content()?;
         let capacity = tail.memory.capacity();
         blob.set_writer(tail.file.writer());
-        let last = match planted(Bug::UnabsorbedEnd) {
-            true => &[],
-            false => last,
+        let last = if planted(Bug::UnabsorbedEnd) {
+            &[]
+        } else {
+            last
         };
         if !last.is_empty() {
             drop_set_ids(&self.store, tail.file.credentials(), blob).await?;
@@ -293,7 +296,7 @@ impl Tails {
 
     fn lose(&self, tail: &Tail, error: &Error) {
         let (volume, inode) = (self.store.reactor().name(), tail.inode.id.slot);
-        tracing::warn!(%volume, inode, %error, "what was appended in memory is lost");
+        tracing::warn!(%volume, inode, %error, "bytes appended in memory are lost");
         if let Some(blob) = &tail.inode.blob {
             self.store.note_error(blob, error.errno());
         }
@@ -304,12 +307,13 @@ impl Tails {
     #[inline]
     pub(crate) fn check_loss(&self, id: BlobId) -> Result<()> {
         let mut losses = self.losses.borrow_mut();
-        match losses.is_empty() {
-            true => Ok(()),
-            false => losses.remove(&id).map_or(Ok(()), |errno| {
-                let what = "the end of what was appended to this file is lost";
+        if losses.is_empty() {
+            Ok(())
+        } else {
+            losses.remove(&id).map_or(Ok(()), |errno| {
+                let what = "the last bytes appended to this file are lost";
                 Err(Error::with(errno, what))
-            }),
+            })
         }
     }
 
@@ -327,7 +331,7 @@ impl Tails {
         }
     }
 
-    /// Appends what was published, and not absorbed, to the file.
+    /// Appends published bytes that are not absorbed yet to the file.
     async fn take_in(&self, tail: &Tail, bytes: &[u8]) -> Result<()> {
         let blob = tail.inode.content()?;
         if bytes.is_empty() {

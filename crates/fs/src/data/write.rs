@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 impl Fs {
     /// Writes all of `data`, at the end of the file if it was opened with APPEND. With SYNC or
-    /// DSYNC, returns after it is durable. ENOSPC comes before anything changed; after EIO or
-    /// ENOMEM what precedes the failure may be written.
+    /// DSYNC, returns after it is durable. ENOSPC comes before any change; after EIO or ENOMEM the
+    /// bytes before the failure may be written.
     pub async fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Result<()> {
         if file.flags().contains(OpenFlags::APPEND) {
             return self.append(file, data).await.map(drop);
@@ -85,7 +85,7 @@ impl Fs {
         self.append_vectored(file, &[IoSlice::new(data)]).await
     }
 
-    /// As [`Fs::append`], from several pieces of memory.
+    /// Appends several pieces of memory in one operation, like [`Fs::append`].
     pub async fn append_vectored(&self, file: &OpenFile, data: &[IoSlice<'_>]) -> Result<u64> {
         let len = data.iter().map(|piece| piece.len()).sum();
         self.check_end(file, None, len)?;
@@ -116,8 +116,8 @@ impl Fs {
         self.write_with(file, ranges, durable, |_| Ok(())).await
     }
 
-    /// As [`Fs::write_atomic`], in one transaction with other operations, which it stages behind
-    /// the write.
+    /// Writes atomically like [`Fs::write_atomic`], in one transaction with other operations, which
+    /// it stages after the write.
     pub async fn write_with<T>(
         &self,
         file: &OpenFile,
@@ -139,8 +139,8 @@ impl Fs {
         Ok(answer)
     }
 
-    /// Bytes that one [`Fs::write_atomic`] may change at most, counting each page of 4096 that it
-    /// touches as a whole.
+    /// Most bytes that one [`Fs::write_atomic`] may change, where each touched page of 4096 bytes
+    /// counts as a whole.
     pub fn atomic_bytes_max(&self) -> u64 {
         (self.store.atomic_pages_max() * PAGE_BYTES) as u64
     }

@@ -55,7 +55,7 @@ impl Orphans {
         transaction.put(self.directory, slot)
     }
 
-    /// Removes the entry of an orphan, not that of another one in the same slot.
+    /// Removes the entry of an orphan; an entry of another orphan in the same slot stays.
     fn remove(&self, transaction: &mut Transaction<'_>, id: BlobId) -> Result<(), Stop> {
         let name = name_of(id.slot);
         let name = Name::new(&self.hash_key, &name);
@@ -69,8 +69,8 @@ impl Orphans {
         }
     }
 
-    /// Does an entry name an orphan? Not if the inode is gone. EUCLEAN if the inode is no orphan:
-    /// it must not be deleted.
+    /// True if an entry names an orphan; false if the inode is gone. EUCLEAN if the inode is no
+    /// orphan: it must not be deleted.
     pub(crate) async fn exists(&self, id: BlobId, kind: FileKind) -> Result<bool> {
         let slot = match self.store.view(|view| view.slot(id)).await {
             Err(error) if error.errno() == Errno::STALE => return Ok(false),

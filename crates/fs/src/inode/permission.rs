@@ -24,7 +24,7 @@ fn is_directory(slot: &Slot) -> bool {
 }
 
 impl Credentials {
-    /// Is it one of the groups?
+    /// True if `gid` is one of the groups.
     pub(crate) fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
@@ -36,9 +36,10 @@ impl Credentials {
 
     /// EPERM unless the inode is theirs.
     pub(crate) fn check_owner(&self, slot: &Slot) -> Result<(), Errno> {
-        match self.owns(slot) {
-            true => Ok(()),
-            false => Err(Errno::PERM),
+        if self.owns(slot) {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
         }
     }
 
@@ -46,9 +47,10 @@ impl Credentials {
     pub(crate) fn check_access(&self, slot: &Slot, wanted: Access) -> Result<(), Errno> {
         if self.privileged {
             let executable = is_directory(slot) || slot.mode & ANY_EXECUTE != 0;
-            return match wanted.contains(Access::EXECUTE) && !executable {
-                true => Err(Errno::ACCESS),
-                false => Ok(()),
+            return if wanted.contains(Access::EXECUTE) && !executable {
+                Err(Errno::ACCESS)
+            } else {
+                Ok(())
             };
         }
         let class = if self.uid == slot.uid {
@@ -59,49 +61,54 @@ impl Credentials {
             0
         };
         let granted = Access::from_bits_truncate(slot.mode >> class);
-        match granted.contains(wanted) {
-            true => Ok(()),
-            false => Err(Errno::ACCESS),
+        if granted.contains(wanted) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
         }
     }
 
-    /// May names be looked up in the directory?
+    /// Checks that the caller may look up names in the directory.
     pub(crate) fn check_search(&self, directory: &Slot) -> Result<(), Errno> {
-        match self.privileged {
-            true => Ok(()),
-            false => self.check_access(directory, Access::EXECUTE),
+        if self.privileged {
+            Ok(())
+        } else {
+            self.check_access(directory, Access::EXECUTE)
         }
     }
 
-    /// May names be added to the directory?
+    /// Checks that the caller may add names to the directory.
     pub(crate) fn check_add(&self, directory: &Slot) -> Result<(), Errno> {
         self.check_access(directory, Access::WRITE | Access::EXECUTE)
     }
 
-    /// May the name of `victim` be taken out of the directory? EPERM for other people's in a sticky
-    /// one.
+    /// Checks that the caller may remove the name of `victim` from the directory. EPERM for other
+    /// users' files in a sticky one.
     pub(crate) fn check_remove(&self, directory: &Slot, victim: &Slot) -> Result<(), Errno> {
         self.check_add(directory)?;
         let theirs = self.owns(victim) || self.owns(directory);
-        match directory.mode & STICKY != 0 && !theirs {
-            true => Err(Errno::PERM),
-            false => Ok(()),
+        if directory.mode & STICKY != 0 && !theirs {
+            Err(Errno::PERM)
+        } else {
+            Ok(())
         }
     }
 
     /// The set-ID bits that go when they write to or truncate this file.
     pub(crate) fn dropped_by_write(&self, slot: &Slot) -> u32 {
-        match self.privileged || slot.kind != FileKind::File as u8 {
-            true => 0,
-            false => self.dropped_set_ids(slot),
+        if self.privileged || slot.kind != FileKind::File as u8 {
+            0
+        } else {
+            self.dropped_set_ids(slot)
         }
     }
 
     /// The set-ID bits that a change of owner or group clears, for every caller.
     pub(crate) fn dropped_by_owner_change(&self, slot: &Slot) -> u32 {
-        match is_directory(slot) {
-            true => 0,
-            false => self.dropped_set_ids(slot),
+        if is_directory(slot) {
+            0
+        } else {
+            self.dropped_set_ids(slot)
         }
     }
 
@@ -115,13 +122,14 @@ impl Credentials {
 
     /// The permission bits that chmod sets: outsiders of its group don't get set-group-ID.
     pub(crate) fn mode_to_set(&self, slot: &Slot, mode: u32) -> u32 {
-        match self.privileged || self.in_group(slot.gid) {
-            true => mode,
-            false => mode & !SET_GID,
+        if self.privileged || self.in_group(slot.gid) {
+            mode
+        } else {
+            mode & !SET_GID
         }
     }
 
-    /// May they make it belong to this user or this group (None: leave it)?
+    /// Checks that the caller may give it to this user or this group (None: unchanged).
     pub(crate) fn check_owner_change(
         &self,
         slot: &Slot,
@@ -133,9 +141,10 @@ impl Credentials {
         let gid_allowed = gid.is_none_or(|gid| owner && (gid == slot.gid || self.in_group(gid)));
         // Clearing set-ID bits is a change of the mode, even if nothing else changes.
         let mode_allowed = owner || self.dropped_by_owner_change(slot) == 0;
-        match self.privileged || (uid_allowed && gid_allowed && mode_allowed) {
-            true => Ok(()),
-            false => Err(Errno::PERM),
+        if self.privileged || (uid_allowed && gid_allowed && mode_allowed) {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) enum Last<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolved<'p> {
     pub(crate) caller: &'p Credentials,
-    /// The directory that holds the last component; for `Root` and `Dot` what is meant itself.
+    /// The directory of the last component; for `Root` and `Dot` the inode itself.
     pub(crate) parent: BlobId,
     /// Last component.
     pub(crate) last: Last<'p>,
@@ -78,7 +78,7 @@ pub(crate) enum Intent {
     Entry,
 }
 
-/// Where paths begin and how names are hashed.
+/// The root of paths and the key of hashes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base {
     pub(crate) root: BlobId,
@@ -97,7 +97,7 @@ pub(crate) fn directory(pages: &impl Slots, id: BlobId) -> Result<&Slot, Stop> {
     }
 }
 
-/// The first component of a path that doesn't begin with a slash, and what is behind it.
+/// The first component of a path that doesn't begin with a slash, and the rest.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().position(|byte| *byte == b'/');
     path.split_at(end.unwrap_or(path.len()))
@@ -220,7 +220,7 @@ fn find(
     match last {
         Last::Root | Last::Dot => Ok(itself),
         Last::DotDot if slot.parent == directory.slot => Ok(itself),
-        // A removed directory has no parent any more.
+        // A removed directory has no parent.
         Last::DotDot if slot.links == 0 => Ok(None),
         Last::DotDot => Ok(Some((pages.inode_at(slot.parent)?.0, FileKind::Directory))),
         Last::Name(name) => {

@@ -24,7 +24,7 @@ use std::ops::Range;
 const ENTRY_BYTES: usize = 22;
 /// Entries on each side of the first guess among which the wanted one mostly is.
 const NEAR: usize = 6;
-/// Guesses by proportion before a search halves what is left.
+/// Guesses by proportion before a search halves the rest.
 const GUESSES_MAX: u32 = 5;
 /// The unit of the processor's caches.
 const CACHE_LINE_BYTES: usize = 64;
@@ -36,7 +36,7 @@ pub(super) const fn room_bytes(name_len: usize) -> usize {
     OFFSET_BYTES + ENTRY_BYTES + name_len
 }
 
-/// The error for a page that does not hold what it should.
+/// The error for a page with wrong content.
 pub(super) fn corrupt(page: u64, what: &str) -> Error {
     Error::with(Errno::UCLEAN, format!("read directory page {page}: {what}"))
 }
@@ -242,7 +242,7 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// Does a name of that length fit, and if so, only after holes were closed?
+    /// Whether a name of that length fits at once, after compaction, or not at all.
     pub(super) fn fit(&self, name_len: usize) -> Result<Fit, Error> {
         let free = self.heap - PAGE_HEADER_BYTES - self.count * OFFSET_BYTES;
         if room_bytes(name_len) <= free {

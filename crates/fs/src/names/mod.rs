@@ -1,4 +1,4 @@
-//! How a directory lies on the device: a B+tree of names, ordered by a keyed hash.
+//! A directory on the device: a B+tree of names, ordered by a keyed hash.
 //!
 //! Synchronous, restartable code over [`Pages`] (see there): it changes only pages and the slot
 //! that it was given, and every change touches O(depth) pages.
@@ -74,7 +74,7 @@ fn keys(lower: u64, upper: Option<u64>) -> Range<u64> {
     lower..upper.unwrap_or(KEY_MAX.max(lower))
 }
 
-/// What a change of one name may stage: of a directory's tree, and its slot.
+/// The need of a change of one name: a directory's tree, and its slot.
 pub(crate) fn need(slot: &Slot) -> Need {
     Need::SLOT + Need::tree(slot.map_depth)
 }
@@ -98,7 +98,7 @@ pub(crate) fn lookup(
     )
 }
 
-/// Is there no name?
+/// True if the directory has no name.
 pub(crate) fn is_empty(pages: &impl PagesRead, slot: &Slot, owner: u64) -> Result<bool, Stop> {
     let mut from = 0;
     loop {
@@ -178,7 +178,7 @@ fn split(pages: &mut impl Pages, tree: &mut Tree, path: &Path) -> Result<(), Sto
     Ok(())
 }
 
-/// Removes a name and returns what it stood for; ENOENT when it isn't there.
+/// Removes a name and returns its target; ENOENT when it isn't there.
 pub(crate) fn remove(
     pages: &mut impl Pages,
     slot: &mut Slot,
@@ -208,7 +208,7 @@ pub(crate) fn remove(
     Ok(target)
 }
 
-/// Lets an existing name stand for something else; returns what it stood for.
+/// Gives an existing name another target; returns the old one.
 pub(crate) fn replace(
     pages: &mut impl Pages,
     slot: &Slot,

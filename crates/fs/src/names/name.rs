@@ -26,7 +26,7 @@ impl<'a> Name<'a> {
         Name::with_hash(name_hash(key, bytes), bytes)
     }
 
-    /// Is `key` one that this name may have?
+    /// True if this name may have the key.
     pub(crate) fn owns(&self, key: u64) -> bool {
         key & !RANK_MASK == self.hash
     }

@@ -11,7 +11,7 @@ use adit_store::{NameEntry, NameLeaves};
 /// The leaves of this file system's directories.
 pub(crate) struct Leaves;
 
-/// Can this be the name of an entry?
+/// True if this can be the name of an entry.
 fn is_name(bytes: &[u8]) -> bool {
     !bytes.is_empty()
         && bytes != b"."

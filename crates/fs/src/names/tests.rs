@@ -215,7 +215,7 @@ proptest! {
             let _ = directory.pages.transact(|pages| {
                 let mut slot = slot;
                 remove(pages, &mut slot, OWNER, &name)?;
-                // Nothing of it stays, so that every name meets the same damage.
+                // The transaction is aborted, so that every name meets the same damage.
                 Err::<(), Stop>(Errno::CANCELED.into())
             });
             let _ = directory.pages.transact(|pages| {
@@ -338,8 +338,8 @@ fn read(directory: &mut Directory) -> Result<usize, Errno> {
     }
 }
 
-/// Readers believed what a leaf says about order and bounds, and a cookie out of them led anywhere:
-/// back to what was read before, or over what was not.
+/// Readers trusted a leaf's order and bounds, and a cookie outside of them led anywhere: back to
+/// entries read before, or past unread ones.
 #[test]
 fn a_leaf_with_keys_out_of_order_or_bounds_is_an_error() {
     let mut directory = Directory::new(1000);

@@ -23,7 +23,8 @@ impl<'s> Stage<'_, 's> {
         Ok(result)
     }
 
-    /// Changes one name in a directory that still has a name itself, and what takes `more`.
+    /// Changes one name in a directory that still has a name itself. `more`: the need of the
+    /// caller's other changes.
     pub(super) fn edit_directory<T>(
         &mut self,
         id: BlobId,
@@ -42,7 +43,7 @@ impl<'s> Stage<'_, 's> {
     }
 }
 
-/// May the caller remove the name of `victim`?
+/// Checks that the caller may remove the name of `victim`.
 pub(super) fn check_remove(
     transaction: &Transaction<'_>,
     place: &Resolved<'_>,

@@ -14,7 +14,7 @@ use adit_store::{BlobId, Need};
 use bumpalo::Bump;
 
 impl Stage<'_, '_> {
-    /// As [`Fs::link`]: the inode and its slot.
+    /// Stages the link that [`Fs::link`] makes. Returns the inode and its slot.
     pub fn link(
         &mut self,
         existing: At<'_>,

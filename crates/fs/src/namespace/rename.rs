@@ -17,7 +17,7 @@ use bumpalo::Bump;
 const DEPTH_MAX: usize = PATH_BYTES_MAX.div_ceil(2);
 
 impl Stage<'_, '_> {
-    /// As [`Fs::rename`], with flags that go together.
+    /// Stages the move that [`Fs::rename`] makes. The caller has checked the flags.
     pub fn rename(&mut self, from: At<'_>, to: At<'_>, flags: RenameFlags) -> Result<(), Stop> {
         let texts = Bump::new();
         let plan = Plan::make(self.transaction, self.fs, &texts, (from, to), flags)?;
@@ -41,7 +41,7 @@ impl Stage<'_, '_> {
         Ok(())
     }
 
-    /// The data of what replaces a file is home before: once, for others may go on writing.
+    /// The data of the replacing file goes home first: once only, because others may go on writing.
     fn write_home(&self, (id, kind): (BlobId, FileKind)) -> Result<(), Stop> {
         if !planted(Bug::LostRename)
             && kind == FileKind::File
@@ -189,9 +189,10 @@ impl<'p> Plan<'p> {
             && other.0 != source.0
             && is_inside(transaction, fs, old.parent, other.0)?
         {
-            return Err(match exchange {
-                true => Errno::INVAL.into(),
-                false => Errno::NOTEMPTY.into(),
+            return Err(if exchange {
+                Errno::INVAL.into()
+            } else {
+                Errno::NOTEMPTY.into()
             });
         }
         if other.is_none_or(|other| other.0 != source.0) {
@@ -222,7 +223,7 @@ impl<'p> Plan<'p> {
         })
     }
 
-    /// May the old name be removed and the new one added?
+    /// Checks that the caller may remove the old name and add the new one.
     fn check_names(
         transaction: &Transaction<'_>,
         old: &Resolved<'_>,
@@ -243,7 +244,7 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// May `..` of directories be changed?
+    /// Checks that the caller may change `..` of directories.
     fn check_parents(
         transaction: &Transaction<'_>,
         old: &Resolved<'_>,
@@ -265,7 +266,7 @@ impl<'p> Plan<'p> {
         Ok(())
     }
 
-    /// Does it change the paths below a directory?
+    /// True if it changes the paths below a directory.
     fn moves_directory(&self) -> bool {
         let is_directory = |inode: (BlobId, FileKind)| inode.1 == FileKind::Directory;
         is_directory(self.source)
@@ -273,7 +274,7 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// Is `directory` the directory `ancestor` or below it?
+/// True if `directory` is `ancestor` or below it.
 fn is_inside(
     transaction: &Transaction<'_>,
     fs: &Fs,

@@ -39,7 +39,7 @@ impl Stage<'_, '_> {
         }
         slot.links = 0;
         self.transaction.put(id, slot)?;
-        // A full volume, too, takes what frees space.
+        // Even a full volume must be able to free space.
         let before = self.transaction.use_reserve(true);
         fs.orphans().add(self.transaction, id, kind)?;
         self.transaction.use_reserve(before);
@@ -47,7 +47,7 @@ impl Stage<'_, '_> {
         Ok(())
     }
 
-    /// As [`Fs::unlink`].
+    /// Stages the removal that [`Fs::unlink`] makes.
     pub fn unlink(&mut self, at: At<'_>) -> Result<(), Stop> {
         let (texts, base) = (Bump::new(), &self.fs.base);
         let place = resolve::resolve(self.transaction, base, &texts, at, Intent::Entry)?;
@@ -69,7 +69,7 @@ impl Stage<'_, '_> {
         self.drop_name(id, kind)
     }
 
-    /// As [`Fs::rmdir`].
+    /// Stages the removal that [`Fs::rmdir`] makes.
     pub fn rmdir(&mut self, at: At<'_>) -> Result<(), Stop> {
         let (texts, base) = (Bump::new(), &self.fs.base);
         let place = resolve::resolve(self.transaction, base, &texts, at, Intent::Entry)?;

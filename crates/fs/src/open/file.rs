@@ -8,8 +8,8 @@ use adit_store::cache::Hint;
 use adit_store::{BlobId, BlobShared, GrantedWrite, MappedMemory, TailMemory};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except
-/// those of its own, which need no worker. Must be closed with `Fs::close`.
+/// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except its
+/// methods, which need no worker. Must be closed with `Fs::close`.
 #[derive(Debug)]
 pub struct OpenFile {
     id: u64,
@@ -124,12 +124,12 @@ impl OpenFile {
         *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = tail;
     }
 
-    /// Does it hold the memory of the file's shared mappings?
+    /// True if it holds the memory of the file's shared mappings.
     pub fn maps(&self) -> bool {
         self.maps.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it did before.
+    /// Sets whether it holds that memory; returns the old state.
     pub(crate) fn set_maps(&self, maps: bool) -> bool {
         self.maps.swap(maps, Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl OpenFile {
         (!self.access_is_due(shared) && !shared.is_mapped()).then_some(shared)
     }
 
-    /// Does a read change the time of access?
+    /// True if a read changes the time of access.
     pub(crate) fn access_is_due(&self, shared: &BlobShared) -> bool {
         shared.access_due() && !self.flags.contains(OpenFlags::NOATIME)
     }
@@ -190,15 +190,16 @@ impl OpenFile {
         self.flags.writable() && !self.flags.intersects(OTHERS) && self.credentials.privileged // other writers clear set-ID bits
     }
 
-    /// An overwrite without the worker, where it is granted: of bytes within a page that is dirty
-    /// in the cache or, opened DIRECT, of whole physical blocks of the device. The caller must do
-    /// what the result asks for (`Fs::end_granted_writes`).
+    /// Overwrites without the worker, under a write grant: bytes within a dirty cached page or,
+    /// opened DIRECT, whole physical blocks of the device. The caller must follow the result
+    /// (`Fs::end_granted_writes`).
     pub fn try_write(&self, offset: u64, data: &[u8]) -> GrantedWrite {
         match &self.shared {
             Some(shared) if self.writes_past_worker() && !self.closed.load(Ordering::Relaxed) => {
-                match self.flags.contains(OpenFlags::DIRECT) {
-                    true => shared.try_write_direct(offset, data),
-                    false => shared.try_write(offset, data),
+                if self.flags.contains(OpenFlags::DIRECT) {
+                    shared.try_write_direct(offset, data)
+                } else {
+                    shared.try_write(offset, data)
                 }
             }
             _ => GrantedWrite::default(),

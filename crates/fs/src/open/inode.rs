@@ -21,7 +21,7 @@ pub(crate) struct Inode {
     /// Descriptors, and operations that are about to make or remove one. Other operations may be in
     /// flight when it gets to 0: then the blob is in use, see [`Blob::is_idle`].
     pub(crate) opens: Cell<u32>,
-    /// It has no name any more.
+    /// It has lost its last name.
     pub(crate) unlinked: Cell<bool>,
     /// It had lost it before this opening.
     pub(crate) is_left: Cell<bool>,

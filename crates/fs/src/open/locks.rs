@@ -124,14 +124,13 @@ impl Table {
         own.find(|lock| lock.first == 0).map(|lock| lock.mode)
     }
 
-    /// A descriptor is closed: its locks are released, and those that wait through it look whether
-    /// it is open.
+    /// Closes a descriptor: releases its locks, and makes waits through it check that it is open.
     pub(crate) fn close(&self, descriptor: u64) {
         self.release(Holder::Descriptor(descriptor));
         self.queue.ask(descriptor);
     }
 
-    /// Changes what the holder has. True: it has less of something than before.
+    /// Changes the holder's locks. True: it has less of something than before.
     fn put(&self, holder: Holder, mode: Option<LockMode>, first: u64, last: u64) -> Result<bool> {
         let mut held = self.held.borrow_mut();
         steps::note(held.len());
@@ -202,7 +201,7 @@ impl Locks {
         self.ranges.close(descriptor);
     }
 
-    /// Those that wait through a descriptor look whether they are to end.
+    /// Makes waits through a descriptor call their `stop`.
     pub(crate) fn ask(&self, descriptor: u64) {
         self.whole.queue.ask(descriptor);
         self.ranges.queue.ask(descriptor);

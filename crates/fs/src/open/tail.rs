@@ -37,7 +37,7 @@ pub(crate) struct Tails {
     pub(crate) access_times: Rc<Cell<AccessTimes>>,
     /// By slot.
     pub(crate) all: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
-    /// Files that lost what was appended in memory when nobody was left to be told, and why.
+    /// Files that lost appended bytes when no descriptor was left to report it, and the error.
     pub(crate) losses: RefCell<HashMap<BlobId, Errno>>,
     /// For absorption. One that runs beside another has a new one.
     pub(crate) buffer: RefCell<Vec<u8>>,

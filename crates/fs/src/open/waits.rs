@@ -1,11 +1,11 @@
-//! Locks that are waited for.
+//! Waits for locks.
 //!
 //! A waiter knows one lock that excludes its own: its *blocker*. It looks at the table again when
 //! the blocker's holder has released bytes that the waiter wants. Another holder's release can't
 //! help it. Of the waiters that a release concerns, one looks at a time, in the order of arrival.
-//! What it finds, its own new lock or its next blocker, mostly excludes the waiters behind it: each
-//! of them takes that for its blocker without a look of its own. So a release costs a comparison
-//! for each waiter of the table, and then one look at the table a turn of the worker.
+//! The lock that it finds, its own new one or its next blocker, mostly excludes the waiters behind
+//! it: each of them takes it for its blocker without a look of its own. So a release costs a
+//! comparison for each waiter of the table, and then one look at the table a turn of the worker.
 //!
 //! ```text
 //!   ┌──► waits ── release ──► concerned ── `Queue::next` ──► looks ──► granted
@@ -31,7 +31,7 @@ use std::task::{Poll, Waker};
 
 /// Waits that a search for a circle follows at most (Linux: 10). A longer circle isn't found.
 const EDGES_MAX: usize = 64;
-/// Concerned waiters that one look settles at most; the next one looks for itself then.
+/// Most concerned waiters that one look settles; then the next one looks for itself.
 const HANDED_ON_MAX: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ struct Waiter {
     wanted: Lock,
     blocker: Cell<Holder>,
     state: Cell<State>,
-    /// It is to look whether its wait ends.
+    /// It has to call its `stop`.
     is_asked: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -70,7 +70,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Holders have released, or weakened, what they had in a range.
+    /// Holders have released or weakened locks in a range.
     pub(super) fn release(&self, is_of: impl Fn(&Holder) -> bool, first: u64, last: u64) {
         let waiters = self.waiters.borrow();
         steps::note(waiters.len());
@@ -120,7 +120,7 @@ pub(crate) struct Waits {
 pub(crate) enum Woken {
     /// It may get the lock.
     Look,
-    /// It is to look whether it ends.
+    /// It has to call its `stop`.
     Asked,
 }
 

@@ -147,10 +147,9 @@ impl Repair {
         });
     }
 
-    /// The name of the directory for lost inodes, and the directory if it is there: `/lost+found`,
-    /// or a name beside it while anything else has the name. A directory that others than root may
-    /// enter is something else, too: the directory that a lost inode was in may have been what kept
-    /// them away from it.
+    /// The name of the directory for lost inodes, and the directory if it exists: `/lost+found`, or
+    /// a similar name while something else has that one. A directory that users other than root may
+    /// enter doesn't qualify: the old parent of a lost inode may have kept them out.
     async fn place_of_lost(&self) -> Result<(String, Option<BlobId>)> {
         let root = self.root;
         let mut name = LOST_AND_FOUND.to_string();

@@ -45,14 +45,14 @@ pub struct RepairReport {
 }
 
 impl RepairReport {
-    /// Was nothing wrong?
+    /// True if there was no problem.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Repairs the volume on a reactor's device, and opens it. On a sound volume it changes nothing but
-/// what any opening does. `progress` hears of steps done and about how many there are;
+/// Repairs the volume on a reactor's device, and opens it. On a sound volume it changes no more
+/// than any opening. It calls `progress` with the steps done and about how many there are;
 /// `keep_abandoned` as in [`RepairOptions`].
 pub async fn repair(
     reactor: Rc<Reactor>,
@@ -241,9 +241,10 @@ impl Repair {
         directories.sort_unstable();
         for slot in directories {
             let entries = self.entries_of(self.id(slot)).await?;
-            match slot == self.orphans.slot {
-                true => self.listed = entries,
-                false => self.entries.extend(entries),
+            if slot == self.orphans.slot {
+                self.listed = entries
+            } else {
+                self.entries.extend(entries)
             }
         }
         Ok(())
@@ -371,7 +372,7 @@ impl Repair {
             }
             let finding = Finding::new(
                 FindingKind::Orphan,
-                "the directory of orphans lists it, and it isn't one",
+                "the directory of orphans lists it, but it isn't one",
                 "it could be deleted",
                 "it is taken off the list",
             );
@@ -400,7 +401,7 @@ impl Repair {
                     broken.insert(slot);
                     let finding = Finding::new(
                         FindingKind::Symlink,
-                        "what the symbolic link says is lost",
+                        "the target of the symbolic link is lost",
                         "it can't be followed",
                         "it is deleted",
                     );
@@ -458,10 +459,12 @@ impl Repair {
 
     /// The links that an inode has to have.
     fn links(&self, slot: u64, inode: &Inode) -> u32 {
-        match is_directory(inode) {
-            _ if inode.names == 0 && slot != self.root.slot && slot != self.orphans.slot => 0,
-            true => 2 + inode.subdirectories,
-            false => inode.names,
+        if inode.names == 0 && slot != self.root.slot && slot != self.orphans.slot {
+            0
+        } else if is_directory(inode) {
+            2 + inode.subdirectories
+        } else {
+            inode.names
         }
     }
 
@@ -490,12 +493,13 @@ impl Repair {
                 found.push(
                     Finding::new(
                         FindingKind::Links,
-                        format!("it says {} links, and has {links}", inode.links),
-                        match inode.links < links {
-                            true => "its content would be deleted with one of its names",
-                            false => "its space would never be freed",
+                        format!("it counts {} links, but has {links}", inode.links),
+                        if inode.links < links {
+                            "its content would be deleted with one of its names"
+                        } else {
+                            "its space would never be freed"
                         },
-                        "the count is put right",
+                        "the count is corrected",
                     )
                     .of_slot(slot),
                 );
@@ -505,9 +509,9 @@ impl Repair {
                 found.push(
                     Finding::new(
                         FindingKind::Links,
-                        format!("it says that its parent is inode {says}, and it is in {is}"),
+                        format!("it says that its parent is inode {says}, but it is in {is}"),
                         "`..` leads astray",
-                        "the parent is put right",
+                        "the parent is corrected",
                     )
                     .of_slot(slot),
                 );
@@ -526,13 +530,13 @@ impl Repair {
                     Finding::new(
                         FindingKind::Entry,
                         format!(
-                            "the name {:?} says that it is of kind {}, and it is of kind {}",
+                            "the name {:?} says that it is of kind {}, but it is of kind {}",
                             String::from_utf8_lossy(&entry.name),
                             entry.target.kind,
                             inode.kind
                         ),
                         "it can't be opened",
-                        "the name is put right",
+                        "the name is corrected",
                     )
                     .of_slot(entry.directory),
                 );
@@ -556,9 +560,10 @@ impl Repair {
                 continue;
             }
             let (id, links) = (self.id(slot), self.links(slot, &inode));
-            let parent = match is_directory(&inode) {
-                true => self.parent(slot),
-                false => inode.parent,
+            let parent = if is_directory(&inode) {
+                self.parent(slot)
+            } else {
+                inode.parent
             };
             if self
                 .store

@@ -31,7 +31,7 @@ impl Repair {
             self.orphans = orphans.unwrap_or(NOWHERE);
             return Ok(());
         }
-        // Both were made first, and each is its own parent; nothing else is.
+        // Both were made first, and only they are their own parents.
         let mut candidates: Vec<BlobId> = Vec::new();
         for (slot, inode) in &self.inodes {
             let id = self.id(*slot);
@@ -105,7 +105,7 @@ impl Repair {
             .await
     }
 
-    /// A directory that is its own parent, made if it isn't there.
+    /// A directory that is its own parent, made if missing.
     async fn directory_or_new(&mut self, found: Option<BlobId>) -> Result<BlobId> {
         if let Some(id) = found {
             return Ok(id);

@@ -48,7 +48,7 @@ pub struct Fs {
     /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
     pub(crate) moved: Cell<Point>,
     pub(crate) access_times: Rc<Cell<AccessTimes>>,
-    /// What lost its last name in an earlier opening is still there, and can be reopened.
+    /// Orphans of earlier openings are kept, and can be reopened.
     pub(crate) keeps_orphans: Cell<bool>,
     /// Makes the memory of shared mappings; None: without a name.
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
@@ -90,8 +90,8 @@ impl Fs {
         self.base.root
     }
 
-    /// Is what lost its last name in an earlier opening still there ([`Fs::open_with_orphans`])?
-    /// Then nobody has used the volume yet.
+    /// True while orphans of earlier openings are kept ([`Fs::open_with_orphans`]). Then no program
+    /// has used the volume yet.
     pub fn keeps_orphans(&self) -> bool {
         self.keeps_orphans.get()
     }
@@ -110,7 +110,7 @@ impl Fs {
         *self.node_ended.borrow_mut() = Some(Box::new(ended));
     }
 
-    /// Does a server have the volume, or did one in this opening?
+    /// True if a server has the volume, or had it in this opening.
     pub fn is_served(&self) -> bool {
         self.mapped_memory.borrow().is_some()
     }

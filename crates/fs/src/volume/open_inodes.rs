@@ -20,9 +20,10 @@ impl Fs {
 
     /// The inode of a descriptor; EBADF if it was closed or opened with PATH.
     pub(crate) fn usable(&self, file: &OpenFile) -> Result<Rc<Inode>> {
-        match file.flags().contains(OpenFlags::PATH) {
-            true => Err(Errno::BADF.into()),
-            false => self.inode(file),
+        if file.flags().contains(OpenFlags::PATH) {
+            Err(Errno::BADF.into())
+        } else {
+            self.inode(file)
         }
     }
 
@@ -72,7 +73,7 @@ impl Fs {
         Ok(self.acquire_first(id, kind, slot, &mut inodes))
     }
 
-    /// As [`Fs::acquire`], also of an orphan of an earlier opening.
+    /// Acquires an inode like [`Fs::acquire`]; it may be an orphan of an earlier opening.
     pub(crate) fn acquire_again(
         &self,
         id: BlobId,

@@ -7,18 +7,18 @@
 //!      └── prepare ◄─────── abort ◄────┘ for what has to be done before
 //! ```
 //!
-//! The first half of an operation is a method of [`Stage`]. It checks the operation against what
-//! those before it have staged, asks for the pages that it may stage, stages its changes, and notes
-//! what is left to do. It may run again from the start, so it has no other effect. An error aborts
-//! the transaction with all that was staged. The second half is [`Fs::finish`].
+//! The first half of an operation is a method of [`Stage`]. It checks the operation against the
+//! changes staged before, asks for the pages that it may stage, stages its changes, and notes its
+//! effects. It may run again from the start, so it has no other effect. An error aborts the
+//! transaction with all that was staged. The second half is [`Fs::finish`].
 //!
 //! Invariants:
 //! 1. Nothing is awaited between the first stage and the part of `finish` that doesn't wait: the
-//!    next operation finds memory as the volume says.
-//! 2. `finish` loses nothing where it fails, or where the process dies before it: what it has to
-//!    delete is among the orphans.
-//! 3. No blob is locked while another one is waited for: a write's is given free before `prepare`,
-//!    and before `finish` deletes anything.
+//!    next operation finds memory and volume in agreement.
+//! 2. `finish` loses nothing if it fails, or if the process dies before it: inodes to delete are
+//!    among the orphans.
+//! 3. No task waits for a blob's lock while it holds another's: a write releases its blob before
+//!    `prepare`, and before `finish` deletes anything.
 
 use super::{Fs, LocalBoxFuture};
 use crate::types::*;
@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The transaction of one or several operations, and what is left to do after it.
+/// The transaction of one or several operations, and its effects.
 pub struct Stage<'a, 's> {
     pub(crate) fs: &'a Fs,
     pub(crate) transaction: &'a mut Transaction<'s>,
@@ -39,14 +39,14 @@ pub struct Stage<'a, 's> {
     pub(crate) now: Timestamp,
     /// The file that is written, too, and locked.
     written: Option<BlobId>,
-    /// Was done before this transaction.
+    /// Done before this transaction.
     done: &'a [Before],
-    /// Is to be done before the next one.
+    /// To do before the next attempt.
     missing: &'a Cell<Option<Before>>,
     effects: Effects,
 }
 
-/// What takes other transactions before that of an operation.
+/// Work in other transactions before that of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Before {
     /// Bytes that were appended in memory are in the file.
@@ -57,14 +57,14 @@ pub(crate) enum Before {
 
 type Effects = SmallVec<[Effect; 3]>;
 
-/// What is left to do when a transaction was applied.
+/// Work that is left once a transaction is applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Effect {
     /// The inode has a new time of change.
     Changed(BlobId),
-    /// Its time of access was set: that of cached reads before counts no more.
+    /// Its time of access was set: drop that of earlier cached reads.
     AccessedSet(BlobId),
-    /// Its time of modification was set: that of cached writes before counts no more.
+    /// Its time of modification was set: drop that of earlier cached writes.
     ModifiedSet(BlobId),
     /// The paths below a directory are others.
     DirectoryMoved,
@@ -75,13 +75,13 @@ pub(crate) enum Effect {
 }
 
 impl Stage<'_, '_> {
-    /// Notes what is left to do.
+    /// Notes an effect.
     pub(crate) fn then(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
-    /// Stops the first time, for what has to be done before. A file that is written in the same
-    /// transaction is locked, and has neither a tail nor dirty data.
+    /// Stops the first time, to do `before`. A file that is written in the same transaction is
+    /// locked, and has neither a tail nor dirty data.
     pub(crate) fn after(&self, before: Before) -> Result<(), Stop> {
         let (Before::Absorbed(id) | Before::Home(id)) = before;
         if self.written == Some(id) || self.done.contains(&before) {
@@ -102,7 +102,7 @@ impl Fs {
         self.transact_writing(None, operations)
     }
 
-    /// As [`Fs::transact`], behind an atomic write.
+    /// Runs a transaction like [`Fs::transact`], staged after an atomic write.
     pub(crate) async fn transact_writing<T>(
         &self,
         write: Option<(&Rc<Blob>, &[AtomicRange<'_>])>,
@@ -189,7 +189,7 @@ impl Fs {
         }))
     }
 
-    /// Does what is left to do, as far as it takes no other transaction; says whether one is left.
+    /// Does an effect, as far as it needs no other transaction; true if a part is left.
     fn finish_now(&self, effect: Effect) -> bool {
         match effect {
             Effect::Changed(id) => self.with_resident(id, |blob| self.note_change(blob)),
@@ -209,7 +209,7 @@ impl Fs {
         false
     }
 
-    /// A pipe or socket has no name any more: nobody comes to what it stands for.
+    /// A pipe or socket has lost its last name: releases its counterpart on the host.
     fn end_node(&self, id: BlobId, kind: FileKind) {
         if let FileKind::Fifo | FileKind::Socket = kind
             && let Some(ended) = &*self.node_ended.borrow()

@@ -48,15 +48,15 @@ impl Fs {
         Fs::open_volume(store).await
     }
 
-    /// Opens a volume that has a root, and deletes what a crash left in the orphan directory.
+    /// Opens a volume that has a root, and deletes the orphans that a crash left.
     pub async fn open_volume(store: Store) -> Result<Fs> {
         let fs = Fs::open_with_orphans(store).await?;
         fs.delete_orphans().await?;
         Ok(fs)
     }
 
-    /// The same, but keeps orphans until [`Fs::delete_orphans`], so that processes which had them
-    /// open can [reopen](Fs::reopen) them.
+    /// Opens a volume, and keeps orphans until [`Fs::delete_orphans`], so that processes that had
+    /// them open can [reopen](Fs::reopen) them.
     pub async fn open_with_orphans(store: Store) -> Result<Fs> {
         let state = store.view(|view| view.state()).await?;
         let directory = |slot, generation| BlobId { slot, generation };
@@ -98,15 +98,15 @@ impl Fs {
             let above = fs.store.view(|view| Ok(view.slot(orphans)?.parent)).await?;
             if orphans.slot == root.slot || above != orphans.slot {
                 let what =
-                    "open the file system: another directory is said to be that of its orphans";
+                    "open the file system: its record of the orphan directory names another one";
                 return Err(Error::with(Errno::UCLEAN, what));
             }
         }
         Ok(fs)
     }
 
-    /// Deletes the orphans that nobody has open. From here on no other one can be reopened. A
-    /// read-only volume keeps them, and so does one whose orphan directory is damaged.
+    /// Deletes orphans that no descriptor has open. From here on they can't be reopened. A
+    /// read-only volume keeps them, and so does one with a damaged orphan directory.
     pub async fn delete_orphans(&self) -> Result<()> {
         self.keeps_orphans.set(false);
         if self.store.is_read_only() {
@@ -130,7 +130,7 @@ impl Fs {
             let (found, next) = orphans.list(from, left).await?;
             left -= found.len();
             for (id, kind) in found {
-                // What is open now was an orphan before, or became one: its last close deletes it.
+                // An open inode was an orphan before, or became one: its last close deletes it.
                 if !self.is_open(id) {
                     orphans.reclaim(id, kind).await;
                 }

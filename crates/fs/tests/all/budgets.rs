@@ -1,4 +1,4 @@
-//! What operations cost at the device, counted on a device with a volatile cache.
+//! Device requests of operations, counted on a device with a volatile cache.
 
 use crate::common::*;
 use adit_block::{IoCounts, MemoryDevice};
@@ -19,7 +19,7 @@ fn volume() -> (Arc<MemoryDevice>, Volume) {
     (device, volume)
 }
 
-/// What `operation` asks of the device.
+/// The device requests of `operation`.
 fn cost(device: &MemoryDevice, operation: impl FnOnce()) -> IoCounts {
     device.reset_counts();
     operation();
@@ -317,7 +317,7 @@ fn fsyncs_of_threads_that_arrive_together_share_two_commits() {
         .collect();
     volume.sync().unwrap();
     // Two when all threads arrive before the first commit is done, which a busy machine's scheduler
-    // may prevent in many rounds: then who is late needs one more.
+    // may prevent in many rounds: then a late thread needs one more.
     let mut best = u64::MAX;
     for round in 0..100 {
         for file in &files {

@@ -1,4 +1,4 @@
-//! Directories and state that no file system of ours wrote: each is an error for whoever meets it,
+//! Directories and state that Adit never wrote: each is an error for the operation that meets it,
 //! and nothing is deleted, lost or read for ever because of it.
 
 use crate::common;
@@ -148,9 +148,8 @@ fn reading_a_directory_with_keys_out_of_order_ends() {
     assert_ne!(volume.run(|fs| fs.check_names()).unwrap().problems, [""; 0]);
 }
 
-/// What an entry said about its inode was believed. So the name of a directory, marked as a file's,
-/// opened the directory as a file, to be written over; and removing a name that led to a blob
-/// deleted the blob.
+/// Operations trusted an entry's kind. So the name of a directory, marked as a file's, opened the
+/// directory as a file, to be overwritten; and removing a name that led to a blob deleted the blob.
 #[test]
 fn an_entry_of_another_kind_than_its_inode_opens_and_deletes_nothing() {
     let volume = Volume::fresh();
@@ -185,7 +184,7 @@ fn an_entry_of_another_kind_than_its_inode_opens_and_deletes_nothing() {
         assert_eq!(volume.link(path, "/linked"), Err(Errno::UCLEAN));
     }
     assert_eq!(volume.open("/d/file", RO).map(drop), Err(Errno::UCLEAN));
-    // Refused as what it is.
+    // Refused by its real kind.
     assert_eq!(volume.rename("/d/empty", "/d/file"), Err(Errno::NOTDIR));
     assert_eq!(volume.rmdir("/d/file"), Err(Errno::NOTDIR));
     assert_eq!(volume.stat("/third").unwrap().links, 3);
@@ -196,8 +195,8 @@ fn an_entry_of_another_kind_than_its_inode_opens_and_deletes_nothing() {
     assert_eq!(volume.list("/d").len(), 5);
 }
 
-/// Mounting deletes what the orphan directory names, and the state page says which one that is. One
-/// that said the root, or any other directory, lost what was in it.
+/// Mounting deletes what the orphan directory names, and the state page says which one that is. If
+/// it named the root, or another directory, a mount deleted its content.
 #[test]
 fn a_mount_with_another_directory_for_its_orphans_is_refused_and_deletes_nothing() {
     for path in ["/", "/d"] {
@@ -268,8 +267,8 @@ fn a_file_with_a_name_is_not_deleted_because_the_orphan_directory_lists_it() {
     assert_ne!(volume.run(|fs| fs.check_names()).unwrap().problems, [""; 0]);
 }
 
-/// Deleting an orphan takes two transactions, its slot and then its entry. Where the second one
-/// failed, the entry stayed and named a slot that somebody else got; when that one became an orphan
+/// Deleting an orphan takes two transactions, its slot and then its entry. If the second one
+/// failed, the entry stayed and named a slot that a new file got; when that file became an orphan,
 /// too, its unlink was EEXIST.
 #[test]
 fn an_entry_that_outlived_its_orphan_is_in_nobodys_way() {
@@ -284,7 +283,7 @@ fn an_entry_that_outlived_its_orphan_is_in_nobodys_way() {
     assert_eq!(second.blob_id().slot, first.blob_id().slot);
     assert_eq!(volume.check(), [""; 0]);
     volume.unlink("/f").unwrap();
-    // Who still deletes the first leaves the entry of the second.
+    // A late deletion of the first leaves the entry of the second.
     volume.close(&first).unwrap();
     assert_eq!(volume.run(|fs| fs.check_names()).unwrap().orphans, 1);
     assert_eq!(volume.check(), [""; 0]);

@@ -1,5 +1,5 @@
-//! One damaged thing is an error for whoever needs it, and for nobody else: nothing has to be
-//! repaired first.
+//! Damage is an error only for operations that need the damaged page: nothing has to be repaired
+//! first.
 
 use crate::common::*;
 use adit_base::{Errno, PAGE_BYTES};
@@ -84,7 +84,7 @@ impl Sample {
     }
 }
 
-/// All but what is in `/d`.
+/// Everything outside of `/d`.
 fn the_rest_works(volume: &Volume) {
     for number in 0..10 {
         let path = format!("/e/{number}");
@@ -137,8 +137,8 @@ fn a_damaged_page_of_a_directory_costs_its_names_only() {
     the_rest_works(&volume);
 }
 
-/// Deleting what nobody has open any more needs the orphan directory, opening does not: a damaged
-/// page of it refused the whole volume.
+/// Only the deletion of orphans needs the orphan directory, an opening does not: a damaged page of
+/// it used to refuse the whole volume.
 #[test]
 fn a_damaged_page_of_the_orphan_directory_costs_no_opening() {
     let device = FaultDevice::new(FaultConfig {

@@ -1,5 +1,5 @@
-//! Direct reads and writes past the worker: they see what was acknowledged, and no other file's
-//! bytes; nobody else's pages are written.
+//! Direct reads and writes past the worker: they see acknowledged writes, and no other file's
+//! bytes; they write to no other file's pages.
 
 use crate::common::*;
 use adit_base::clock::Timestamp;
@@ -34,7 +34,7 @@ fn some_blocks(random: &mut Prng) -> (usize, usize) {
     (random.below(units as u64) as usize * unit, len)
 }
 
-/// Reads a range directly, past the worker where that is possible; says whether it was.
+/// Reads a range directly, past the worker if possible; true if it was.
 fn read_directly(volume: &Volume, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> bool {
     let past = file.try_read(offset, buffer);
     let got = past.unwrap_or_else(|| volume.read(file, offset, buffer).expect("read"));
@@ -101,7 +101,7 @@ fn a_direct_read_past_the_worker_sees_whatever_was_done_before_it() {
                     .unwrap();
                 expected[from..from + len].fill(0);
             }
-            // Grabs what was freed.
+            // Takes the freed pages.
             6 => volume.put("/other", &fresh).unwrap(),
             7 => drop(volume.unlink("/other")),
             8 => volume.fdatasync(&cached).unwrap(),
@@ -254,7 +254,7 @@ fn a_direct_read_that_takes_long_is_repeated_when_its_pages_have_changed_hands()
     });
     let volume = Volume::format(device.clone(), 4 << 20);
     let file = volume.open("/f", CREATE | OpenFlags::DIRECT).unwrap();
-    // Half of the volume, so that who fills it gets these pages.
+    // Half of the volume, so that a file that fills it gets these pages.
     let all = stamped(1, 0, 8 << 20);
     write_home(&volume, &file, 0, &all);
     let own = &all[..PAGES * PAGE];
@@ -449,8 +449,8 @@ fn what_was_written_past_the_worker_is_flushed_and_timed_by_a_sync() {
         lend_again(&volume, &file, &fresh);
         volume.sync().unwrap();
         lend_again(&volume, &file, &fresh);
-        // That one went past the worker, and so does what follows. Another file's sync flushes what
-        // was written before.
+        // That one went past the worker, and so do later ones. Another file's sync flushes earlier
+        // writes.
         (volume.run(|fs| fs.write(&other, 0, &fresh))).unwrap();
         volume.fdatasync(&other).unwrap();
         let long_ago = SetTime::To(Timestamp {

@@ -37,7 +37,7 @@ fn fill(volume: &Volume) -> u32 {
                 }
             }
         }
-        // What was accepted has its space.
+        // Accepted writes have their space.
         volume.fsync(&file).unwrap();
         volume.close(&file).unwrap();
         if full {
@@ -142,8 +142,8 @@ fn space_of_deleted_files_is_reused_over_and_over() {
     }
 }
 
-/// Two writers at the end of a full volume: the one that met ENOSPC put the size back to what it
-/// had been when it came, and with it went what the other had written and fsynced.
+/// Two writers at the end of a full volume: the one that met ENOSPC restored the size from its
+/// start, and cut off bytes that the other had written and fsynced.
 #[test]
 fn a_write_that_finds_no_space_takes_nothing_from_others() {
     for data_checksums in [false, true] {

@@ -1,4 +1,4 @@
-//! Cached overwrites past the worker: of dirty pages only, seen by all who look later, durable by
+//! Cached overwrites past the worker: of dirty pages only, visible to all later reads, durable by
 //! the next sync.
 
 use crate::common::*;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// For what may not happen at once beside busy processes.
+/// For events that other load may delay.
 const LIMIT: Duration = Duration::from_secs(240);
 
 const PAGE: usize = 4096;
@@ -275,7 +275,7 @@ fn what_is_overwritten_all_the_time_is_written_back_all_the_same() {
             });
         }
         let _over = SetAtEnd(&over);
-        // As the background does it.
+        // Write-back starts here, in place of the background task.
         let begin = Instant::now();
         while begin.elapsed() < LIMIT {
             let pages = volume

@@ -1,5 +1,4 @@
-//! What the operations cost in time: `cargo test --release -p adit-fs hot_paths -- --ignored
-//! --nocapture`.
+//! Times of the operations: `cargo test --release -p adit-fs hot_paths -- --ignored --nocapture`.
 
 use crate::common::*;
 use std::hint::black_box;

@@ -260,7 +260,7 @@ fn posix_owners_that_would_wait_in_a_circle_get_edeadlk() {
     let wait_for = |id: u64| RangeLock::new(posix(id), Exclusive, (id + 1) % 3, 1);
     let first = locked.waiting(0, wait_for(0));
     let second = locked.waiting(0, wait_for(1));
-    // Not before all of them wait, and then at once: whoever comes last.
+    // The last of them fails at once, none before it.
     assert_eq!(locked.set_waiting(0, wait_for(2)), Err(Errno::DEADLK));
     locked.unset(0, posix(2), 2, 1).unwrap();
     second.wait().unwrap();
@@ -363,8 +363,8 @@ fn range_locks_and_flock_do_not_see_each_other() {
     assert_eq!(flock(1), Err(Errno::AGAIN));
 }
 
-/// As in the kernel: the lock that is to be converted is gone whatever ends the wait. It stayed if
-/// that came before the first look.
+/// A conversion drops the old lock first, in the kernel too: it is gone however the wait ends. It
+/// used to stay if the wait ended before the first look.
 #[test]
 fn a_flock_that_waited_to_be_another_one_is_none_when_that_ends() {
     use adit_fs::FlockOperation;
@@ -472,7 +472,7 @@ impl Model {
     }
 }
 
-/// `fcntl` on OFD locks; the type that F_OFD_GETLK answers, or 0 or the errno of F_OFD_SETLK.
+/// `fcntl` on OFD locks; returns the type of F_OFD_GETLK, or 0 or the errno of F_OFD_SETLK.
 fn kernel(file: &std::fs::File, command: libc::c_int, step: &Step) -> Result<libc::c_int, i32> {
     let kind = match step.mode {
         None => libc::F_UNLCK,
@@ -637,7 +637,7 @@ impl Queueing {
         reached.contains(&owner)
     }
 
-    /// Nobody waits for a lock that is free, and not all of some owners wait for each other alone.
+    /// No owner waits for a free lock, and there is no circle of owners that wait for each other.
     fn check(&self) -> Result<(), TestCaseError> {
         let blockers = |waiter: &Waiter| self.blockers(waiter.owner, &waiter.lock);
         for waiter in &self.waiters {
@@ -672,8 +672,8 @@ impl Queueing {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Each release lets in whom it concerns, in whatever order locks were taken and waited for,
-    /// waits that end in between included.
+    /// Each release admits the waiters that it concerns, for any order of locks and waits,
+    /// including waits that end in between.
     #[test]
     fn nobody_waits_for_a_lock_that_is_free_or_in_a_circle(steps in steps(5)) {
         let mut queue = Queueing {

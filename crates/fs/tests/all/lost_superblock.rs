@@ -1,5 +1,5 @@
-//! Whichever of the two superblocks is lost, the other one is as good: recovery never begins at an
-//! older tail, from which it would replay what has been overwritten since.
+//! Either of the two superblocks suffices: recovery never begins at an older tail, where it would
+//! replay records over newer content.
 
 use crate::common::*;
 use adit_base::{Errno, PAGE_BYTES};
@@ -12,7 +12,7 @@ const CACHE_BYTES: u64 = 16 << 20;
 
 /// Pages of a directory were freed, the tail passed their records, and a file got the pages; its
 /// data went home without a record. Then the superblock with that tail was damaged: from the one
-/// before it, recovery replayed the directory over the file's data, and nobody noticed.
+/// before it, recovery replayed the directory over the file's data, unnoticed.
 #[test]
 fn recovery_does_not_write_over_pages_that_were_freed_since() {
     let device = FaultDevice::new(FaultConfig {

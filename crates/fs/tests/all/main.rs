@@ -1,5 +1,5 @@
-//! What the file system promises, a file a subject. One program: each one more would compile the
-//! store and the file system again, for the code of an async function is made where it is awaited.
+//! Tests of the file system, a file a subject. One program: each more would compile the store and
+//! the file system again, because the code of an async function is generated where it is awaited.
 //!
 //! `cargo test -p adit-fs power_cut` runs one subject.
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// For what may not happen at once beside busy processes.
+/// For events that other load may delay.
 const LIMIT: Duration = Duration::from_secs(240);
 
 const PAGE: u64 = 4096;
@@ -20,7 +20,7 @@ fn map(volume: &Volume, file: &OpenFile, offset: u64, len: u64) -> Answer<()> {
     volume.run(|fs| fs.map(file, offset, len))
 }
 
-/// As a program maps it: a write to this is a store.
+/// The memory of a program's mapping: a write to this file is a store.
 fn memory_of(file: &OpenFile) -> File {
     let memory = file.mapped_memory().expect("mapped");
     let writable = file.flags().writable();
@@ -61,9 +61,10 @@ fn stores_and_calls_change_one_content() {
         for step in 0..600u32 {
             let (a, b) = (random.below(END), random.below(END));
             let (from, to) = (a.min(b), a.max(b).min(a.min(b) + 3 * PAGE));
-            let (from, to) = match direct.is_empty() || random.below(2) == 0 {
-                true => (from, to),
-                false => (from / PAGE * PAGE, to.div_ceil(PAGE) * PAGE),
+            let (from, to) = if direct.is_empty() || random.below(2) == 0 {
+                (from, to)
+            } else {
+                (from / PAGE * PAGE, to.div_ceil(PAGE) * PAGE)
             };
             let data = vec![step as u8 | 1; (to - from) as usize];
             let writer = if random.below(2) == 0 { &file } else { &other };
@@ -242,7 +243,7 @@ fn what_cannot_be_mapped_is_refused_as_by_linux() {
         Err(Errno::OVERFLOW)
     );
     assert!(!file.maps());
-    // All of what a file could have costs nothing.
+    // A mapping of the largest size costs nothing.
     map(&volume, &file, 0, FILE_BYTES_MAX).expect("mapped");
     let directory = volume.open("/d", RO).expect("opened");
     assert_eq!(map(&volume, &directory, 0, 5), Err(Errno::NODEV));
@@ -255,7 +256,7 @@ fn what_cannot_be_mapped_is_refused_as_by_linux() {
 }
 
 /// Threads that overwrite cached pages past the worker, and read them so, beside one that maps and
-/// unmaps: nobody's bytes are lost, and none are seen that are older than acknowledged.
+/// unmaps: no bytes are lost, and no read returns bytes older than acknowledged ones.
 #[test]
 fn writes_past_the_worker_end_while_a_file_is_mapped() {
     let volume = Volume::fresh();
@@ -316,8 +317,8 @@ fn writes_past_the_worker_end_while_a_file_is_mapped() {
     volume.close_volume();
 }
 
-/// A reader's descriptor reaches pages that nobody has mapped: touching them makes them zeroes in
-/// the memory, which are nobody's stores.
+/// A reader's descriptor reaches unmapped pages: the first touch makes zeroes in the memory, which
+/// are not stores.
 #[test]
 fn a_reader_that_touches_what_is_not_mapped_changes_nothing() {
     let volume = Volume::format(memory(64 << 20), 4 << 20);
@@ -346,7 +347,8 @@ fn a_reader_that_touches_what_is_not_mapped_changes_nothing() {
     volume.close(&reader).expect("closed");
 }
 
-/// As in the kernel's file systems: bytes behind the end are no content when the file grows.
+/// Bytes stored behind the end are not content when the file grows, in the kernel's file systems
+/// too.
 #[test]
 fn what_is_stored_behind_the_end_is_gone_when_the_file_grows() {
     let volume = Volume::format(memory(64 << 20), 4 << 20);
@@ -414,7 +416,7 @@ fn a_mapping_that_fails_holds_no_memory() {
     volume.close(&file).expect("closed");
 }
 
-/// Only what has data takes memory; holes get it with the first store or write.
+/// Only pages with data take memory; holes get it with the first store or write.
 #[test]
 fn a_mapping_takes_memory_for_data_and_not_for_holes() {
     const FAR: u64 = 1 << 40;
@@ -510,9 +512,9 @@ fn others_go_on_while_a_large_mapping_is_filled() {
     volume.close(&other).expect("closed");
 }
 
-/// A server was killed, and of the processes that had mapped different pages one came back. The
-/// others' pages were read from the file, without their stores; and what was written to these pages
-/// was overwritten with the stores at the end of the mapping.
+/// A server was killed, and of the processes that had mapped different pages one came back. Reads
+/// of the others' pages came from the file, without their stores; and at its end the mapping's
+/// stores overwrote writes to these pages.
 #[test]
 fn pages_that_no_session_goes_on_with_are_in_the_memory_that_is_taken_over() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -566,7 +568,7 @@ fn stores_outlive_a_panic_and_the_end_of_its_process() {
     volume.write(&file, 0, &[1; 4096]).expect("written");
     volume.close(&file).expect("closed");
     volume.close_volume();
-    // The task that writes back would never be dropped after the panic, nor what it holds.
+    // After the panic the write-back task, and all that it holds, would never be dropped.
     let volume = Volume::open_on(device, 4 << 20);
     let file = volume.open("/f", RW).expect("opened");
     let make = || MappedMemory::named(name.clone());

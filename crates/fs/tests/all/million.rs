@@ -48,8 +48,8 @@ const OPERATIONS: [&str; 4] = [
     "lookup, processor caches warm",
 ];
 
-/// What each operation takes with all files in one directory of `large` names, in units of what it
-/// takes with as many files in directories of `small` names.
+/// The time of each operation with all files in one directory of `large` names, relative to its
+/// time with as many files in directories of `small` names.
 fn compare(small: u32, large: u32, device_bytes: u64, cache_bytes: u64) -> [f64; 4] {
     let few = {
         let volume = Volume::format(memory(device_bytes), cache_bytes);
@@ -90,8 +90,7 @@ fn a_million_names_cost_what_ten_thousand_cost() {
             "{operation}: {:.2} x ({:.2} to {:.2})",
             ratios[2], ratios[0], ratios[4]
         );
-        // The last one says how much nearer to the processor fewer files are, not what a large
-        // directory costs.
+        // The last one shows the processor's caches, not the cost of a large directory.
         if at < 3 {
             assert!(ratios[2] <= 2.0, "{operation} takes {:.2} x", ratios[2]);
         }

@@ -42,7 +42,7 @@ fn open_answers_as_linux_does() {
     assert_eq!(open("/d", OpenFlags::CREATE), Errno::ISDIR);
     assert_eq!(open("/", CREATE), Errno::ISDIR);
     assert_eq!(open("/", excl), Errno::EXIST);
-    // A slash at the end asks for a directory, which open doesn't make, whatever is there.
+    // A trailing slash asks for a directory, which open never makes.
     for path in ["/new/", "/f/", "/d/"] {
         for flags in [CREATE, OpenFlags::CREATE, excl] {
             assert_eq!(open(path, flags), Errno::ISDIR, "{path}");
@@ -89,7 +89,7 @@ fn descriptors_do_what_they_were_opened_for() {
     assert_eq!(volume.close(&reader), Err(Errno::BADF));
     assert_eq!(volume.read(&reader, 0, &mut byte), Err(Errno::BADF));
     assert_eq!(reader.try_read(0, &mut byte), None);
-    // A descriptor of another volume is none of this one, even with the same index.
+    // A descriptor of another volume is invalid here, even with the same index.
     let other = Volume::fresh();
     assert_eq!(other.close(&writer), Err(Errno::BADF));
     volume.write(&writer, 0, b"xyz").unwrap();
@@ -358,7 +358,7 @@ fn what_was_open_is_opened_again_also_without_a_name() {
     let directory = reopen(directory_id, FileKind::Directory, RO).unwrap();
     volume.write(&one, 0, b"again").unwrap();
     volume.engine.run(|fs| fs.delete_orphans()).unwrap();
-    // From here on what nobody has open is gone.
+    // From here on closed orphans are gone.
     assert_eq!(reopen(other, FileKind::File, RW).err(), Some(Errno::STALE));
     let mut found = [0; 6];
     assert_eq!(volume.read(&two, 0, &mut found), Ok(6));
@@ -677,8 +677,8 @@ fn everything_is_there_after_a_clean_closing() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// `link` answered with the attributes that the device had, without the size that writes had
-/// reached: who believed it (the kernel, of a mount) saw an empty file.
+/// `link` returned the attributes on the device, without the size of later writes: the kernel, for
+/// a mount, showed an empty file.
 #[test]
 fn link_answers_with_the_size_that_writes_have_reached() {
     let volume = Volume::fresh();
@@ -689,8 +689,8 @@ fn link_answers_with_the_size_that_writes_have_reached() {
     assert_eq!((stat.size_bytes, stat.links), (21, 2));
 }
 
-/// A check of many names had the worker until it was done: all other operations waited. What they
-/// change is no damage.
+/// A check of many names held the worker to its end: all other operations waited. Their changes are
+/// not damage.
 #[test]
 fn others_get_their_turn_while_names_are_checked() {
     let volume = Volume::fresh();

@@ -80,8 +80,8 @@ fn a_write_whose_file_is_deleted_meanwhile_reaches_no_other_file() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// A write-back noted the time of the last write, then waited for a page of the map; the time that
-/// somebody set meanwhile was overwritten with what it had noted.
+/// A write-back noted the time of the last write, then waited for a page of the map; it overwrote a
+/// time set meanwhile with the one it had noted.
 #[test]
 fn a_time_set_during_an_fsync_stays() {
     let volume = Volume::format(memory(64 << 20), 8 << 20);
@@ -91,7 +91,7 @@ fn a_time_set_during_an_fsync_stays() {
             .write(&big, at << 20, &stamped(1, at << 20, 1 << 20))
             .unwrap();
     }
-    // So many extents that they are in a page of their own.
+    // Enough extents for a separate page.
     let file = volume.open("/f", CREATE).unwrap();
     for number in 0..40 {
         volume.write(&file, number * 8192, &[1; 4096]).unwrap();
@@ -107,7 +107,7 @@ fn a_time_set_during_an_fsync_stays() {
     let results = volume
         .run(async |fs: &Fs| {
             fs.append(&file, &[2; 100]).await?;
-            // What is clean leaves the cache: the slot, and the leaf of the map.
+            // Clean pages leave the cache: the slot, and the leaf of the map.
             let mut buffer = vec![0; 1 << 20];
             for at in 0..40 {
                 fs.read(&big, (at % 20) << 20, &mut buffer).await?;
@@ -186,8 +186,8 @@ fn a_blob_that_is_being_deleted_cannot_be_opened() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// A copy whose last piece is a hole made its target as long as it is itself, and that was shorter
-/// when it looked: what another write had put behind it meanwhile was cut off.
+/// A copy whose last piece is a hole set the size of its target, which had been shorter before: it
+/// cut off bytes that another write had appended meanwhile.
 #[test]
 fn a_copy_that_ends_in_a_hole_cuts_off_nothing() {
     const END: u64 = 1 << 20;

@@ -42,7 +42,7 @@ fn content(page: u64, page_bytes: usize, version: u64) -> Vec<u8> {
     sectors.flatten().collect()
 }
 
-/// The page's version; None: it is torn. A sector that nobody wrote so is a bug in any case.
+/// The page's version; None: it is torn. A sector with unwritten content is a bug in any case.
 fn version(page: u64, bytes: &[u8]) -> Option<u64> {
     let mut versions = Vec::new();
     for (at, bytes) in bytes.chunks(SECTOR).enumerate() {
@@ -78,15 +78,14 @@ fn formatted(way: Way) -> Image {
 fn write(volume: &Volume, file: &OpenFile, way: Way, page: u64, version: u64) -> Answer<()> {
     let data = content(page, way.page_bytes, version);
     let offset = page * way.page_bytes as u64;
-    match way.atomic {
-        true => {
-            volume.run(|fs| async move { fs.write_atomic(file, &[(offset, &data)], false).await })
-        }
-        false => volume.write(file, offset, &data),
+    if way.atomic {
+        volume.run(|fs| async move { fs.write_atomic(file, &[(offset, &data)], false).await })
+    } else {
+        volume.write(file, offset, &data)
     }
 }
 
-/// Overwrites pages until the power is cut; answers the crash states with torn pages.
+/// Overwrites pages until the power is cut; returns the number of crash states with torn pages.
 fn torn(way: Way, seed: u64) -> usize {
     let mut random = Prng::new(seed);
     let config = FaultConfig {
@@ -98,12 +97,13 @@ fn torn(way: Way, seed: u64) -> usize {
     };
     let device = FaultDevice::with_image(config.clone(), formatted(way));
     let volume = Volume::try_open_on(device.clone(), CACHE_BYTES, false).unwrap();
-    let flags = match way.direct {
-        true => RW | OpenFlags::DIRECT,
-        false => RW,
+    let flags = if way.direct {
+        RW | OpenFlags::DIRECT
+    } else {
+        RW
     };
     let file = volume.open("/pages", flags).unwrap();
-    // As a database: some pages, then a sync; now and then a checkpoint of the volume.
+    // A database writes some pages, then syncs; sometimes the volume runs a checkpoint.
     let mut newest = vec![0; PAGES as usize];
     let mut durable = newest.clone();
     device.cut_after(5 + random.below(120));
@@ -172,7 +172,7 @@ fn a_power_cut_tears_pages_that_plain_writes_overwrite() {
     for way in ways(false) {
         let torn = torn_states(way);
         println!("{way:?}: {torn} of 48 states have torn pages");
-        // Journaled data is whole, and so is what checksums make the store write anew.
+        // Journaled data is whole, and so is data that checksums send to fresh pages.
         let is_control = !way.data_checksums && way.page_bytes >= 16 << 10;
         assert!(!is_control || torn > 0, "{way:?} tests nothing");
     }
@@ -212,12 +212,12 @@ fn an_atomic_page_costs_less_than_two_writes_and_one_that_changed_little_less_th
             pages[page][from..from + changed_bytes].copy_from_slice(&fresh);
             let offset = (page * page_bytes) as u64;
             let bytes = &pages[page];
-            match atomic {
-                true => volume
-                    .run(|fs| async { fs.write_atomic(&file, &[(offset, bytes)], false).await }),
-                false => volume.write(&file, offset, bytes),
-            }
-            .unwrap();
+            let written = if atomic {
+                volume.run(|fs| async { fs.write_atomic(&file, &[(offset, bytes)], false).await })
+            } else {
+                volume.write(&file, offset, bytes)
+            };
+            written.unwrap();
             volume.fdatasync(&file).unwrap();
         }
         volume

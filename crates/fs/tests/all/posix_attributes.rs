@@ -1,5 +1,4 @@
-//! Times, owners and modes: what each operation changes and what it doesn't, for the inode and its
-//! parents.
+//! Times, owners and modes: the changes of each operation, in the inode and its parents.
 
 use crate::common::linux::{Pair, same_as_linux};
 use crate::common::*;
@@ -21,8 +20,7 @@ fn time(seconds: i64, nanoseconds: u32) -> SetTime {
     })
 }
 
-/// Gives everything that exists times of access that are not due, so that only what is looked at
-/// changes.
+/// Gives all nodes times of access that are not due, so that only visited ones change.
 fn freshen(pair: &mut Pair, paths: &[&str]) {
     for path in paths {
         let omit = SetTime::Omit;

@@ -126,7 +126,7 @@ fn an_inode_without_a_name_gets_none_again() {
     assert_eq!(link.map(drop), Err(Errno::NOENT));
     assert_eq!(volume.run(|fs| fs.fstat(&file)).unwrap().links, 0);
     assert_eq!(volume.list("/"), [""; 0]);
-    // While somebody has it open it can be reached by its id, and afterwards not.
+    // While it is open its id works, and afterwards not.
     volume
         .run(|fs| fs.change(orphan, Follow::No, Change::Mode(0o600)))
         .unwrap();

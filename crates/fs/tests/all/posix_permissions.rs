@@ -1,4 +1,4 @@
-//! Who may do what: permission bits on the way and at the end, sticky directories, set-ID bits.
+//! Permissions: bits on the way and at the end, sticky directories, set-ID bits.
 
 use crate::common::linux::{Pair, same_as_linux};
 use crate::common::*;
@@ -13,7 +13,7 @@ fn root() -> Credentials {
     Credentials::user(0, 0, &[])
 }
 
-/// Root, the owner, somebody of the group, somebody with it as supplementary group, and a stranger.
+/// Root, the owner, a member of the group, a user with it as supplementary group, and a stranger.
 fn people() -> [Credentials; 5] {
     [
         root(),
@@ -156,7 +156,7 @@ fn plant(pair: &mut Pair) {
     for path in ["/d/e/f", "/own", "/free/g"] {
         pair.ask(&root(), Op::OpenClose(path, CREATE, 0o644));
     }
-    // Hard links to what others own are the kernel's settings' business (fs.protected_hardlinks).
+    // The kernel's settings decide about hard links to other users' files (fs.protected_hardlinks).
     pair.ask(&root(), Op::Chmod("/own", Follow::Yes, 0o666));
     pair.ask(&root(), Op::Chmod("/free", Follow::Yes, 0o777));
     for path in ["/d", "/d/e", "/d/e/sub", "/d/e/f"] {

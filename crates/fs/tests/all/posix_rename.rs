@@ -65,7 +65,7 @@ fn plant(pair: &mut Pair) {
     pair.ask(&root(), Op::Mknod("/p", FileKind::Fifo, 0o644, 0));
 }
 
-/// Everything goes, whatever became of it.
+/// Removes everything.
 fn clear(pair: &mut Pair) {
     let names = [
         "a", "b", "c", "e", "f", "g", "l", "p", "new", "same", "to_b", "missing", "x",
@@ -133,7 +133,7 @@ fn other_operations_on_such_paths_are_as_on_linux() {
                 Op::OpenClose(path, OpenFlags::CREATE | OpenFlags::DIRECTORY, 0o644),
                 Op::Truncate(path, 7),
             ] {
-                // What only the kernel can open is no case for comparing.
+                // Nodes that only the kernel can open can't be compared.
                 let is_pipe = matches!(step, Op::OpenClose("/p", flags, _) if !flags.contains(OpenFlags::PATH));
                 if is_pipe {
                     continue;

@@ -96,8 +96,8 @@ fn a_directory_has_neither_data_nor_holes() {
     assert_eq!(data, Err(Errno::ISDIR));
 }
 
-/// Whatever was done to a file, dirty or home: outside of its data all bytes are zero, and data and
-/// holes alternate.
+/// After any operations on a file, dirty or home: outside of its data all bytes are zero, and data
+/// and holes alternate.
 #[test]
 fn what_is_no_data_is_zero() {
     let volume = Volume::fresh();

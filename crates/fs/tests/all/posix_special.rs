@@ -1,4 +1,4 @@
-//! Pipes, sockets and devices: they are kept for those who ask for them, and do nothing here.
+//! Pipes, sockets and devices: the volume keeps their nodes, and doesn't open them.
 
 use crate::common::linux::same_as_linux;
 use crate::common::*;
@@ -98,7 +98,7 @@ fn special_files_are_opened_as_paths_only() {
             .unwrap();
         for flags in [RO, RW, OpenFlags::WRITE_ONLY, OpenFlags::TRUNCATE, CREATE] {
             assert_eq!(volume.open(&name, flags).map(drop), Err(Errno::NXIO));
-            // Who may not open it doesn't learn more.
+            // A user without permission doesn't learn more.
             let theirs = At::root(&user, name.as_bytes());
             let opened = volume.run(|fs| fs.open(theirs, flags, 0));
             assert_eq!(opened.map(drop), Err(Errno::ACCESS));

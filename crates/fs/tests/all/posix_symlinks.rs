@@ -1,4 +1,4 @@
-//! Symbolic links: what follows them, what means them, and what they say.
+//! Symbolic links: operations that follow them, operations on them, and their targets.
 
 use crate::common;
 use crate::common::linux::same_as_linux;
@@ -101,7 +101,7 @@ fn changing_things_through_symbolic_links_is_as_on_linux() {
         let root = Credentials::user(0, 0, &[]);
         plant(pair);
         for path in &all {
-            // What these make is removed again, wherever it came to be.
+            // Removes the created files again, at any path.
             for flags in [CREATE, EXCL, CREATE | NOFOLLOW, EXCL | NOFOLLOW] {
                 pair.ask(&root, Op::OpenClose(path, flags, 0o640));
                 for made in ["/nothing", "/x", "/d/x", "/d/sub/x"] {
@@ -283,7 +283,7 @@ fn forty_links_are_followed_and_not_forty_one() {
     }
     assert_eq!(volume.get("/40").unwrap(), b"end");
     assert_eq!(volume.get("/41"), Err(Errno::LOOP));
-    // All those on the way count, wherever in the path they are.
+    // All links on the way count, anywhere in the path.
     volume.run(|fs| fs.symlink(b".", at("/dot"))).unwrap();
     let dots = |number: usize| format!("/{}0", "dot/".repeat(number));
     assert_eq!(volume.get(&dots(40)).unwrap(), b"end");

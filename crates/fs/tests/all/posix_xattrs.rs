@@ -1,4 +1,4 @@
-//! Extended attributes: namespaces, who may, flags, and bounds.
+//! Extended attributes: namespaces, permissions, flags, and bounds.
 
 use crate::common::linux::same_as_linux;
 use crate::common::*;
@@ -175,7 +175,7 @@ fn the_rest_of_a_long_symbolic_link_is_no_attribute_that_anybody_sees() {
         volume.run(|fs| fs.xattr_remove(at("/l"), follow, name)),
         Err(Errno::OPNOTSUPP)
     );
-    // What is left of the page is for attributes of its own.
+    // The rest of the page is for the file's own attributes.
     volume
         .run(|fs| fs.xattr_set(at("/l"), follow, b"trusted.a", b"1", ANY))
         .unwrap();
@@ -209,7 +209,7 @@ fn access_control_lists_are_kept_and_returned_and_decide_nothing() {
     let value = volume.run(|fs| fs.xattr_get(get, Follow::Yes, access.as_bytes()));
     assert_eq!(value.unwrap(), b"list");
     assert_eq!(volume.stat("/f").unwrap().mode, 0o100_644);
-    // What isn't there can be removed, as on Linux.
+    // Removing a missing list succeeds, as on Linux.
     for _ in 0..2 {
         volume
             .run(|fs| fs.xattr_remove(at("/f"), Follow::Yes, access.as_bytes()))

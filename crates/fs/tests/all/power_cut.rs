@@ -32,7 +32,7 @@ const SIZE_MAX: u64 = 200_000;
 
 type Inode = (u64, u32);
 
-/// A namespace: what each path is. Directories have their inode too.
+/// A namespace: the kind and inode of each path, directories included.
 type Tree = BTreeMap<String, (FileKind, Inode)>;
 
 /// A file's contents since its last sync, oldest first.
@@ -41,8 +41,8 @@ struct Content {
     states: Vec<Vec<u8>>,
     /// Index of the namespace operation that last named it.
     named: usize,
-    /// It replaced another file under this path, with the content of this index: who finds it there
-    /// finds that or a later content.
+    /// It replaced another file under this path, with the content of this index: a file found there
+    /// has that or a later content.
     replaced: Option<(String, usize)>,
 }
 
@@ -449,7 +449,7 @@ impl Workload<'_> {
     }
 }
 
-/// What the open volume holds.
+/// The content of the open volume.
 fn observe(volume: &Volume) -> Result<(Tree, BTreeMap<Inode, Vec<u8>>), String> {
     let (mut tree, mut contents) = (Tree::new(), BTreeMap::new());
     let mut directories = vec![String::new()];
@@ -484,7 +484,8 @@ fn observe(volume: &Volume) -> Result<(Tree, BTreeMap<Inode, Vec<u8>>), String> 
     Ok((tree, contents))
 }
 
-/// The same names of the same inodes; (0, 0) is an inode that the model doesn't know.
+/// True if both trees have the same names of the same inodes; (0, 0) is an inode that the model
+/// doesn't know.
 fn same(model: &Tree, observed: &Tree) -> bool {
     model.len() == observed.len()
         && model
@@ -553,7 +554,7 @@ fn verify(
     Ok(from + state)
 }
 
-/// Mounts what a cut left; in some runs the power fails during recovery, up to three times.
+/// Mounts the device after a cut; in some runs the power fails during recovery, up to three times.
 fn recover(
     image: Image,
     config: &FaultConfig,
@@ -590,7 +591,7 @@ fn recover(
     }
 }
 
-/// What is wrong with the device besides its power: planted bugs, which the oracle has to notice.
+/// Faults of the device besides its power: planted bugs, which the oracle has to notice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Canary {
     None,
@@ -598,7 +599,7 @@ enum Canary {
     TearsWrites,
 }
 
-/// What a run was like, so that a workload that tests nothing is noticed.
+/// Figures of a run, to notice a workload that tests nothing.
 #[derive(Clone, Copy, Default, Debug)]
 struct Figures {
     /// Lives that ended in the middle of an operation.
@@ -678,7 +679,7 @@ fn run(seed: u64, cut: u64, canary: Canary) -> Result<Figures, String> {
         figures.unsynced += model.trees.len() - 1 - model.durable;
         figures.lost += model.trees.len() - 1 - state;
         figures.bytes += contents.values().map(Vec::len).sum::<usize>();
-        // The next life begins with what is there, all of it durable.
+        // The next life begins with the found state, all of it durable.
         model.files = contents
             .into_iter()
             .map(|(inode, content)| (inode, Content::new(content, 0)))

@@ -42,7 +42,7 @@ struct Known {
 }
 
 struct Variant {
-    /// What the damage is done to.
+    /// The image to damage.
     image: Image,
     /// Earlier states of the device.
     older: Vec<Image>,
@@ -95,7 +95,7 @@ fn build(variant: u64) -> Variant {
         ..FaultConfig::default()
     });
     let how = MkfsOptions {
-        // As many that are closed as others.
+        // Half of the closed volumes have checksums, and half of the others.
         data_checksums: matches!(variant % 4, 1 | 2),
         ..MkfsOptions::default()
     };
@@ -247,7 +247,7 @@ fn build(variant: u64) -> Variant {
     }
 }
 
-/// Content of a file, or what a symbolic link says.
+/// Content of a file, or target of a symbolic link.
 fn content(volume: &Volume, path: &str, kind: FileKind) -> Answer<Vec<u8>> {
     match kind {
         FileKind::Symlink => volume.run(|fs| fs.read_link(at(path))),
@@ -262,7 +262,7 @@ fn variant(number: usize) -> &'static Variant {
     VARIANTS_BUILT[number].get_or_init(|| build(number as u64))
 }
 
-/// What damage may have cost.
+/// The possible losses of damage.
 #[derive(Default, Debug)]
 struct Harm {
     /// Slots whose blob may have lost something.
@@ -275,7 +275,7 @@ struct Harm {
     data: BTreeSet<u64>,
     /// Pages of checksums that were lost.
     sums: BTreeSet<u64>,
-    /// Some checksums are those of what was there earlier.
+    /// Some checksums are those of earlier content.
     stale: bool,
     said: Vec<String>,
 }
@@ -283,7 +283,7 @@ struct Harm {
 fn damage(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
     let mut harm = Harm::default();
     let mut touched: BTreeSet<u64> = BTreeSet::new();
-    // As many of each kind of page, not as many as there are.
+    // Each kind of page is hit equally often, however many pages it has.
     let groups: [Vec<(u64, Role)>; 8] = [
         vec![(0, Role::Superblock), (1, Role::Superblock)],
         of(variant, |role| role == Role::Journal),
@@ -305,7 +305,7 @@ fn damage(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
             continue;
         }
         let (page, role) = group[random.index(group.len())];
-        // Without its checksum, data is what it is.
+        // Without its checksum, damaged data goes unnoticed.
         let (data, sums) = (role == Role::Data, role == Role::Checksums);
         if data && !harm.sums.is_empty() || sums && !harm.data.is_empty() {
             continue;
@@ -317,9 +317,10 @@ fn damage(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
                 // Two flips in a page are damage.
                 let bit = random.index(PAGE_BYTES * 8);
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                match touched.contains(&page) {
-                    true => "flipped again",
-                    false => "flipped",
+                if touched.contains(&page) {
+                    "flipped again"
+                } else {
+                    "flipped"
                 }
             }
             2 => {
@@ -407,7 +408,7 @@ fn walk(volume: &Volume) -> BTreeMap<(u64, u32), (FileKind, BTreeSet<String>)> {
     found
 }
 
-/// What must hold after a repair.
+/// Verifies a repaired image.
 fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
     let faulty = device(image, 3);
     let again = repair_device(faulty.clone())
@@ -461,7 +462,7 @@ fn verify(what: &str, image: Image, variant: &Variant, harm: &Harm) {
         harm.stale || failed <= harm.data.len(),
         "{what}: {failed} files can't be read"
     );
-    // Whatever is there can be read and deleted.
+    // All found files can be read and deleted.
     for (kind, paths) in found.values() {
         let path = paths.first().expect("a path");
         if *kind == FileKind::File {

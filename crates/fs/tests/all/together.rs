@@ -73,7 +73,7 @@ fn different_operations_of_one_transaction_are_one_commit() {
             })
         })
         .unwrap();
-    // The deletion of what /b had takes other transactions; none of them is durable by itself.
+    // The deletion of the old /b takes other transactions; none of them is durable by itself.
     assert_eq!(device.counts(), IoCounts::default());
     assert_eq!(volume.list("/"), ["c", "d", "linked", "made", "moved"]);
     assert_eq!(volume.get("/moved").unwrap(), b"/a");
@@ -232,8 +232,8 @@ fn an_open_file_that_is_unlinked_with_others_lives_until_its_close() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// A rename over a file waits for its source's data, and so for whoever has that locked: once each
-/// waited for the other one.
+/// A rename over a file waits for its source's data, and so for the writer that has it locked: once
+/// each waited for the other one.
 #[test]
 fn writers_that_rename_each_others_files_do_not_wait_for_each_other() {
     let (_, volume) = volume();
@@ -388,8 +388,8 @@ fn on_a_full_volume_operations_fail_together_and_a_deletion_succeeds() {
     assert_eq!(volume.check(), [""; 0]);
 }
 
-/// What is there after a power cut somewhere in a write, a rename over a file, an unlink, a
-/// creation and a commit of all of them.
+/// Power cuts at any point of a write, a rename over a file, an unlink, a creation and a commit of
+/// all of them.
 #[test]
 fn a_power_cut_leaves_all_operations_of_a_transaction_or_none() {
     let config = FaultConfig {

@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Submits a handle's operation, and polls what is ready if the lock is free.
+    /// Submits a handle's operation, and polls ready tasks if the lock is free.
     ///
     /// # Safety
     /// The operation is new and carries the worker's reference.
@@ -151,7 +151,7 @@ impl Core {
     /// Submits operations without handles, and drives as a thread that comes again until `is_done`.
     ///
     /// # Safety
-    /// As for `submit_together`.
+    /// Those of `submit_together`.
     pub(crate) unsafe fn submit_and_poll(
         &self,
         operations: &[NonNull<PooledOperation>],
@@ -162,7 +162,7 @@ impl Core {
     }
 
     /// # Safety
-    /// As for `submit_together`.
+    /// Those of `submit_together`.
     unsafe fn submit_and_drive(
         &self,
         operations: &[NonNull<PooledOperation>],
@@ -180,7 +180,7 @@ impl Core {
             }
         } else {
             for operation in operations {
-                // SAFETY: as above.
+                // SAFETY: the message stays valid until the worker gives up its reference.
                 unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
             }
             // Without new operations the holder has nothing to be told.
@@ -194,8 +194,8 @@ impl Core {
         }
     }
 
-    /// Takes a step that isn't final. Says whether the thread has the lock again; if not, the
-    /// holder was notified.
+    /// Takes a step that isn't final. True if the thread has the lock again; if not, the holder was
+    /// notified.
     pub(crate) fn perform_unlocked(&self, step: NextStep, own: Option<&Node>) -> bool {
         debug_assert!(!self.is_driven_here(), "performed without the lock");
         let end_busy = || own.is_some_and(|node| node.change_state(BUSY, WAITING));

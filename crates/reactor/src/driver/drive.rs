@@ -14,8 +14,8 @@ use crate::reactor::node::Node;
 use crate::reactor::pooled::PooledOperation;
 use crate::reactor::task::Driving;
 
-/// Polls in a batch: a driver leaves after so many when its own operation is done, and delivers
-/// deferred wake-ups after so many when it is not.
+/// Polls in a batch, after which a driver leaves if its own operation is done, and delivers
+/// deferred wake-ups if it is not.
 pub(super) const BATCH_POLLS_MAX: u32 = 32;
 /// Polls after which yielded tasks run again, even if other tasks are still ready.
 const YIELDED_TURN_POLLS: u32 = 128;
@@ -52,8 +52,8 @@ impl Core {
         step
     }
 
-    /// Does what other threads notified the driver of: takes messages out of the inbox, delivers
-    /// executed requests, fires timers.
+    /// Handles a notification: takes messages out of the inbox, delivers executed requests, fires
+    /// timers.
     pub(super) fn process_notification(&self, reactor: &Reactor) {
         self.inbox.drain(|message| {
             // SAFETY: a pushed message is valid until the driver is through with it; it is the
@@ -150,7 +150,7 @@ impl Turn<'_> {
     }
 
     /// No task is ready: reaps completions, resumes yielded tasks, fires timers (`Continue`: tasks
-    /// may be ready now), or says what there is to do without the lock.
+    /// may be ready now), or returns the work to do without the lock.
     fn choose_step(&self) -> ControlFlow<Option<NextStep>> {
         let (core, reactor, role) = (self.core, self.reactor, self.role);
         let caller_awaits_device = core.caller_awaits_device.load(Ordering::Acquire);

@@ -13,7 +13,7 @@ use crate::futex;
 use crate::reactor::DeferredWakeups;
 use crate::reactor::node::WAITING;
 
-/// With so many inline requests it pays to wake the keeper to execute some of them.
+/// With this many inline requests it pays to wake the keeper to execute some of them.
 const BACKLOG_MIN: usize = 32;
 
 impl Turn<'_> {

@@ -77,7 +77,7 @@ pub use options::EngineOptions;
 pub use reentry::{ReentryGuard, is_inside_call};
 pub(crate) use role::{DriverRole, NextStep, Notify};
 
-/// A wait for the device ends after this long, in case another thread finishes what it is for.
+/// A wait for the device ends after this long, in case another thread finishes the awaited request.
 const IO_WAIT_NS: u64 = 1_000_000;
 /// A wait that only the device can finish ends after this long. A wait with a timeout below the
 /// system's tick (1 to 10 ms) would cost some µs more.
@@ -103,7 +103,7 @@ pub(crate) struct Core {
     pub(crate) name: Arc<str>,
     poisoned: AtomicBool,
     poison: Mutex<String>,
-    /// Poisoned, and no operation or request is under way any more.
+    /// Poisoned, and no operation or request is under way.
     all_failed: AtomicBool,
     /// New operations are refused.
     pub(crate) closing: AtomicBool,
@@ -121,7 +121,7 @@ pub(crate) struct Core {
 
 // SAFETY: `reactor` and everything it leads to is touched under the lock only; see `reactor()`.
 unsafe impl Send for Core {}
-// SAFETY: as above; everything else is atomics and mutexes.
+// SAFETY: `reactor` is touched under the lock only; everything else is atomics and mutexes.
 unsafe impl Sync for Core {}
 
 impl Core {

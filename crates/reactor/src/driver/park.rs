@@ -68,7 +68,7 @@ impl Core {
         node.change_state(APPOINTED, WAITING) && self.lock.acquire_or_notify()
     }
 
-    /// Tries to take the lock for a while, then notifies its holder. Says whether it was taken.
+    /// Tries to take the lock for a while, then notifies its holder. True if it took the lock.
     pub(crate) fn spin_to_acquire(&self, tries_max: u32) -> bool {
         for _ in 0..tries_max {
             if self.lock.looks_free() && self.lock.try_acquire() {

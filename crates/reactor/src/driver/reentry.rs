@@ -46,7 +46,7 @@ impl Drop for ReentryGuard {
     }
 }
 
-/// Is this thread inside a call of some worker? Then it must not wait.
+/// True if this thread is inside a call of a worker. Then it must not wait.
 pub fn is_inside_call() -> bool {
     INSIDE.with(|inside| inside.load(Ordering::Relaxed))
 }

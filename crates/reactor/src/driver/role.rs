@@ -20,7 +20,7 @@ pub(crate) enum DriverRole<'n> {
     /// A poll of a handle or of a queue, by an executor or in a loop of the application: drives
     /// while there is work, and never blocks.
     Poller {
-        /// Whether what is polled for is done.
+        /// True once the awaited operations are done.
         is_done: &'n dyn Fn() -> bool,
         /// The application polls again until the operation is done, so work may be left to that
         /// poll, without the keeper. False from the first notification on: the notifier relies on
@@ -29,8 +29,8 @@ pub(crate) enum DriverRole<'n> {
     },
     /// Polls at most `BATCH_POLLS_MAX` ready tasks, then leaves.
     OneBatch,
-    /// As `OneBatch`, after operations whose thread comes back to wait for them (a blocking call):
-    /// what the device's queue does may be left to that call, without the keeper.
+    /// Polls one batch, after operations whose thread comes back to wait for them (a blocking
+    /// call): the driver may leave requests in the device's queue to that call, without the keeper.
     Submitter {
         /// False from the first notification on, as for `Poller`.
         comes_back: Cell<bool>,
@@ -45,7 +45,7 @@ pub(crate) enum DriverRole<'n> {
 pub(crate) enum Notify {
     /// Never: the thread comes again.
     Never,
-    /// If the lock is held: the holder then finds a driver for what it leaves.
+    /// If the lock is held: the holder then finds a driver for the work that it leaves.
     IfHeld,
     /// Always: the holder, or this thread if the lock was free, processes the inbox.
     Always,

@@ -134,8 +134,8 @@ fn the_keeper_does_the_work_that_a_caller_leaves() {
     });
 }
 
-/// An operation that had found the engine open, but took the worker after the last operation, was
-/// done all the same: a write was acknowledged that no close had written to the device.
+/// An operation that had found the engine open, but took the worker after the last operation, still
+/// ran: a write was acknowledged that no close had written to the device.
 #[test]
 fn an_operation_that_races_with_the_shutdown_is_refused_or_done_before_it() {
     check(3, || {

@@ -89,7 +89,7 @@ fn a_pooled_operation_returns_to_the_pool_once_in_whatever_order_its_references_
         });
         sets.expect("done");
         drops.join().expect("a thread");
-        // This one takes the same memory, or new one.
+        // This operation takes the first one's memory, or new memory.
         let again = engine.spawn(|state| async { Ok(state.count()) });
         assert_eq!(again.wait().expect("done"), 3);
     });

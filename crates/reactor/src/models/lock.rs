@@ -21,7 +21,7 @@ struct Worker {
 
 // SAFETY: messages are reached through the inbox only.
 unsafe impl Send for Worker {}
-// SAFETY: as above.
+// SAFETY: messages are reached through the inbox only.
 unsafe impl Sync for Worker {}
 
 impl Worker {
@@ -156,7 +156,7 @@ fn a_threads_messages_come_out_in_the_order_in_which_it_sent_them() {
         let mut numbers = Vec::new();
         let mut drain = || {
             inbox.drain(|message| {
-                // SAFETY: the message's place in what was pushed above.
+                // SAFETY: the message's place in the value pushed above.
                 let sent = unsafe {
                     let offset = std::mem::offset_of!((Message, u32), 0);
                     Box::from_raw(message.byte_sub(offset).cast::<(Message, u32)>())

@@ -115,7 +115,7 @@ impl SlotTable {
 /// A request under way; a future of its [`Completion`].
 ///
 /// The request was submitted, or listed for a thread to execute, when this was made, so several of
-/// these run side by side. If this is dropped early, the request is executed all the same, and its
+/// these run side by side. If this is dropped early, the request is still executed, and its
 /// completion dropped.
 #[must_use = "the request is executed anyway, but its result is lost"]
 pub struct Submit<'a> {

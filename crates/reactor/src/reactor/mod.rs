@@ -64,7 +64,7 @@ pub struct Reactor {
     doorbell: RefCell<Option<Arc<dyn Doorbell>>>,
     pub(crate) pool: Arc<OperationPool>,
     lock: Arc<DriverLock>,
-    /// What the driver was called for is done; it polls other operations.
+    /// The driver's own operation is done; it polls others.
     pub(crate) is_driver_done: Cell<bool>,
 
     tasks: RefCell<TaskTable>,
@@ -164,7 +164,7 @@ impl Reactor {
     }
 
     /// Runs a future as a task of the worker itself. No caller waits for it; the worker's end drops
-    /// it wherever it is.
+    /// it at any await.
     pub fn spawn_local(&self, future: impl Future<Output = ()> + 'static) {
         let start = move || async move {
             future.await;
@@ -235,7 +235,7 @@ impl Reactor {
         self.deferred.borrow_mut().wakers.push(waker);
     }
 
-    /// Has the queue's event synced after the driver has released the lock.
+    /// Syncs the queue's event after the driver has released the lock.
     pub(crate) fn sync_event_after_release(&self, queue: Arc<QueueShared>) {
         self.deferred.borrow_mut().events.push(queue);
     }
@@ -253,7 +253,7 @@ impl Reactor {
         true
     }
 
-    /// Polls a task; says whether it is done, and thus removed.
+    /// Polls a task; true if it is done, and thus removed.
     #[inline]
     fn poll_task(&self, id: TaskId, task: Task) -> bool {
         self.current.set(id);
@@ -412,8 +412,8 @@ impl Reactor {
     }
 
     /// `tell` is called after the first panic of an operation or the device, by the driver, before
-    /// any operation has failed. It may use what the panicking code left half done, so it does
-    /// little; a panic of its own ends it.
+    /// any operation has failed. It may meet state that the panicking code left incomplete, so it
+    /// does little; another panic ends it.
     pub fn when_poisoned(&self, tell: impl FnOnce() + 'static) {
         self.when_poisoned.borrow_mut().push(Box::new(tell));
     }

@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// Changes the state if it is `from`; says whether it did.
+    /// Changes the state if it is `from`; true if it did.
     pub(crate) fn change_state(&self, from: u32, to: u32) -> bool {
         self.state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)

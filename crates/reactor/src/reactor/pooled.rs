@@ -54,7 +54,7 @@ pub(crate) struct PooledOperation {
     accesses: RaceCheck,
 }
 
-/// Who is told of an operation's end, after which it is nobody.
+/// The listener for an operation's end; cleared by the report.
 enum Listener {
     /// The executor's task that polls the handle.
     Task(Waker),
@@ -175,12 +175,12 @@ impl PooledOperation {
         }
     }
 
-    /// Has the end of the operation reported to a queue of this worker.
+    /// Makes the operation's end report to a queue of this worker.
     pub(crate) fn set_queue(&self, queue: &Arc<QueueShared>, key: u64) {
         *lock(&self.listener) = Some(Listener::Queue(queue.clone(), key));
     }
 
-    /// Tells nobody of the operation's end. False if somebody was told, or is being told.
+    /// Clears the listener. False if it was notified, or is being notified.
     pub(crate) fn clear_listener(&self) -> bool {
         lock(&self.listener).take().is_some()
     }
@@ -193,7 +193,7 @@ impl PooledOperation {
         }
     }
 
-    /// Has the end of the operation wake a task of this worker. Under the lock.
+    /// Makes the operation's end wake a task of this worker. Under the lock.
     pub(crate) fn set_local_waiter(&self, waker: &Waker) {
         self.local_waiter.set(Some(waker.clone()));
     }
@@ -259,7 +259,7 @@ impl PooledOperation {
         }
     }
 
-    /// Releases the last reference of an operation that nobody has begun, without its pool.
+    /// Releases the last reference of an operation that was never begun, without its pool.
     ///
     /// # Safety
     /// The caller owned it, and doesn't touch the object afterwards.
@@ -289,7 +289,7 @@ pub(crate) struct OperationPool {
 
 // SAFETY: idle objects belong to the pool alone.
 unsafe impl Send for OperationPool {}
-// SAFETY: as above, behind a mutex.
+// SAFETY: a mutex guards the idle objects.
 unsafe impl Sync for OperationPool {}
 
 impl OperationPool {

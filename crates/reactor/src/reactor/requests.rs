@@ -12,7 +12,7 @@ use crate::reactor::node::Node;
 use crate::reactor::pooled::PooledOperation;
 use crate::reactor::task::{Task, TaskId, TaskKind};
 
-/// So many requests are searched for those of one operation.
+/// Most requests that are searched for those of one operation.
 const SEARCHED_MAX: usize = 16;
 
 impl Reactor {

@@ -55,7 +55,7 @@ pub(crate) struct TaskVtable {
     pub(crate) kind: TaskKind,
     pub(crate) poll: unsafe fn(*const (), &Reactor, &mut Context<'_>) -> Polled,
     /// Delivers an error instead of a result. The future is *not* dropped: after a panic no code of
-    /// operations runs any more.
+    /// operations runs.
     pub(crate) fail: unsafe fn(*const (), &Reactor, &dyn Fn() -> Error),
     /// Drops a local task's future, at the orderly end of a worker.
     pub(crate) drop_future: unsafe fn(*const (), &Reactor),

@@ -16,7 +16,7 @@ use crate::reactor::Reactor;
 /// All timers of a worker.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// By deadline; those with the same one in the order in which they were added.
+    /// By deadline; timers with equal deadlines in the order in which they were added.
     by_deadline: BTreeMap<(u64, u64), Waker>,
     next_number: u64,
 }
@@ -36,7 +36,7 @@ impl Timers {
         first.map_or(u64::MAX, |((deadline_ns, _), _)| *deadline_ns)
     }
 
-    /// Removes the timers that are due; says whether there were any.
+    /// Removes the timers that are due; true if there were any.
     pub(crate) fn take_due(&mut self, now_ns: u64, mut fire: impl FnMut(Waker)) -> bool {
         let mut any = false;
         while let Some(first) = self.by_deadline.first_entry()

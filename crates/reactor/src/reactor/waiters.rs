@@ -154,7 +154,7 @@ impl Reactor {
         }
     }
 
-    /// Fires the timers that are due; says whether there were any.
+    /// Fires the timers that are due; true if there were any.
     pub(crate) fn fire_timers(&self) -> bool {
         if self.next_deadline_ns() == u64::MAX && self.timer_watcher.get().is_null() {
             return false;

@@ -221,8 +221,8 @@ fn a_task_that_yields_gets_a_turn_beside_a_task_that_is_always_ready() {
     });
 }
 
-/// Has the keeper poll a background task until the returned flag is set, and 10 ms longer, in which
-/// callers submit operations; then the task continues with `rest`.
+/// Makes the keeper poll a background task until the returned flag is set, and 10 ms longer, in
+/// which callers submit operations; then the task continues with `rest`.
 fn hold_keeper<F: Future<Output = ()> + 'static>(
     engine: &Engine<State>,
     rest: impl FnOnce(Rc<Reactor>) -> F + Send + 'static,
@@ -262,7 +262,8 @@ fn a_caller_whose_request_the_keeper_executes_takes_none_of_the_workers_own() {
     within(LIMIT, || {
         for round in 0.. {
             let asked = Arc::new(AtomicBool::new(false));
-            // Of each flush: whether it precedes the background task's, whether the keeper did it.
+            // For each flush: true if it precedes the background task's, and true if the keeper
+            // executed it.
             let flushes = Arc::new(Mutex::new(Vec::new()));
             let device = {
                 let (asked, flushes) = (asked.clone(), flushes.clone());

@@ -219,8 +219,8 @@ fn a_call_inside_an_operation_that_a_leaving_thread_polls_is_refused_too() {
     });
 }
 
-/// A signal handler that posts to a queue may interrupt a thread that does the same: it waited for
-/// the mutex that this thread held.
+/// A signal handler that posts to a queue may interrupt a thread that is posting: it waited for the
+/// mutex that this thread held.
 #[test]
 fn a_handler_that_posts_while_its_thread_posts_is_refused() {
     static QUEUE: AtomicPtr<CompletionQueue> = AtomicPtr::new(std::ptr::null_mut());
@@ -280,7 +280,8 @@ fn a_handler_that_posts_while_its_thread_posts_is_refused() {
     });
 }
 
-/// It was leaked: a server whose poller had panicked waited for ever for what that had prepared.
+/// It was leaked: after a panic of its poller, a server waited for ever for operations that the
+/// poller had prepared.
 #[test]
 fn what_is_prepared_and_not_begun_is_dropped_with_what_it_owns() {
     fn drops<const BYTES: usize>() {

@@ -99,8 +99,8 @@ fn a_forked_child_gets_ebadf_and_the_parent_goes_on() {
 }
 
 /// The keeper was started when it was first needed. If that failed (no more threads), there was a
-/// warning, and no driver for the work that was left: an operation awaited as a future never ended,
-/// and no data was written back.
+/// warning, and no driver for the remaining work: an operation awaited as a future never ended, and
+/// no data was written back.
 #[test]
 fn an_engine_that_can_have_no_keeper_does_not_start() {
     const IN_CHILD: &str = "ADIT_TEST_WITHOUT_THREADS";

@@ -67,7 +67,7 @@ fn the_last_poll_of_a_loop_leaves_its_timers_to_the_keeper() {
 
 /// One thread polls an operation in a loop; during a poll a second thread begins another operation,
 /// and awaits it. The first operation then ends, or waits and isn't polled any more. The second
-/// operation ends. Says whether the keeper slept meanwhile, as the test needs it.
+/// operation ends. True if the keeper slept meanwhile, as the test needs it.
 fn await_behind_a_polling_loop(ends: bool) -> bool {
     let (device, by_caller) = with_long_flush();
     let engine = start(device);
@@ -138,8 +138,8 @@ fn the_last_poll_of_a_loop_leaves_other_threads_work_to_the_keeper() {
     });
 }
 
-/// The same, but the operation that is polled in a loop is not done: the next poll may come late,
-/// and only that operation depends on it.
+/// The operation polled in a loop is not done here: the next poll may come late, and only that
+/// operation depends on it.
 #[test]
 fn work_that_another_thread_awaits_does_not_wait_for_the_next_poll_of_a_loop() {
     within(LIMIT, || {

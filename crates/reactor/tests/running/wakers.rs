@@ -89,8 +89,8 @@ fn a_waker_may_do_io_on_a_thread_that_will_wait_for_the_device() {
     });
 }
 
-/// As above, but the driver was to execute a request after the waker, and the waker's call (an
-/// fsync that joined a commit) waited for that request.
+/// The driver called a waker before it executed a request, and the waker's call (an fsync that
+/// joined a commit) waited for that request.
 #[test]
 fn a_waker_may_wait_for_a_request_of_the_thread_that_calls_it() {
     within(LIMIT, || {
@@ -124,8 +124,8 @@ fn a_waker_may_wait_for_a_request_of_the_thread_that_calls_it() {
     });
 }
 
-/// As above, but the driver was to park. Another driver appointed it and left, while the waker, on
-/// the same thread, waited for the work that was left.
+/// A driver called a waker before it parked. Another driver appointed it and left, while the waker,
+/// on the same thread, waited for the remaining work.
 #[test]
 fn a_thread_that_calls_a_waker_is_not_appointed_as_the_next_driver() {
     within(LIMIT, || {

@@ -48,7 +48,7 @@ impl Fiber {
         self.turns.send(()).is_ok() && self.given_back.recv().is_ok()
     }
 
-    /// Waits for its end, after [`turn`](Self::turn) has said that; whether it has panicked.
+    /// Waits for its end, after [`turn`](Self::turn) has reported it; true if it has panicked.
     pub(super) fn has_panicked(&mut self) -> bool {
         self.thread.take().is_some_and(|of| of.join().is_err())
     }

@@ -1,8 +1,8 @@
-//! What sessions did, and whether it may be so. It knows what calls promise, and nothing of the
+//! Judges the operations of sessions, by the promises of calls and without knowledge of the
 //! protocol.
 //!
-//! Each worker has a directory of its own, where every call must succeed: one that is done twice
-//! fails. A call without a reply leaves two states, either of which may be found.
+//! Each worker has its own directory, where every call must succeed: one that runs twice fails. A
+//! call without a reply leaves two states, either of which may be found.
 //!
 //! Invariant: it is told of a call's begin before anything is sent, and of its end after the reply.
 
@@ -35,7 +35,7 @@ struct State {
 #[derive(Clone, Default)]
 struct Grown {
     content: Vec<u8>,
-    /// With what the call under way writes.
+    /// The content with the write under way.
     next: Option<Vec<u8>>,
 }
 
@@ -44,7 +44,7 @@ impl Grown {
         self.next.as_ref().unwrap_or(&self.content)
     }
 
-    /// May that be it, where its first bytes must be there?
+    /// True if the file may have this content, with its first bytes present.
     fn may_be(&self, seen: &[u8], first: usize) -> bool {
         let newest = self.newest();
         let is_written =
@@ -54,19 +54,19 @@ impl Grown {
     }
 }
 
-/// What a worker has of its own.
+/// The state of one worker.
 #[derive(Clone, Default)]
 struct Own {
     client: u32,
     /// Its directory after each call, from the last that is surely durable on.
     states: Vec<State>,
-    /// As the call under way will leave it.
+    /// The state after the call under way.
     next: Option<State>,
     /// Its files, by number.
     files: BTreeMap<u32, Grown>,
     /// The number of the record that it appends.
     appends: Option<u32>,
-    /// What it writes behind the lock.
+    /// The value that it writes under the lock.
     counts: Option<u64>,
     /// A name that it races for.
     races: Option<u32>,
@@ -79,7 +79,7 @@ struct Appended {
     is_synced: bool,
 }
 
-/// What is known of all.
+/// The state of all workers.
 #[derive(Default)]
 pub(super) struct Judge {
     workers: BTreeMap<u32, Own>,
@@ -87,21 +87,21 @@ pub(super) struct Judge {
     begun: BTreeSet<(u32, u32)>,
     /// The counter may have one of these values.
     counter: BTreeSet<u64>,
-    /// Who has the lock of the whole file.
+    /// The holder of the whole file's lock.
     holder: Option<u32>,
-    /// Who has which byte.
+    /// The holders of bytes.
     ranges: BTreeMap<(u64, u32), LockMode>,
     /// The winner of each name.
     winners: BTreeMap<u32, u32>,
     /// The contents of boards that a reader may find.
     words: boards::Words,
-    /// The log has at least so many bytes.
+    /// Least number of bytes in the log.
     log_least: u64,
-    /// Clients that came back too late: what they had locked is not theirs.
+    /// Clients that came back too late: their old locks are lost.
     late: BTreeSet<u32>,
-    /// What was found wrong first.
+    /// The first violation.
     violation: Option<String>,
-    /// What happened, for people.
+    /// The history, for people.
     pub(super) history: Vec<String>,
     /// Calls that ended.
     pub(super) operations: u64,
@@ -135,7 +135,7 @@ fn parse(bytes: &[u8]) -> Option<(u32, u32)> {
 }
 
 impl Judge {
-    /// Notes what happens.
+    /// Notes an event.
     pub(super) fn say(&mut self, what: String) {
         self.history.push(what);
     }
@@ -146,7 +146,7 @@ impl Judge {
         self.violation.get_or_insert(what);
     }
 
-    /// What was found wrong, if anything was.
+    /// The violation, if there is one.
     pub(super) fn violation(&self) -> Option<&String> {
         self.violation.as_ref()
     }
@@ -196,7 +196,7 @@ impl Judge {
         self.operations += 1;
     }
 
-    /// What a worker has added to a file, and the names that lead there, are durable.
+    /// A worker's additions to a file, and its names, are durable.
     pub(super) fn file_synced(&mut self, worker: u32, file: u32) {
         let own = self.own(worker);
         let leads = |state: &State| -> Vec<String> {
@@ -227,9 +227,10 @@ impl Judge {
         let client = self.own(worker).client;
         let is_late = self.late.contains(&client);
         let may = is_late && [Errno::PIPE, Errno::BADF].contains(&error.errno());
-        match may {
-            true => self.say(format!("worker {worker} gives up: {what}: {error}")),
-            false => self.violated(format!("worker {worker}: {what}: {error}")),
+        if may {
+            self.say(format!("worker {worker} gives up: {what}: {error}"))
+        } else {
+            self.violated(format!("worker {worker}: {what}: {error}"))
         }
         may
     }
@@ -270,7 +271,7 @@ impl Judge {
         }
     }
 
-    /// Did the worker's client come back too late?
+    /// True if the worker's client came back too late.
     fn is_of_late(&self, worker: u32) -> bool {
         let client = self.workers.get(&worker).map(|own| own.client);
         client.is_some_and(|client| self.late.contains(&client))
@@ -317,7 +318,7 @@ impl Judge {
 
     /// Behind the lock, a worker has read the counter and writes the next value.
     pub(super) fn counts(&mut self, worker: u32, found: u64) {
-        // One that came back too late may have the lock or not: what it found counts if it can
+        // A client that came back too late may have the lock or not: its value counts if it can
         // write.
         if self.holder == Some(worker) {
             if !self.counter.contains(&found) {
@@ -382,7 +383,7 @@ impl Judge {
         }
     }
 
-    /// It releases what it has.
+    /// The worker releases its range.
     pub(super) fn unlocks_range(&mut self, worker: u32) {
         self.ranges.retain(|(_, of), _| *of != worker);
     }
@@ -392,7 +393,7 @@ impl Judge {
         self.own(worker).races = Some(name);
     }
 
-    /// It has, or somebody else.
+    /// The worker, or another one, has made the entry.
     pub(super) fn raced(&mut self, worker: u32, is_won: bool) {
         let name = self.own(worker).races.take().expect("it was about to");
         self.operations += 1;
@@ -492,12 +493,13 @@ impl Judge {
         let bytes = content(observed, "/lock")?;
         let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
         let pending = self.workers.values().filter_map(|own| own.counts);
-        match lost || self.counter.contains(&value) || pending.into_iter().any(|of| of == value) {
-            true => Ok(()),
-            false => Err(format!(
+        if lost || self.counter.contains(&value) || pending.into_iter().any(|of| of == value) {
+            Ok(())
+        } else {
+            Err(format!(
                 "the counter is {value}, and not one of {:?}",
                 self.counter
-            )),
+            ))
         }
     }
 
@@ -506,7 +508,7 @@ impl Judge {
         self.counter = BTreeSet::from([value]);
     }
 
-    /// The machine has lost its power: what is found is the truth from here on.
+    /// The machine has lost its power: adopts the observed state.
     pub(super) fn forget(&mut self, observed: &Observed) -> Result<(), String> {
         let bytes = content(observed, "/lock")?;
         let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
@@ -534,7 +536,7 @@ impl Own {
         self.states.last().expect("there is one")
     }
 
-    /// Is that what a state left, with a write that is under way there in part? `lost`: the power
+    /// True if a state may look like this, with a write under way there in part. `lost`: the power
     /// was cut.
     fn is_state(&self, state: &State, seen: &Contents, lost: bool) -> bool {
         let is = |(file, seen): (&Option<u32>, &Option<Vec<u8>>)| match (file, seen) {

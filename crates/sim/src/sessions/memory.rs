@@ -20,12 +20,12 @@ pub(super) struct SharedMemory(Arc<Places>);
 struct Places {
     /// Of the servers, one after the other.
     files: TempDir,
-    /// Names of the same files while a dead server is buried.
+    /// Other names of the files while a dead server is removed.
     kept: TempDir,
     frozen: Mutex<Frozen>,
 }
 
-/// What a death left.
+/// The state after a death.
 #[derive(Default)]
 struct Frozen {
     files: Vec<Mapping>,
@@ -67,7 +67,7 @@ impl SharedMemory {
         self.0.kept.path().join(file.name())
     }
 
-    /// All is as it was in [`freeze`](Self::freeze), whatever the dead server has done since.
+    /// Restores the state of [`freeze`](Self::freeze), without the dead server's later changes.
     pub(super) fn thaw(&self) {
         self.clear();
         let Frozen { files, versions } = std::mem::take(&mut *super::lock(&self.0.frozen));

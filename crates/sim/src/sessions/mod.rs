@@ -5,14 +5,14 @@
 //!  fiber                  slots, doorbell      turns          device, shared memory
 //! ```
 //! Clients are the crate `adit`, unchanged: each of their threads is a [`fiber`], so that the seed
-//! decides which runs, for how long, and when its process is gone. The server is that of
-//! `adit serve` without its threads: the seed decides whose doorbell is taken, how many messages
-//! begin, and how far the volume is driven. A death keeps what the process had done up to then: the
-//! sessions' memory, the cache's, the device, `SOCKET.sessions`. The next server goes on with it.
+//! decides which one runs, for how long, and when its process dies. The server is that of `adit
+//! serve` without its threads: the seed chooses the doorbell, the number of messages to begin, and
+//! how far the volume is driven. A death keeps the process's changes up to then: the sessions'
+//! memory, the cache's, the device, `SOCKET.sessions`. The next server goes on with it.
 //!
 //! Invariant: one seed is one history.
 //!
-//! Programs that clients execute begin sessions with what was left to them, as forked processes do.
+//! Programs that clients execute begin sessions with inherited files, like forked processes.
 //!
 //! Not here: threads at the same time, sleeping servers, other users,
 //! several pollers or volumes (docs/inside/testing.md).
@@ -52,14 +52,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use worker::Shared;
 
-/// Steps without the end of a call, after which nobody believes that there will be one.
+/// Steps without the end of a call after which the run counts as stuck.
 const PATIENCE: u64 = 30_000;
 /// Clients of a seed at most, one after the other.
 const CLIENTS_MAX: u32 = 8;
 /// How long sessions of the last server are waited for, on the simulated clock.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What was done, for summaries.
+/// Figures of the work, for summaries.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
     /// Seeds.
@@ -116,7 +116,7 @@ impl std::ops::AddAssign for Figures {
 pub struct Violation {
     /// What.
     pub what: String,
-    /// What happened before.
+    /// The history before it.
     pub history: String,
 }
 
@@ -128,10 +128,10 @@ impl fmt::Display for Violation {
 
 type Asked = adit::simulated::Asked;
 
-/// What threads of a client ask a server for.
+/// Questions of a client's threads to a server.
 type Asking = Vec<Arc<Question>>;
 
-/// What a thread asks for, and the answer.
+/// A thread's question, and the answer.
 struct Question {
     request: Request,
     /// The process.
@@ -160,18 +160,18 @@ impl Client {
         self.shared.number
     }
 
-    /// Is it this process, or has it executed it?
+    /// True if it is this process, or has executed it.
     fn is(&self, process: u32) -> bool {
         process % worker::PROGRAMS == self.number()
     }
 
-    /// Does it work, or wait?
+    /// True if it works or waits.
     fn lives(&self) -> bool {
         !self.is_dead && !self.fibers.is_empty()
     }
 }
 
-/// When the server dies, if it is to: after so many pauses.
+/// Pauses until the server's death, if it is to die.
 type Countdown = Rc<Cell<u64>>;
 
 struct Simulation {
@@ -189,7 +189,7 @@ struct Simulation {
     executes: bool,
     /// Clients withdraw waits for locks.
     withdraws: bool,
-    /// A server is there, or what the last one has left.
+    /// The server, or the state that the last one left.
     place: Place,
     figures: Figures,
     /// Steps since a call has ended.
@@ -209,7 +209,7 @@ struct Served {
     crash: Rc<Cell<Crash>>,
 }
 
-/// Carries out a seed; on other threads than this one only what this one waits for.
+/// Runs a seed; other threads run only while this one waits for them.
 pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     let mut random = Prng::new(seed ^ 0x5e55_1045);
     let image = ground::image(Ground::Fresh, random.chance(1, 4), 512);
@@ -257,7 +257,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     simulation.figures.programs = lock(&simulation.judge).programs;
     simulation.figures.withdrawn = lock(&simulation.judge).withdrawn;
     let history = lock(&simulation.judge).history.join("\n");
-    // What is left of the servers first: nothing that dead clients still do is believed.
+    // Ends the servers first: nothing that dead clients still do counts.
     simulation.end();
     match lived {
         Ok(()) => Ok(simulation.figures),
@@ -482,9 +482,10 @@ impl Simulation {
         } else {
             self.idle + 1
         };
-        match self.idle > PATIENCE {
-            true => Err("a call doesn't end".to_owned()),
-            false => Ok(()),
+        if self.idle > PATIENCE {
+            Err("a call doesn't end".to_owned())
+        } else {
+            Ok(())
         }
     }
 
@@ -527,16 +528,13 @@ impl Simulation {
             let observed = machine.run(async |fs| observe(fs).await);
             let observed = observed.map_err(failed("looking around"))?;
             let mut judge = lock(&self.judge);
-            match lost {
-                true => {
-                    judge.look(&observed, true);
-                    judge.forget(&observed)?;
-                }
-                false => {
-                    judge.look_at_log(&observed, false)?;
-                    // What was stored to the other one is there when the grace has ended.
-                    judge.look_at_board(&observed, Board::Plain, false)?;
-                }
+            if lost {
+                judge.look(&observed, true);
+                judge.forget(&observed)?;
+            } else {
+                judge.look_at_log(&observed, false)?;
+                // The stores to the other board are there when the grace has ended.
+                judge.look_at_board(&observed, Board::Plain, false)?;
             }
             if let Some(what) = judge.violation() {
                 return Err(what.clone());
@@ -652,12 +650,13 @@ impl Simulation {
         }
         let mut clients = self.clients.iter();
         let steps = self.figures.steps;
-        // One that ends may wait for it, while nobody sees to it that its session comes back.
+        // An ending client may wait for it, while its session is not yet resumed.
         let waits =
             |of: &Client| of.stopped_until > steps || of.shared.stops.load(Ordering::Relaxed);
-        let one_in = match clients.any(|of| of.lives() && waits(of)) {
-            true => 10,
-            false => 200,
+        let one_in = if clients.any(|of| of.lives() && waits(of)) {
+            10
+        } else {
+            200
         };
         // Some are stopped, and too late.
         if self.random.chance(1, one_in) {
@@ -692,7 +691,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Has the server died in this step?
+    /// Handles a death of the server in this step.
     fn after_server_step(&mut self) -> Result<(), String> {
         let Place::Served(served) = &self.place else {
             return Ok(());
@@ -742,8 +741,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// All clients are gone: the server has nothing of theirs any more, and the volume what they
-    /// did.
+    /// All clients are gone: checks that the server holds nothing of theirs, and the volume their
+    /// changes.
     fn conclude(&mut self) -> Result<(), String> {
         let Place::Served(served) = &mut self.place else {
             return Err("there is no server".to_owned());

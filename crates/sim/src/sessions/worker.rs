@@ -1,7 +1,7 @@
-//! A thread of a client: calls of the crate `adit`, one after the other, and what it knows of them.
+//! A thread of a client: calls of the crate `adit`, one after the other, and its knowledge of them.
 //!
 //! Invariant: the judge hears of each call before it is made and after it has returned, so a worker
-//! that never runs again has told all that it did.
+//! that never runs again has reported all its calls.
 
 mod boards;
 
@@ -26,11 +26,11 @@ pub(super) const PROGRAMS: u32 = 100;
 /// Names that workers race for.
 const RACES: u64 = 6;
 
-/// What a client's workers and the simulator have in common.
+/// State shared by a client's workers and the simulator.
 pub(super) struct Shared {
     /// Of the client.
     pub(super) number: u32,
-    /// What is judged.
+    /// The judge of all calls.
     pub(super) judge: Arc<Mutex<Judge>>,
     /// Its session.
     pub(super) volume: Mutex<Option<Arc<Volume>>>,
@@ -57,7 +57,7 @@ pub(super) struct Wait {
 }
 
 impl Shared {
-    /// What is judged.
+    /// The judge of all calls.
     pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
         lock(&self.judge)
     }
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Does a worker wait for a lock, or may it yet, which only a withdrawal ends?
+    /// True if a worker waits, or may yet wait, for a lock until a withdrawal ends that.
     pub(super) fn may_wait(&self) -> bool {
         let is_dead = self.is_dead.load(Ordering::Relaxed);
         self.withdraws && !is_dead && self.working.load(Ordering::Relaxed) > 0
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// Is there nothing more to do?
+    /// True if there is nothing more to do.
     pub(super) fn ends(&self) -> bool {
         self.is_dead.load(Ordering::Relaxed) || self.stops.load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ struct Worker<'s> {
     kept: Vec<Kept>,
     log: File,
     lock: Arc<File>,
-    /// The same file once more, if waits are withdrawn.
+    /// The file of `lock`, opened again, if waits are withdrawn.
     lock_again: Option<Arc<File>>,
     ranges: Arc<File>,
     boards: Boards,
@@ -160,7 +160,7 @@ pub(super) fn work(shared: &Shared, number: u32, seed: u64) {
 }
 
 thread_local! {
-    /// How many programs this thread has executed, and whether one of them runs.
+    /// The number of programs that this thread has executed, and whether one of them runs.
     static EXECUTED: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 
@@ -207,9 +207,10 @@ fn begin<'s>(
             volume.open_file("/log", OpenOptions::new().append(true)),
         )?,
         lock: of("open the lock", volume.open_file("/lock", &both))?.into(),
-        lock_again: match shared.withdraws {
-            true => Some(of("open the lock again", volume.open_file("/lock", &both))?.into()),
-            false => None,
+        lock_again: if shared.withdraws {
+            Some(of("open the lock again", volume.open_file("/lock", &both))?.into())
+        } else {
+            None
         },
         ranges: of("open the ranges", volume.open_file("/ranges", &both))?.into(),
         boards: Boards::open(volume)?,
@@ -317,9 +318,10 @@ impl Worker<'_> {
         self.tell(|judge| judge.say(format!("worker {}: {what}", self.number)));
         self.tell(|judge| judge.appends(self.number, number));
         let bytes = record(self.number, number);
-        let at = match syncs {
-            true => self.log.append_and_sync(&[std::io::IoSlice::new(&bytes)]),
-            false => self.log.append(&bytes),
+        let at = if syncs {
+            self.log.append_and_sync(&[std::io::IoSlice::new(&bytes)])
+        } else {
+            self.log.append(&bytes)
         };
         let at = of(what, at)?;
         self.tell(|judge| judge.appended(self.number, at, syncs));
@@ -341,23 +343,20 @@ impl Worker<'_> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let what = format!("create {name}");
-        let file = match self.random.chance(1, 3) {
-            true => {
-                self.tell(|judge| judge.changes(self.number, next.clone(), None));
-                let create = |volume: &Volume| volume.create_and_sync(path, &options, &content);
-                let file = self.add(&what, (number, &content), false, create)?;
-                self.tell(|judge| judge.changed(self.number));
-                self.tell(|judge| judge.file_synced(self.number, number));
-                self.names = next;
-                file
-            }
-            false => {
-                let open = |volume: &Volume| volume.open_file(path, &options);
-                let file = self.change(what, next, None, open)?;
-                let write = |_: &Volume| file.write_at(&content, 0);
-                self.add("write", (number, &content), false, write)?;
-                file
-            }
+        let file = if self.random.chance(1, 3) {
+            self.tell(|judge| judge.changes(self.number, next.clone(), None));
+            let create = |volume: &Volume| volume.create_and_sync(path, &options, &content);
+            let file = self.add(&what, (number, &content), false, create)?;
+            self.tell(|judge| judge.changed(self.number));
+            self.tell(|judge| judge.file_synced(self.number, number));
+            self.names = next;
+            file
+        } else {
+            let open = |volume: &Volume| volume.open_file(path, &options);
+            let file = self.change(what, next, None, open)?;
+            let write = |_: &Volume| file.write_at(&content, 0);
+            self.add("write", (number, &content), false, write)?;
+            file
         };
         if self.kept.len() < KEPT_MAX {
             self.kept.push(Kept {
@@ -451,7 +450,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Appends some times to a file that nobody else has open.
+    /// Appends some times to a file that no other client has open.
     fn extend(&mut self) -> std::result::Result<(), Failed> {
         let full = self.kept.iter().position(|kept| !kept.content.is_empty());
         let Some(at) = full else {
@@ -464,9 +463,12 @@ impl Worker<'_> {
             let added = vec![self.fresh() as u8 | 1; len];
             let syncs = self.random.chance(1, 6);
             let what = format!("append at {end}");
-            let append = |_: &Volume| match syncs {
-                true => kept.file.append_and_sync(&[std::io::IoSlice::new(&added)]),
-                false => kept.file.append(&added),
+            let append = |_: &Volume| {
+                if syncs {
+                    kept.file.append_and_sync(&[std::io::IoSlice::new(&added)])
+                } else {
+                    kept.file.append(&added)
+                }
             };
             let offset = self.add(&what, (kept.number, &added), syncs, append)?;
             if offset != end {
@@ -575,9 +577,10 @@ impl Worker<'_> {
         self.tell(|judge| judge.say(format!("worker {number}: lock")));
         let operation = FlockOperation::Exclusive { wait: true };
         let lock = self.lock.clone();
-        let is_locked = match self.shared.withdraws {
-            true => self.wait(&lock, "lock", |until| lock.flock_until(operation, until))?,
-            false => of("lock", lock.flock(operation)).map(|()| true)?,
+        let is_locked = if self.shared.withdraws {
+            self.wait(&lock, "lock", |until| lock.flock_until(operation, until))?
+        } else {
+            of("lock", lock.flock(operation)).map(|()| true)?
         };
         if !is_locked {
             return Ok(());
@@ -606,16 +609,18 @@ impl Worker<'_> {
 
     fn range(&mut self) -> std::result::Result<(), Failed> {
         let number = self.number;
-        let owner = match self.random.chance(1, 2) {
-            true => LockOwner::Descriptor,
-            false => LockOwner::Posix {
+        let owner = if self.random.chance(1, 2) {
+            LockOwner::Descriptor
+        } else {
+            LockOwner::Posix {
                 id: number.into(),
                 pid: number as i32,
-            },
+            }
         };
-        let mode = match self.random.chance(1, 3) {
-            true => LockMode::Shared,
-            false => LockMode::Exclusive,
+        let mode = if self.random.chance(1, 3) {
+            LockMode::Shared
+        } else {
+            LockMode::Exclusive
         };
         let offset = self.random.below(RANGE_BYTES);
         let len = 1 + self.random.below(RANGE_BYTES - offset);
@@ -623,11 +628,12 @@ impl Worker<'_> {
         self.tell(|judge| judge.say(format!("worker {number}: {what}")));
         let lock = RangeLock::new(owner, mode, offset, len);
         let ranges = self.ranges.clone();
-        let is_locked = match self.shared.withdraws {
-            true => self.wait(&ranges, &what, |until| {
+        let is_locked = if self.shared.withdraws {
+            self.wait(&ranges, &what, |until| {
                 ranges.lock_range_until(&lock, until)
-            })?,
-            false => of(what, ranges.lock_range(&lock, true)).map(|()| true)?,
+            })?
+        } else {
+            of(what, ranges.lock_range(&lock, true)).map(|()| true)?
         };
         if !is_locked {
             return self.has_no_range(&lock);
@@ -674,7 +680,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Another owner finds no lock of this process, for which it waits no more.
+    /// Checks that another owner finds no lock of this process after a withdrawn wait.
     fn has_no_range(&self, lock: &RangeLock) -> std::result::Result<(), Failed> {
         let pid = self.number as i32;
         let id = u64::from(self.number) + 1000;

@@ -7,10 +7,10 @@
 //! Programs store to the memory past the worker, at any time. Invariants:
 //! 1. Of a page that the memory has, the memory has the newest bytes: a read takes them from there,
 //!    and a write changes the file first and then the memory, under the blob's `lock`.
-//! 2. A page is filled from the file once: a second time would overwrite stores. A memory that is
-//!    taken over has from the start all pages that the process before filled.
-//! 3. Which pages were filled lies beside a memory with a name, as ranges in a file that no program
-//!    has. The memory can't tell: a touched page is zeroes.
+//! 2. A page is filled from the file once: a second time would overwrite stores. After a takeover
+//!    the memory already has all pages that the dead process had filled.
+//! 3. A file beside named memory, which no program has, lists the filled pages as ranges. The
+//!    memory itself can't tell: a touched page is zeroes.
 
 use crate::cache::lent::{Lent, failed, make_file, open_left};
 use adit_base::fork::Registered;
@@ -134,7 +134,7 @@ impl MappedMemory {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let to = numbers::high(|| open(of_name, flags, mode)).map_err(from_rustix)?;
-        fchmod(&to, mode).map_err(from_rustix)?; // whatever this process masks
+        fchmod(&to, mode).map_err(from_rustix)?; // regardless of the umask
         std::io::copy(&mut &*from.into_file(), &mut &*to.into_file())?;
         simulation::pause();
         std::fs::rename(left, &name)?;
@@ -201,12 +201,11 @@ impl MappedMemory {
     pub(crate) fn grow(&self, len: u64) -> Result<()> {
         let what = "make the memory of a mapping longer";
         let now = fstat(&self.memory.file).map_err(|errno| failed(errno, what))?;
-        match now.st_size as u64 >= len {
-            true => Ok(()),
-            false => {
-                limits::check_file_size(len).map_err(|error| error.context(what))?;
-                ftruncate(&self.memory.file, len).map_err(|errno| failed(errno, what))
-            }
+        if now.st_size as u64 >= len {
+            Ok(())
+        } else {
+            limits::check_file_size(len).map_err(|error| error.context(what))?;
+            ftruncate(&self.memory.file, len).map_err(|errno| failed(errno, what))
         }
     }
 

@@ -1,11 +1,11 @@
-//! Blobs in memory: what is known of them beyond their slot, and the part that other threads read.
+//! Blobs in memory: their state beyond the slot, and the part that other threads read.
 //!
-//! Two sizes exist. The slot's `size` is what a crash would keep: it changes only by transactions,
-//! when the data that it covers is durable with it. [`BlobShared::size`] is what readers see; a
-//! cached write moves it at once. The same holds for the modification time.
+//! Two sizes exist. A crash keeps the slot's `size`: it changes only by transactions, when the data
+//! that it covers is durable with it. [`BlobShared::size`] is the size that readers see; a cached
+//! write moves it at once. The same holds for the modification time.
 //!
 //! Locks, in the order in which they are taken: `map_lock` (write-back, truncation, allocation:
-//! whoever changes the map or relies on it across IO), then `lock` (shared: reads; exclusive:
+//! operations that change the map or rely on it across IO), then `lock` (shared: reads; exclusive:
 //! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which recall grants first
 //! (`blob/write_grant`): forgetting to recall deadlocks.
 
@@ -13,7 +13,7 @@ use super::{BlobShared, GRANT_FRAMES_AFTER, MappedPages, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};
 use crate::format::{BlobId, Slot};
 use crate::journal::Point;
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use adit_base::PAGE_BYTES;
 use adit_base::clock::Timestamp;
 use adit_reactor::sync::RwLock;
@@ -25,13 +25,13 @@ use std::sync::Arc;
 pub struct Blob {
     /// Its name.
     pub id: BlobId,
-    /// What other threads read.
+    /// The part that other threads read.
     pub shared: Arc<BlobShared>,
     /// The slot as last applied.
     pub(crate) slot: RefCell<Slot>,
     /// Shared: reads and overwrites in place. Exclusive: writes that may grow it, truncation.
     pub(crate) lock: RwLock,
-    /// Exclusive: whoever changes the map or relies on it across IO.
+    /// Taken exclusively to change the map or rely on it across IO.
     pub(crate) map_lock: RwLock,
     /// Pages that became dirty; entries may be stale or doubled, the frames' flags decide.
     pub(crate) dirty: RefCell<Vec<u32>>,
@@ -49,8 +49,8 @@ pub struct Blob {
     size_is_counted: Cell<bool>,
     /// Number of the last data write home.
     pub(crate) home_sequence: Cell<u64>,
-    /// The last answer of a map lookup: first page, pages, mapping.
-    pub(crate) map_hint: Cell<Option<(u32, Mapping)>>,
+    /// The last entry that a lookup in the map found, and its first page.
+    pub(crate) map_hint: Cell<Option<(u32, MapEntry)>>,
     /// Device page behind the last pages that were taken for it; 0: unknown.
     pub(crate) allocation_hint: Cell<u64>,
     /// Its sequential readers.
@@ -58,7 +58,7 @@ pub struct Blob {
     /// While a truncation is half way, or when it failed there: where it had begun. Frames may lie
     /// up to here.
     pub(crate) truncating_from: Cell<u64>,
-    /// The blob was deleted: nothing is written back any more.
+    /// The blob was deleted: write-back skips it.
     pub(crate) deleted: Cell<bool>,
     /// Place in the order of transactions of its last change.
     pub(crate) point: Cell<Point>,
@@ -66,24 +66,24 @@ pub struct Blob {
     /// is: zeroed it, or cut it off in more than one step. Before that is durable, a crash brings
     /// it back.
     pub(crate) erased_at: Cell<Point>,
-    /// Direct reads until the worker tells again where they need it no more.
+    /// Direct reads until the worker publishes extents again.
     pub(crate) publish_after: Cell<u32>,
-    /// Writes are granted: both locks are held shared for those who write without the worker.
+    /// A write grant is out: it holds both locks shared.
     pub(crate) granted: Cell<bool>,
     /// Among them pages on the device.
     pub(crate) extents_granted: Cell<bool>,
     /// Writes through the worker until it grants again.
     pub(crate) grant_after: Cell<u32>,
-    /// How many more, since the last grant came back unused.
+    /// Direct writes to wait in addition, since the last grant came back unused.
     pub(crate) grant_pause: Cell<u32>,
-    /// Who waits for the pages without a place in a lock's queue.
+    /// Tasks that wait for the recall without a place in a lock's queue.
     pub(crate) recalling: Cell<u32>,
-    /// Pages that programs have mapped. Changed with `lock` held exclusively.
+    /// Memory of programs' mappings. Changed with `lock` held exclusively.
     pub(crate) mapped: RefCell<Option<Rc<MappedPages>>>,
 }
 
 impl Drop for Blob {
-    /// Whoever still has the shared part must ask, and be refused.
+    /// Threads that still have the shared part must ask the worker, which refuses.
     fn drop(&mut self) {
         self.count_size(false);
         self.shared.withdraw_extents();
@@ -143,12 +143,13 @@ impl Blob {
         }
     }
 
-    /// Pages of it that programs have mapped.
+    /// The memory of programs' mappings, if there are any.
     #[inline]
     pub(crate) fn mapped(&self) -> Option<Rc<MappedPages>> {
-        match self.shared.is_mapped() {
-            false => None,
-            true => self.mapped.borrow().clone(),
+        if self.shared.is_mapped() {
+            self.mapped.borrow().clone()
+        } else {
+            None
         }
     }
 
@@ -171,8 +172,7 @@ impl Blob {
         if let Some(time) = self.atime.get() {
             (slot.atime, slot.atime_ns) = (time.seconds, time.nanoseconds);
         }
-        // A file that has content without having its pages yet would look like a hole to who copies
-        // it.
+        // A copy would take content without allocated pages for a hole.
         let waiting = self.dirty.borrow().len() as u64;
         let pages = slot.size.div_ceil(PAGE_BYTES as u64);
         slot.allocated_pages = slot.allocated_pages.max(waiting.min(pages));
@@ -212,7 +212,7 @@ impl Blob {
         self.writer.set(writer);
     }
 
-    /// Is there something that a sync would have to write?
+    /// True if a sync would have to write something.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.borrow().is_empty()
             || self.has_new_times()
@@ -220,20 +220,20 @@ impl Blob {
             || self.size() != self.slot.borrow().size
     }
 
-    /// Did cached reads and writes change its times?
+    /// True if cached reads or writes changed its times.
     pub(crate) fn has_new_times(&self) -> bool {
         self.mtime.get().is_some() || self.atime.get().is_some()
     }
 
-    /// Is somebody taking it to the device, or changing where it is? Then what is not dirty may
-    /// still not be there.
+    /// True while write-back, or a change of the map, runs. Then even clean pages may not be on the
+    /// device.
     pub fn is_writing_back(&self) -> bool {
         self.map_lock.is_locked()
     }
 
-    /// Has nobody but the caller, who has it once, a handle on it, and is no truncation half way?
-    /// Otherwise an operation may be in flight that goes on with this blob, whatever became of its
-    /// names and descriptors, or frames be left.
+    /// True if the caller holds the only reference, and no truncation is incomplete. Otherwise an
+    /// operation in flight may still use this blob, though it has no names and descriptors, or
+    /// frames may be left.
     pub fn is_idle(self: &Rc<Self>) -> bool {
         // One is the table's.
         let known = 2 + usize::from(self.in_dirty_list.get());
@@ -278,7 +278,7 @@ impl Blob {
         }
     }
 
-    /// What was applied is visible.
+    /// Notes that the transaction at `point` is visible.
     pub(crate) fn became_visible(&self, point: Point) {
         self.point.set(point);
         self.note_size();

@@ -9,9 +9,8 @@ pub(crate) const AHEAD_PAGES_MIN: u32 = 8;
 /// Sequential readers of one blob that are told apart.
 pub(crate) const STREAMS: usize = 4;
 
-/// A blob's sequential readers, the latest first. Only misses are seen: what is in the cache is
-/// read past the worker. So a reader is known by the page behind the last that was loaded for it,
-/// where its next miss is.
+/// A blob's sequential readers, the latest first. The worker sees only misses: hits bypass it. So
+/// it knows a reader by the page behind its last load, where the reader's next miss is.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Streams([Stream; STREAMS]);
 
@@ -21,8 +20,7 @@ pub(crate) struct Stream {
     next: u32,
     /// Pages that the last load asked for.
     pages: u32,
-    /// First page of what was last loaded in the background, if nobody has waited for it yet; 0:
-    /// nothing.
+    /// First page of the last background load, if no reader has waited for it yet; 0: none.
     background: u32,
 }
 
@@ -36,8 +34,8 @@ impl Streams {
         }
     }
 
-    /// Of `pages` that were asked for at `page`, `loaded` are loaded; in the background if nobody
-    /// `waits`.
+    /// Notes that `loaded` of the `pages` wanted at `page` are loaded; in the background unless a
+    /// reader `waits`.
     pub(crate) fn note(&mut self, page: u32, pages: u32, loaded: u32, waits: bool) {
         let known = self.0.iter().position(|stream| stream.next == page);
         self.0[..=known.unwrap_or(STREAMS - 1)].rotate_right(1);
@@ -48,8 +46,8 @@ impl Streams {
         };
     }
 
-    /// A reader is at `page`, which is being loaded: where the next load begins, if it is time for
-    /// that.
+    /// A reader has reached `page`, which is being loaded. Returns where the next load begins, if
+    /// it is due.
     pub(crate) fn catch_up(&mut self, page: u32) -> Option<u32> {
         let caught = |stream: &&mut Stream| stream.background == page && page != 0;
         let stream = self.0.iter_mut().find(caught)?;

@@ -18,11 +18,11 @@ pub(crate) struct BlobTable {
     queue: RefCell<VecDeque<BlobId>>,
 }
 
-/// With so many in memory, each blob that comes looks for others that nobody uses.
+/// With this many blobs in memory, each new one looks for unused ones.
 const BLOBS_KEPT: usize = 1 << 10;
 
-/// At how many. One round takes half as many arrivals as there are blobs, so those that nobody uses
-/// never become more than the others.
+/// Blobs that each new one looks at. One round takes half as many arrivals as there are blobs, so
+/// unused blobs never outnumber the others.
 const LOOKS: usize = 2;
 
 impl BlobTable {
@@ -36,7 +36,8 @@ impl BlobTable {
         self.blobs.borrow().values().for_each(|blob| look(blob));
     }
 
-    /// Its slot was freed, and may get another blob: who still has it must not write any more.
+    /// Its slot was freed, and may get another blob: operations that still have this one must not
+    /// write.
     pub(crate) fn destroyed(&self, id: BlobId) {
         if let Some(blob) = self.resident(id.slot)
             && blob.id == id
@@ -46,7 +47,7 @@ impl BlobTable {
         }
     }
 
-    /// Adds a blob. Others that nobody uses and that are not `needed` leave.
+    /// Adds a blob. Drops unused ones that are not `needed`.
     pub(crate) fn insert(&self, blob: Rc<Blob>, needed: impl Fn(&Blob) -> bool) {
         let mut blobs = self.blobs.borrow_mut();
         let mut queue = self.queue.borrow_mut();
@@ -94,8 +95,8 @@ impl DirtyBlobs {
         }
     }
 
-    /// Its slot may have everything by now. Then who reads slots without the worker needs to know
-    /// before the list is gone through.
+    /// Uncounts a blob whose slot has everything, at once and not only with the next sweep: readers
+    /// of slots without the worker depend on the counts.
     pub(crate) fn settle(&self, blob: &Blob) {
         if !blob.is_dirty() && !blob.map_lock.is_locked() {
             self.uncount(blob);
@@ -112,12 +113,12 @@ impl DirtyBlobs {
         self.blobs.borrow().is_empty()
     }
 
-    /// Is one with this slot address among them?
+    /// True if one of them has this slot address.
     pub(crate) fn contains(&self, slot: u64) -> bool {
         self.slots.borrow().contains(&slot)
     }
 
-    /// What other threads may ask.
+    /// The counts that other threads may read.
     pub(crate) fn ahead(&self) -> AheadCounts<'_> {
         self.frames.ahead(AheadOf::Attributes)
     }
@@ -135,7 +136,7 @@ impl DirtyBlobs {
         pages
     }
 
-    /// Takes off what needs no write-back any more.
+    /// Removes blobs that need no write-back.
     pub(crate) fn forget_clean(&self) {
         let (mut blobs, mut slots) = (self.blobs.borrow_mut(), self.slots.borrow_mut());
         slots.clear();

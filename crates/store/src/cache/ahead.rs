@@ -6,9 +6,9 @@
 //! Idle ─ want ─► Wanted ─ thread ─► Working ─ thread ─► Ready ─ take ─► Idle
 //!                   └─ take: the owner does it itself      └─ take: waits for the thread (from Working)
 //! ```
-//! Invariants: one chunk at most is made ready that nobody asked for yet. Nothing relies on it:
-//! without the thread, or when it wasn't fast enough, `take` does the same in its place. The mutex
-//! is never held across a system call but those that wait for or wake the other.
+//! Invariants: at most one chunk is made ready ahead of demand. Nothing relies on it: without the
+//! thread, or if it is late, `take` does its work. The mutex is never held across a system call
+//! except those that wait for or wake the other side.
 
 use super::frames::Frames;
 use adit_base::sync::thread::JoinHandle;
@@ -58,9 +58,10 @@ enum Thread {
 impl Ahead {
     pub(super) fn new(frames: Arc<Frames>) -> Ahead {
         Ahead {
-            thread: match frames.mapping().is_backed_by_chunks() {
-                true => Thread::NotYet,
-                false => Thread::None,
+            thread: if frames.mapping().is_backed_by_chunks() {
+                Thread::NotYet
+            } else {
+                Thread::None
             },
             frames,
             shared: Arc::new(Shared {
@@ -95,7 +96,7 @@ impl Ahead {
             self.thread = match spawn_without_signals("adit-memory", work) {
                 Ok(thread) => Thread::Runs(thread),
                 Err(error) => {
-                    tracing::warn!(%error, "memory can't be made ready ahead of its use");
+                    tracing::warn!(%error, "memory can't be prepared ahead of use");
                     Thread::None
                 }
             };
@@ -136,7 +137,7 @@ fn make_ready(frames: &Frames, shared: &Shared) {
                 let ready = frames.mapping().back_chunk(chunk);
                 state = shared.lock();
                 if *state == State::Working(chunk) {
-                    // Who takes it without success finds out for himself that there is none.
+                    // If it failed, `take` tries and fails itself.
                     *state = if ready {
                         State::Ready(chunk)
                     } else {

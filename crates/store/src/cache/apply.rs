@@ -9,19 +9,20 @@
 //! before the bytes; a shadow that becomes the page's frame first takes over its numbers, then its
 //! flags (that moment counts), then its place.
 //!
-//! Who waits for a transaction learns its number, so that a successor can tell whether it counts
-//! ([`Abandoned::applied`](super::Abandoned::applied)). The stores of an apply, in order:
+//! The operation that waits for a transaction learns its number, so that a successor can tell
+//! whether it was applied ([`Abandoned::applied`](super::Abandoned::applied)). The stores of an
+//! apply, in order:
 //!
 //! | store | a process that dies right after it |
 //! |---|---|
 //! | the shadows' numbers | did not apply it |
 //! | `decided` is told the number | did not apply it |
 //! | `applying`, its low 32 bits: the decisive one | applied it: it is repeated |
-//! | what the pages are to have | applied it: it is repeated |
+//! | the new bytes of the pages | applied it: it is repeated |
 //! | `applied`, the whole number | applied it: it is repeated |
 //! | `applying`: 0 | applied it |
 //!
-//! It can't fail: a target that somebody pins isn't copied to, its shadow takes its place.
+//! It can't fail: if a reader pins a target, the shadow takes its place instead of a copy.
 
 use super::frames::FrameMeta;
 use super::owner::Cache;
@@ -31,15 +32,15 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Words of a granule.
 const WORDS: usize = GRANULE_BYTES / 8;
-/// Where checks are compiled in, the bytes of a shadow that nobody asked for.
+/// Fills the granules of a shadow that no operation asked for, in builds with checks.
 const UNFILLED: u8 = 0xa7;
 
-/// What [`Cache::apply`] did to one page.
+/// A page that [`Cache::apply`] changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
     /// The frame that was edited.
     pub target: FrameId,
-    /// The page's frame from now on: the same, or what was its shadow.
+    /// The page's frame from now on: the old one, or its shadow.
     pub frame: FrameId,
     /// Granules that changed; 0: the shadow was equal, nothing happened.
     pub changed: u64,
@@ -78,8 +79,8 @@ impl Cache {
         Some(shadow)
     }
 
-    /// Copies granules of its page into a shadow, except those that it has. Only what it has may be
-    /// read or changed, and is applied.
+    /// Copies granules of its page into a shadow, except those that it has. Only these may be read
+    /// or changed, and are applied.
     pub fn fill_shadow(&mut self, shadow: FrameId, granules: u64) {
         debug_assert!(
             self.flags(shadow).contains(FrameFlags::SHADOW),
@@ -98,7 +99,7 @@ impl Cache {
         let (from, to): (*const u8, *mut u8) =
             (mapping.page(target).cast(), mapping.page(shadow.0).cast());
         // SAFETY: different frames. The target is only read. Of the shadow, which is not published,
-        // only granules are written that nobody was given yet, so no reference to others is harmed.
+        // only granules are written to which no reference was given out.
         unsafe {
             if missing == u64::MAX {
                 memory::copy_nonoverlapping(from, to, PAGE_BYTES);
@@ -186,7 +187,7 @@ impl Cache {
             self.flags_word(target.0) & !FrameFlags::SHADOWED.bits() | FrameFlags::JOURNALED.bits();
         if !self.begin_writing(target.0) {
             self.fill_shadow(shadow, u64::MAX);
-            // Of a shadow that is being applied, these granules count: what changed is among them.
+            // Of a shadow that is being applied, these granules count: all changes are among them.
             self.take_over_numbers(target.0, shadow.0, was_pending | changed);
             self.take_place(target.0, shadow.0, journaled);
             applied.frame = shadow;
@@ -217,7 +218,7 @@ pub(super) fn next_apply(apply: u64) -> u64 {
 
 /// Which of these granules differ in two pages.
 fn changed_granules_among(old: &PageBytes, new: &PageBytes, mut granules: u64) -> u64 {
-    /// From so many on, comparing all is faster.
+    /// From this many granules on, comparing all is faster.
     const MANY: u32 = 32;
     if granules.count_ones() >= MANY {
         return changed_granules(old, new) & granules;
@@ -237,7 +238,7 @@ fn changed_granules_among(old: &PageBytes, new: &PageBytes, mut granules: u64) -
     changed
 }
 
-/// Which granules of two pages differ.
+/// Returns the granules in which two pages differ.
 #[inline]
 pub(super) fn changed_granules(old: &PageBytes, new: &PageBytes) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -248,7 +249,7 @@ pub(super) fn changed_granules(old: &PageBytes, new: &PageBytes) -> u64 {
     changed_granules_portable(old, new)
 }
 
-/// The same code for wider registers.
+/// `changed_granules_portable`, compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn changed_granules_avx2(old: &PageBytes, new: &PageBytes) -> u64 {
@@ -256,8 +257,8 @@ fn changed_granules_avx2(old: &PageBytes, new: &PageBytes) -> u64 {
 }
 
 /// Without a branch for each granule and in words, which the compiler turns into vectors. Indices
-/// into arrays only: whatever is a call here is not inlined into a function of another instruction
-/// set, and a call for each word costs ten times the comparison.
+/// into arrays only: a call here is not inlined into a function of another instruction set, and a
+/// call for each word costs ten times the comparison.
 #[inline(always)]
 fn changed_granules_portable(old: &PageBytes, new: &PageBytes) -> u64 {
     let old: &[[[u8; 8]; WORDS]; 64] = zerocopy::transmute_ref!(old);

@@ -1,11 +1,12 @@
-//! A claim: a mapping without frames, which only says that its owner lives and has the volume open.
+//! A claim: a mapping without frames, which only shows that its owner lives and has the volume
+//! open.
 //!
 //! The lock on an image keeps a second opener of the same file away, not one that reaches the same
 //! bytes in another way (a loop device, a device mapper, a hard link's file system without locks).
 //! Both read the same superblock, though, and its secret `opening` seals the names of mappings and
-//! claims. So an opener claims the volume under what it read, looks for others, reads the
-//! superblock again, and only then writes. Where there is no mapping to show that the owner lives,
-//! the claim stays for the whole opening. It is locked as a mapping is.
+//! claims. So an opener claims the volume under the `opening` that it read, looks for other claims,
+//! reads the superblock again, and only then writes. Where there is no mapping to show that the
+//! owner lives, the claim stays for the whole opening. It is locked as a mapping is.
 
 use super::header::{CacheHeader, Layout};
 use super::mapping::{nameless, publish};
@@ -23,7 +24,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims what the name says.
+    /// Claims the opening that the name names.
     pub fn make(name: &SharedName) -> Result<Claim> {
         let path = name.path();
         let header = Box::new(CacheHeader::empty());

@@ -1,4 +1,4 @@
-//! What any thread may do with frames: find, pin, copy, unpin, overwrite. No locks, no allocation.
+//! Operations of any thread on frames: find, pin, copy, unpin, overwrite. No locks, no allocation.
 //!
 //! State word of a frame (`FrameMeta::state`):
 //!
@@ -34,7 +34,7 @@ use adit_base::{PAGE_BYTES, granules, memory};
 use adit_block::{Buffer, BufferOwner};
 use std::sync::Arc;
 
-/// A frame's metadata, in the mapping. Layout is part of what a later process salvages.
+/// A frame's metadata, in the mapping. A later process salvages it by this layout.
 #[repr(C, align(64))]
 #[cfg_attr(loom, derive(Default))]
 pub(super) struct FrameMeta {
@@ -104,7 +104,7 @@ pub struct Frames {
     ahead: Box<[AtomicU32]>,
 }
 
-/// How often a transaction began and ended to become visible. In a line of its own: every look at
+/// Counts transactions that begin and end to become visible. In its own cache line: every look at
 /// metadata reads it.
 #[derive(Default)]
 #[repr(align(64))]
@@ -131,7 +131,7 @@ impl Frames {
         &self.versions.0
     }
 
-    /// The first page of the mapping: numbers for whoever salvages it.
+    /// The first page of the mapping: numbers for the process that salvages it.
     pub fn header(&self) -> &CacheHeader {
         self.mapping.header()
     }
@@ -142,8 +142,7 @@ impl Frames {
         self.mapping.delete()
     }
 
-    /// Nobody changes anything in it any more, so it may be salvaged, even if this process lives
-    /// on.
+    /// Gives the mapping up: this process changes nothing in it, so another may salvage it.
     pub fn abandon(&self) {
         self.mapping.give_up();
     }
@@ -153,13 +152,12 @@ impl Frames {
         self.mapping.end_published();
     }
 
-    /// Does the name of the mapping's file lead to it no more, while the volume is open?
+    /// True if the name of the mapping's file no longer leads to it, while the volume is open.
     pub(crate) fn is_nameless(&self) -> bool {
         self.mapping.is_nameless()
     }
 
-    /// Bytes of all frames: what the cache may use. It is less than was asked for where there was
-    /// no room for that.
+    /// Bytes of all frames, the bound of the cache. Less than the wanted size if there was no room.
     pub(crate) fn bound_bytes(&self) -> u64 {
         self.memory().1 as u64
     }
@@ -174,8 +172,8 @@ impl Frames {
         self.mapping.memory()
     }
 
-    /// Copies what the pages from `key` on have from `offset` of the first one on; false: not all
-    /// is there (some of it may have been copied), ask the owner.
+    /// Copies bytes of the pages from `key` on, beginning at `offset` of the first one. False: not
+    /// all are cached (some may have been copied); ask the owner.
     ///
     /// Panics when `offset` is beyond a page.
     #[inline]
@@ -203,8 +201,8 @@ impl Frames {
             let pages = (offset + into.len()).div_ceil(PAGE_BYTES).min(PINNED_MAX);
             let mut frames = [0; PINNED_MAX];
             let mut pinned = 0;
-            // Of a long row the bytes aren't fetched, which would hide from the processor that one
-            // page is read behind the other.
+            // Bytes of a long row aren't prefetched: that would hide the sequential access from the
+            // processor.
             let mut fetch = (pages <= FETCHED_MAX).then_some(offset);
             while pinned < pages
                 && let Some(frame) = self.acquire(key, fetch)
@@ -234,7 +232,8 @@ impl Frames {
         true
     }
 
-    /// As [`Frames::read`], which is so short that each of these guards would be seen in its time.
+    /// [`Frames::read`] with guards of the breakdown, each of which would show in the time of so
+    /// short a function.
     #[cold]
     fn read_in_layers(&self, mut key: FrameKey, mut offset: usize, mut into: &mut [u8]) -> bool {
         let _in = breakdown::enter(Layer::Cache);
@@ -283,7 +282,7 @@ impl Frames {
     }
 
     /// Overwrites bytes of a dirty page with `data`, from `offset` on; false: ask the owner. The
-    /// page has content beyond them, has no live bytes, and nobody else pins it.
+    /// page has content beyond them, has no live bytes, and no other thread pins it.
     ///
     /// The owner must neither look at the page's bytes nor change its flags meanwhile: see
     /// `blob/write_grant`.
@@ -293,11 +292,11 @@ impl Frames {
             return false;
         };
         let meta = self.meta(frame);
-        // Acquire: what the owner read while the page had live bytes is over.
+        // Acquire: the owner's reads while the page had live bytes are over.
         let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Acquire));
         let fits = flags.is_only_dirty() || flags.is_clean() && planted(Bug::CleanOverwritten);
         let fits = fits && meta.end.load(Ordering::Relaxed) as usize >= end;
-        // Acquire: every reader's unpin was a release; what they copied is what was there.
+        // Acquire: every reader's unpin was a release; their copies are complete.
         let alone = || {
             let state = &meta.state;
             state.compare_exchange(1, WRITING, Ordering::Acquire, Ordering::Relaxed)
@@ -342,8 +341,8 @@ impl Frames {
         self.hint_if(key, |_| len())
     }
 
-    /// Where a page of slots is, for readers of one of them; None: as above, or the owner has not
-    /// verified the slot yet.
+    /// Where a page of slots is, for readers of one of them; None: the page isn't cached, the cache
+    /// isn't published, or the owner has not verified the slot yet.
     pub(crate) fn slot_hint(&self, page: u64, index: u64) -> Option<Hint> {
         self.hint_if(FrameKey::meta(page), |meta| {
             let kind = (meta.flags.load(Ordering::Relaxed) >> KIND_SHIFT) as u8;
@@ -370,12 +369,12 @@ impl Frames {
         Hint::new(frame, len?, version?)
     }
 
-    /// Do readers in other processes know of pages?
+    /// True if readers in other processes have hints of pages.
     pub(crate) fn is_published(&self) -> bool {
         self.mapping.version(0).is_some()
     }
 
-    /// What readers in other processes know of the page is true no more.
+    /// Invalidates the hints that readers in other processes have of the page.
     pub(crate) fn withdraw_hint(&self, key: FrameKey) {
         if self.is_published()
             && let Some(frame) = self.acquire(key, None)
@@ -393,7 +392,7 @@ impl Frames {
         AheadCounts::among(self.mapping.ahead_counts().unwrap_or(&self.ahead), of)
     }
 
-    /// What readers in other processes need; None: the cache isn't for them.
+    /// The files for readers in other processes; None: the cache isn't published.
     pub fn published(&self) -> adit_base::Result<Option<PublishedFrames>> {
         self.mapping.published()
     }
@@ -485,7 +484,7 @@ impl Frames {
         }
     }
 
-    /// One more pin for somebody who has one, or for the owner.
+    /// Adds a pin. The caller has one, or is the owner.
     pub(super) fn repin(&self, frame: u32) {
         let before = self.meta(frame).state.fetch_add(1, Ordering::Relaxed);
         assert!(
@@ -519,8 +518,7 @@ impl Frames {
         // It is empty most of the time, so that is tried first.
         let mut top = 0;
         loop {
-            // A reader that is still on its way along the old chain may follow this link: a false
-            // miss, no more.
+            // A reader that still walks the old chain may follow this link: only a false miss.
             meta.next.store(top, Ordering::Relaxed);
             let swap = self.returned.compare_exchange_weak(
                 top,
@@ -535,9 +533,9 @@ impl Frames {
         }
     }
 
-    /// Exactly one of those who see a retired frame without pins wins it.
+    /// Exactly one of the threads that see a retired frame without pins wins it.
     pub(super) fn claim_retired(&self, meta: &FrameMeta) -> bool {
-        // Acquire: every unpin before it was a release; what those readers did is over.
+        // Acquire: every unpin before it was a release; those readers are done.
         meta.state
             .compare_exchange(RETIRED, 0, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -552,23 +550,23 @@ impl Frames {
         self.returned.swap(0, Ordering::Acquire)
     }
 
-    /// The content as the owner, or somebody with a pin, sees it.
+    /// The content, for the owner or a thread with a pin.
     ///
     /// # Safety
-    /// For the life of the reference: a pin, or nothing that lets the owner change this frame, and
-    /// no thread that overwrites it.
+    /// For the life of the reference, the caller has a pin or the owner doesn't change this frame,
+    /// and no thread overwrites it.
     #[inline]
     pub(super) unsafe fn bytes(&self, frame: u32) -> &PageBytes {
         let _ = self.meta(frame);
         self.mapping.accesses(frame).read();
-        // SAFETY: a frame in range; nobody writes by the caller's promise.
+        // SAFETY: a frame in range; by the caller's promise no thread writes.
         unsafe { &*self.mapping.page(frame) }
     }
 
     /// The content, to change.
     ///
     /// # Safety
-    /// The frame is WRITING, or nobody else may look at it (not VALID, or RAW); no other reference
+    /// The frame is WRITING, or hidden from other threads (not VALID, or RAW); no other reference
     /// exists.
     #[allow(clippy::mut_from_ref)]
     #[inline]

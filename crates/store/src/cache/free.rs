@@ -1,6 +1,6 @@
-//! Frames that nobody uses: of a chunk the lowest first, so that pages which come one behind the
-//! other mostly lie so in memory, too. A processor copies them at twice the speed then, since it
-//! goes on fetching at the next page.
+//! Free frames. The lowest of a chunk goes first, so that successive pages are mostly adjacent in
+//! memory, too. The processor copies them at twice the speed, because its prefetcher goes on to the
+//! next page.
 
 use super::mapping::CHUNK_FRAMES;
 
@@ -16,7 +16,7 @@ pub(super) struct FreeFrames {
 }
 
 impl FreeFrames {
-    /// None of so many frames. It allocates here and never again.
+    /// An empty set for this many frames. It allocates here and never again.
     pub(super) fn new(frames: u32) -> FreeFrames {
         let chunks = frames.div_ceil(CHUNK_FRAMES) as usize;
         FreeFrames {

@@ -1,4 +1,4 @@
-//! The first page of a mapping: whose it is, what is where in it, and how far its owner came.
+//! The first page of a mapping: its owner, its layout, and the owner's progress.
 //!
 //! Invariants: the magic number is stored last, so a header that has it is complete. Everything in
 //! it is outside input to another process (see `salvage.rs`).
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) const META_OFFSET: usize = PAGE_BYTES;
 /// "aditcach"
 pub(super) const MAGIC: u64 = 0x6863_6163_7469_6461;
-/// Changes with the header, with [`FrameMeta`], with what either means, and with what lies beside
-/// the mapping and is taken over with it (`tail`).
+/// Changes with the layout or meaning of the header and of [`FrameMeta`], and with the files beside
+/// the mapping that are taken over with it (`tail`).
 pub(super) const VERSION: u32 = 4;
 
 /// Applies have numbers above it, in each opening.
@@ -41,21 +41,21 @@ pub struct CacheHeader {
     pub(super) memory_offset: AtomicU64,
     /// Which shadows are being applied: the low 32 bits of the apply's number; 0: none.
     pub(super) applying: AtomicU32,
-    /// Not 0: nobody changes, or vouches for, what is in it any more (see `published.rs`).
+    /// Not 0: the mapping has ended; readers must not believe its content (see `published.rs`).
     pub(super) ended: AtomicU32,
     /// LSN below which the owner knows the journal to be durable.
     pub(super) horizon: AtomicU64,
     /// [`Identity::numbers`] of the volume's storage.
     pub(super) image: [AtomicU64; 4],
     pub(super) opening: AtomicU64,
-    /// Number of the last apply that is complete; [`NOTHING_APPLIED`] to begin with. 0: left by a
-    /// program that did not count yet (this place was unused then), how far it came is not known.
+    /// Number of the last apply that is complete; [`NOTHING_APPLIED`] to begin with. 0: left by an
+    /// older program, which did not count; its progress is unknown.
     pub(super) applied: AtomicU64,
-    /// Not 0: other mappings have all that it holds, those with this sum of seals (see
-    /// `recovery/takeover.rs`). Nobody was promised anything more. An older program leaves 0.
+    /// Not 0: a copy of the mappings with this sum of seals (see `recovery/takeover.rs`); it holds
+    /// nothing else that was acknowledged. An older program leaves 0.
     pub(super) copy_of: AtomicU64,
     unused: [u8; ADDRESS_OFFSET - 160],
-    /// What the owner called the volume; zeroes behind its end.
+    /// The owner's name for the volume; zeroes behind its end.
     pub(super) address: [AtomicU64; ADDRESS_BYTES_MAX / 8],
 }
 
@@ -76,22 +76,22 @@ impl CacheHeader {
 
     /// Its bytes as they are in a file.
     pub(super) fn bytes(&self) -> PageBytes {
-        // SAFETY: a page of integers without padding, which nobody else has yet.
+        // SAFETY: a page of integers without padding, which no other thread has yet.
         unsafe { std::ptr::from_ref(self).cast::<PageBytes>().read() }
     }
 
-    /// Nobody vouches for what is in it any more.
+    /// Ends the mapping: readers must not believe its content.
     pub(super) fn end(&self) {
         self.ended.store(1, Ordering::SeqCst);
     }
 
-    /// Did the owner, or whoever took its place, say so?
+    /// True if the owner, or the process that took it over, has ended it.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed) != 0
     }
 
-    /// The superblock with this number is durable: an image that has an older one is older than
-    /// what the mapping relies on.
+    /// Notes that the superblock with this number is durable: an image with an older one is too old
+    /// for this mapping.
     pub fn set_sequence(&self, sequence: u64) {
         debug_assert!(self.sequence.load(Ordering::Relaxed) <= sequence);
         self.sequence.store(sequence, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl CacheHeader {
         self.horizon.store(lsn, Ordering::Relaxed);
     }
 
-    /// Whether it is a copy, and of what; 0: from here on others need it.
+    /// Sets the sum of seals of the mappings that it copies; 0: it is no copy.
     pub fn set_copy_of(&self, seals: u64) {
         self.copy_of.store(seals, Ordering::SeqCst);
     }

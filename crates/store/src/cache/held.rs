@@ -1,4 +1,4 @@
-//! Pages that any thread holds at the same time, to look at them as they are together.
+//! Pages that a thread pins at the same time, to see them in one consistent state.
 //!
 //! A pinned page stays as it is, but a transaction changes several. So the cache counts the times
 //! that a transaction became visible ([`Frames::version`]): pages that were pinned while the count
@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Pages held at the same time at most: of a path of some twenty components.
+/// Most pages held at the same time: enough for a path of some twenty components.
 const PAGES_MAX: usize = 64;
 /// Of a short path.
 const PAGES_FEW: usize = 12;
 
-/// Which state of the cached metadata somebody looks at.
+/// A state of the cached metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version(u64);
 
@@ -27,8 +27,8 @@ impl Frames {
         self.versions().read().map(Version)
     }
 
-    /// Is it still this state? What was pinned before is part of it then: a pin that saw something
-    /// of a transaction came after the count had become odd.
+    /// True if this is still the state. Then pages pinned before belong to it: a pin that saw a
+    /// part of a transaction came after the count had become odd.
     pub(crate) fn is_at(&self, version: Version) -> bool {
         self.versions().is_still(version.0)
     }

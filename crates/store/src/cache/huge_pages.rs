@@ -1,4 +1,4 @@
-//! Which chunks of the cache's memory are huge pages: only while those cost less than small ones.
+//! Chooses huge pages for chunks of the cache's memory while they cost less than small ones.
 //!
 //! A huge page saves translation misses, and 2 MiB at once are cleared in 0.1 ms. On a virtual
 //! machine whose host has taken free memory back, the same 2 MiB took 4.6 ms and more, while pages
@@ -7,12 +7,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What 512 page faults of 2.3 µs cost: from here on small pages are faster.
+/// The cost of 512 page faults of 2.3 µs: above it small pages are faster.
 const SLOW: Duration = Duration::from_micros(1200);
 /// Chunks of small pages after a slow huge one: 126 MiB.
 const PAUSE_CHUNKS: u32 = 63;
 
-/// The choice, from what the last huge page took; and what came of it.
+/// The choice, by the time of the last huge page; and its results.
 #[derive(Default)]
 pub(super) struct HugePages {
     /// Chunks to come that get small pages.
@@ -22,14 +22,14 @@ pub(super) struct HugePages {
 }
 
 impl HugePages {
-    /// Is the next chunk to be a huge page? Counts it.
+    /// True if the next chunk should be a huge page. Counts the chunk.
     pub(super) fn are_due(&self) -> bool {
         let less = |pause: u32| pause.checked_sub(1);
         let counted = (self.pause).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         counted.is_err()
     }
 
-    /// Notes whether a chunk became a huge page, and what that took, or the attempt.
+    /// Notes whether a chunk became a huge page, and the time that the attempt took.
     pub(super) fn note(&self, is_huge: bool, took: Duration) {
         self.huge.fetch_add(is_huge.into(), Ordering::Relaxed);
         if took > SLOW {

@@ -19,7 +19,7 @@ pub(super) struct Index {
     heads: Box<[AtomicU32]>,
     /// Groups of heads, as a shift of the hash.
     shift: u32,
-    /// Unpredictable, so that nobody chooses pages that collide.
+    /// Unpredictable, so that no program can choose pages that collide.
     seed: [u64; 2],
 }
 
@@ -52,8 +52,8 @@ impl Index {
         &self.heads[(line << GROUP_PAGES_LOG2) | place]
     }
 
-    /// Begins to fetch what a search for the page reads, and the page's bytes at `offset`: in a
-    /// large cache each is a line of memory to wait for, and so they come side by side.
+    /// Prefetches the lines that a search for the page reads, and the page's bytes at `offset`: in
+    /// a large cache each of them misses, and now the misses overlap.
     #[inline]
     pub(super) fn prefetch(&self, mapping: &Mapping, key: FrameKey, offset: usize) {
         if let Some(frame) = self.head(key).load(Ordering::Relaxed).checked_sub(1) {
@@ -67,7 +67,7 @@ impl Index {
         search(mapping, key, self.head(key).load(Ordering::Relaxed))
     }
 
-    /// As [`Index::prefetch`] and then [`Index::find`].
+    /// Prefetches the page's bytes at `offset`, then searches for its frame.
     #[inline]
     pub(super) fn find_fetching(
         &self,
@@ -143,7 +143,7 @@ pub(super) fn zeroed<T: Default>(count: usize) -> Box<[T]> {
     (0..count).map(|_| T::default()).collect()
 }
 
-/// A model does the same each time.
+/// A model needs the same seed each time.
 fn seed() -> u128 {
     if cfg!(loom) {
         return 1;

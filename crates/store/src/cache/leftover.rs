@@ -1,10 +1,9 @@
-//! Finds the mappings and claims of a volume, and says of each whose it is and whether its owner
-//! lives.
+//! Finds the mappings and claims of a volume, the owner of each, and whether the owner lives.
 //!
-//! Anybody may put a file into `/dev/shm`. So the name is parsed, the file's owner noted, and
-//! nothing is believed here: `takeover.rs` decides what each one means. Invariants: an error that
-//! leaves a file unjudged (no descriptors, no memory, an IO error) is an error, never a shorter
-//! list; a lookup changes nothing, only [`Leftover::delete`] and [`end`] do.
+//! Any user may put a file into `/dev/shm`. So this file parses the name, notes the file's owner,
+//! and believes nothing: `takeover.rs` judges each one. Invariants: an error that leaves a file
+//! unjudged (no descriptors, no memory, an IO error) is an error, never a shorter list; a lookup
+//! changes nothing, only [`Leftover::delete`] and [`end`] do.
 
 use super::header::{CacheHeader, boot_id};
 use super::name::{ParsedName, prefix};
@@ -20,18 +19,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What `statfs` says of a tmpfs.
+/// The type that `statfs` returns for a tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// A process that seems to live may have been killed a moment ago; then its lock is gone within
-/// this time.
+/// Wait for the lock of an owner that seems to live: it may have been killed a moment ago.
 const LIVING_MAX: Duration = Duration::from_millis(100);
-/// The same where the owner isn't known: in another pid namespace, or a forked child's for a
-/// moment.
+/// Wait for the lock of an unknown owner: in another pid namespace, or a child that was just
+/// forked.
 const UNKNOWN_MAX: Duration = Duration::from_secs(2);
-/// A process that is known to be ending is waited for longer: beside others it may starve.
+/// Wait for the lock of an owner that is known to be ending: on a busy machine it may starve.
 const ENDING_MAX: Duration = Duration::from_secs(30);
 
-/// A user namespace shows this number for users who have none there; elsewhere it is a user's.
+/// A user namespace shows this number for users without a number there; elsewhere it is a user's.
 const OVERFLOW_UID: u32 = 65534;
 
 /// A file that may hold, or guard, state of a volume.
@@ -39,20 +37,20 @@ const OVERFLOW_UID: u32 = 65534;
 pub struct Leftover {
     /// Where it is.
     pub path: PathBuf,
-    /// What its name says; None: no program of this version gave it.
+    /// The parsed name; None: no program of this version gave it.
     pub name: Option<ParsedName>,
-    /// The user who made it.
+    /// The owner of the file.
     pub uid: u32,
-    /// What is in it.
+    /// Its content.
     pub content: Content,
 }
 
-/// What a [`Leftover`] is.
+/// The content of a [`Leftover`].
 #[derive(Debug)]
 pub enum Content {
-    /// Its owner lives: the file is locked. With what it says, if it can be read.
+    /// Its owner lives: the file is locked. With the header, if it can be read.
     Live(Option<Box<Header>>),
-    /// It can't be read, and nobody locks it.
+    /// It can't be read, and no process locks it.
     Unreadable(Error),
     /// It is no mapping, or none that this program understands.
     Strange(Error),
@@ -64,7 +62,7 @@ pub enum Content {
 #[derive(Debug)]
 pub struct Dead {
     file: Registered<OwnedFd>,
-    /// What its first page says.
+    /// The header in its first page.
     pub header: Header,
 }
 
@@ -82,7 +80,7 @@ pub enum Purpose {
 pub enum Denied {
     /// This process's own user's: a rule of the host denies it.
     Own,
-    /// Somebody's who has no number here.
+    /// The owner has no number in this user namespace.
     OfOtherNamespace,
     /// Another user's.
     Of(u32),
@@ -91,12 +89,12 @@ pub enum Denied {
 impl Denied {
     /// That of a file with this owner.
     pub fn of(uid: u32) -> Denied {
-        // What can't be read says that all numbers are users.
+        // If it can't be read, all numbers count as users.
         let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         Denied::among(uid, rustix::process::geteuid().as_raw(), &users)
     }
 
-    /// `users`: lines of the first number of a range here, the first outside, and how many.
+    /// `users`: lines of a range's first number here, its first number outside, and its length.
     fn among(uid: u32, own: u32, users: &str) -> Denied {
         let has = |line: &str| {
             let mut numbers = line.split_whitespace().map(str::parse::<u32>);
@@ -107,9 +105,10 @@ impl Denied {
         if uid == OVERFLOW_UID && known.peek().is_some() && !known.any(|has| has) {
             return Denied::OfOtherNamespace;
         }
-        match uid == own {
-            true => Denied::Own,
-            false => Denied::Of(uid),
+        if uid == own {
+            Denied::Own
+        } else {
+            Denied::Of(uid)
         }
     }
 
@@ -129,7 +128,7 @@ impl std::fmt::Display for Denied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Denied::Own => f.write_str(
-                "it belongs to this user, and permission is denied all the same, as by SELinux, \
+                "it belongs to this user, but permission is denied, as by SELinux, \
                  AppArmor or the file's mode",
             ),
             Denied::OfOtherNamespace => {
@@ -233,12 +232,14 @@ impl Leftover {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno @ (Errno::ACCESS | Errno::PERM)) => {
                 let what = Denied::of(stat.st_uid).to_string();
-                return match adit_block::is_locked(&stat) {
-                    true => leftover(Content::Live(None)),
-                    false => leftover(Content::Unreadable(Error::with(errno, what))),
+                return if adit_block::is_locked(&stat) {
+                    leftover(Content::Live(None))
+                } else {
+                    leftover(Content::Unreadable(Error::with(errno, what)))
                 };
             }
-            // A symbolic link since, or a lease that somebody has: no program of ours makes either.
+            // A symbolic link by now, or a lease of another process: no program of ours makes
+            // either.
             Err(Errno::LOOP) => {
                 let what = "it became a symbolic link";
                 return leftover(Content::Strange(Error::with(Errno::INVAL, what)));
@@ -260,7 +261,7 @@ impl Leftover {
         {
             return Ok(None);
         }
-        // Once more: now nobody changes it.
+        // Once more: now no process changes it.
         let stat = rustix::fs::fstat(&file).map_err(|errno| unjudged(from_rustix(errno)))?;
         match Header::read(&file, &stat) {
             Ok(header) => leftover(Content::Dead(Box::new(Dead { file, header }))),
@@ -269,8 +270,7 @@ impl Leftover {
         }
     }
 
-    /// What dead owners left of a volume, by name; without a judgement whether it is of use. For
-    /// tests.
+    /// Mappings of a volume that dead owners left, by name, not yet judged. For tests.
     #[doc(hidden)]
     pub fn abandoned(directory: &Path, volume_id: u128) -> Result<Vec<Abandoned>> {
         let found = Leftover::list(directory, (volume_id, 0), Purpose::TakeOver, None)?;
@@ -281,7 +281,7 @@ impl Leftover {
         Ok(dead.flatten().collect())
     }
 
-    /// Removes the file; what a dead owner left is ended first.
+    /// Removes the file, and ends a dead owner's mapping first.
     pub fn delete(&self) -> Result<()> {
         if let Content::Dead(dead) = &self.content {
             end(&dead.file, &self.path)?;
@@ -294,28 +294,28 @@ impl Leftover {
 }
 
 impl Dead {
-    /// Was it made in this boot of the machine? Memory of another one says nothing any more. What
-    /// lies on a tmpfs was: the boot id may be another one in a container.
+    /// True if it was made in this boot of the machine; memory of another boot is void. A file on a
+    /// tmpfs always was: a container may see another boot id.
     pub fn is_of_this_boot(&self) -> Result<bool> {
         let file_system = rustix::fs::fstatfs(&self.file).map_err(from_rustix)?.f_type;
         Ok(file_system as u64 == TMPFS_MAGIC || self.header.boot_id == boot_id()?)
     }
 
-    /// Reads what it has to say about frames.
+    /// Reads its metadata of frames.
     pub fn load(self, path: PathBuf) -> Result<Abandoned> {
         Abandoned::load(self.file, path, self.header)
     }
 }
 
-/// Says in a dead owner's mapping that nobody vouches for it any more: readers in other processes,
-/// which may have it mapped, believe nothing of it from here on. Whoever opens the volume does so
-/// before it changes anything, and once it is sure that this mapping is the volume's.
+/// Ends a dead owner's mapping: readers in other processes, which may have it mapped, believe
+/// nothing of it from here on. An opening does so before it changes anything, and once it is sure
+/// that this mapping is the volume's.
 pub(super) fn end(mapping: &OwnedFd, path: &Path) -> Result<()> {
     if planted(Bug::BelievedDead) {
         return Ok(());
     }
     let fail = |errno| {
-        let what = format!("end what readers believe of {}", path.display());
+        let what = format!("end {} for its readers", path.display());
         Error::with(from_rustix(errno), what)
     };
     let own = format!("/proc/self/fd/{}", mapping.as_raw_fd());
@@ -365,8 +365,8 @@ fn lock(file: &OwnedFd, purpose: Purpose, waits: bool, owner: Option<u32>) -> Re
 mod tests {
     use super::*;
 
-    /// A mapping that SELinux, or another user namespace, kept from the user who had left it was
-    /// said to belong to "user 1000", whom the reader was, or to nobody.
+    /// If SELinux, or another user namespace, kept a mapping from its own user, the message named
+    /// "user 1000", the reader itself, or nobody.
     #[test]
     fn a_file_that_may_not_be_read_is_told_from_another_users() {
         let all = "         0          0 4294967295\n";

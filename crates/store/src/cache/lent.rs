@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. This process never maps it, and copies by system calls: a program that shortens it can't
 //!    fault this process, which looks at a program's bytes in its own copy.
-//! 2. Nobody else has the descriptor that this process uses, whose flags decide where it writes.
+//! 2. No other process has the descriptor that this one uses, whose flags decide where it writes.
 
 use adit_base::fork::Registered;
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// Each has it: how many there are in this process.
+/// Each memory holds a reference, which counts them in this process.
 static COUNT: LazyLock<Arc<()>> = LazyLock::new(Arc::default);
 
 const MODE: Mode = Mode::from_raw_mode(0o600);
@@ -34,7 +34,7 @@ pub(crate) fn failed(errno: rustix::io::Errno, what: &'static str) -> Error {
     }
 }
 
-/// Makes a file for this user alone, whatever the process masks; `EEXIST` if the name is taken.
+/// Makes a file for this user alone, whatever the umask; `EEXIST` if the name is taken.
 pub(crate) fn make_file(name: &Path, what: &'static str) -> Result<Registered<OwnedFd>> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let make = || {
@@ -67,7 +67,7 @@ pub(crate) fn open_left(
 #[derive(Debug)]
 pub(crate) struct Lent {
     pub(crate) file: Registered<OwnedFd>,
-    /// What it is, for errors.
+    /// Its name in errors.
     what: &'static str,
     _counted: Arc<()>,
 }
@@ -101,8 +101,7 @@ impl Lent {
         failed(errno, self.what)
     }
 
-    /// A descriptor for a program. It has flags of its own: with some of them, a write would ignore
-    /// its offset.
+    /// A descriptor for a program, with its own flags: O_APPEND makes a write ignore its offset.
     pub(crate) fn descriptor(&self, writable: bool) -> Result<Registered<OwnedFd>> {
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let access = if writable {
@@ -114,7 +113,7 @@ impl Lent {
         opened.map_err(|errno| self.failed(errno))
     }
 
-    /// Reads it, and says how many bytes it has there.
+    /// Reads bytes; returns how many there are.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < into.len() {
@@ -139,7 +138,7 @@ impl Lent {
         Ok(())
     }
 
-    /// Is less than a quarter of its tmpfs free? Other programs need memory, too.
+    /// True if less than a quarter of its tmpfs is free: other programs need memory, too.
     pub(crate) fn is_scarce(&self) -> Result<bool> {
         let tmpfs = fstatfs(&self.file).map_err(|errno| self.failed(errno))?;
         // One without a bound says that it has no blocks at all.

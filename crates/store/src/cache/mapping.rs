@@ -43,24 +43,23 @@ pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// MADV_COLLAPSE, which neither libc nor rustix names everywhere.
 const MADV_COLLAPSE: i32 = 25;
 
-/// What a cache is made of.
+/// Size and memory of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// The bound: address space for so many frames of 4 KiB is set aside.
+    /// The bound: the cache reserves address space for this many frames of 4 KiB.
     pub frames_max: u32,
     /// Some: the memory shall survive the process, unless `survive` says otherwise.
     pub shared: Option<SharedName>,
-    /// What to do if it can't.
+    /// What to do if the memory can't survive.
     pub survive: Survive,
     /// Other processes may read its frames, if it is in shared memory.
     pub published: bool,
-    /// With less room in the directory than `frames_max` takes, fewer frames will do, down to so
-    /// many.
+    /// The fewest frames to open with, if the directory has no room for `frames_max`.
     pub frames_min: u32,
 }
 
 impl CacheOptions {
-    /// A cache of so many frames in memory that dies with the process.
+    /// A cache of this many frames, in memory that dies with the process.
     pub fn new(frames_max: u32) -> CacheOptions {
         CacheOptions {
             frames_max,
@@ -71,7 +70,7 @@ impl CacheOptions {
         }
     }
 
-    /// The same in shared memory.
+    /// A cache of this many frames, in shared memory that survives the process.
     pub fn shared(frames_max: u32, name: SharedName) -> CacheOptions {
         CacheOptions {
             shared: Some(name),
@@ -81,7 +80,7 @@ impl CacheOptions {
     }
 }
 
-/// Whether what `write` acknowledged is to survive the death of the process.
+/// Whether acknowledged writes survive the death of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Survive {
@@ -126,18 +125,17 @@ pub(super) struct Mapping {
     model: Model,
 }
 
-/// What models have instead of metadata in the mapping, since their atomics are larger and can't
-/// just be zeroes.
+/// The frames' metadata in models, outside the mapping: loom's atomics are larger and can't be
+/// zeroes.
 #[cfg(loom)]
 struct Model {
     metas: Vec<FrameMeta>,
     accesses: Vec<RaceCheck>,
 }
 
-// SAFETY: the mapping is plain memory; what is done through the pointers it hands out is ruled by
-// frames.rs.
+// SAFETY: the mapping is plain memory; frames.rs has the rules for its pointers.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: methods that take `&self` write through atomics, or by the rules of frames.rs.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -151,9 +149,10 @@ impl Mapping {
             && options.survive != Survive::Off
         {
             let shared = frames_that_fit(name, options).and_then(|frames| {
-                let versions = match options.published {
-                    true => Some(VersionWords::new(frames)?),
-                    false => None,
+                let versions = if options.published {
+                    Some(VersionWords::new(frames)?)
+                } else {
+                    None
                 };
                 let mut mapping = Mapping::shared(name, Layout::of(frames))?;
                 mapping.versions = versions;
@@ -274,7 +273,7 @@ impl Mapping {
         })
     }
 
-    /// Is this the process that made it? A forked child has no mapping at all.
+    /// True in the process that made it. A forked child has no mapping at all.
     pub(super) fn is_ours(&self) -> bool {
         self.generation == adit_base::fork::generation()
     }
@@ -323,7 +322,7 @@ impl Mapping {
         self.versions.as_ref().map(VersionWords::ahead_counts)
     }
 
-    /// What readers in other processes need; None: the cache isn't for them.
+    /// The files for readers in other processes; None: the cache isn't published.
     pub(super) fn published(&self) -> Result<Option<PublishedFrames>> {
         let (Some(file), Some(versions)) = (&self.file, &self.versions) else {
             return Ok(None);
@@ -413,8 +412,8 @@ impl Mapping {
         if !reserve(offset, len_bytes) {
             return false;
         }
-        // SAFETY: maps what was just reserved, so that the first users don't fault page by page.
-        // Only faster.
+        // SAFETY: maps the memory just reserved, so that the first touch doesn't fault page by
+        // page. Only faster.
         let _ = unsafe { rustix::mm::madvise(start, len_bytes, Advice::LinuxPopulateWrite) };
         true
     }
@@ -447,8 +446,8 @@ impl Mapping {
         }
     }
 
-    /// Gives back all of the file but its header, which says that nobody vouches for it any more.
-    /// The next opening that may do so deletes the rest: it is older than the superblock.
+    /// Gives back all of the file but its header, which says that it has ended. The next opening
+    /// with the right to do so deletes the file: it is older than the superblock.
     fn empty(&self) -> rustix::io::Result<()> {
         let Some(file) = &self.file else {
             return Ok(());
@@ -458,8 +457,8 @@ impl Mapping {
         rustix::fs::fallocate(file, flags, META_OFFSET as u64, len)
     }
 
-    /// Has somebody removed or renamed the file, or hidden it behind a mount? Then nobody finds
-    /// what this process leaves.
+    /// True if the file was removed, renamed, or hidden behind a mount. Then the next opening won't
+    /// find it.
     pub(super) fn is_nameless(&self) -> bool {
         match (&self.placement, &self.file) {
             (CachePlacement::Shared(path), Some(file)) if self.is_ours() => {
@@ -469,14 +468,14 @@ impl Mapping {
         }
     }
 
-    /// Nobody vouches for what is in it any more; the owner keeps it.
+    /// Ends the mapping for readers in other processes; the owner keeps it.
     pub(super) fn end_published(&self) {
         if self.is_ours() {
             self.header().end();
         }
     }
 
-    /// The owner changes nothing in it any more: it may be salvaged, even if this process lives on.
+    /// Gives the mapping up: the owner changes nothing in it, so another process may salvage it.
     pub(super) fn give_up(&self) {
         if self.header().is_copy() {
             // One that stays is deleted by the next opening.
@@ -538,8 +537,8 @@ fn frames_that_fit(name: &SharedName, options: &CacheOptions) -> Result<u32> {
     Ok(frames_in_limit(frames, options))
 }
 
-/// How many of so many frames the control groups of the process have memory for: those of a larger
-/// cache would have it killed. The fewest frames are taken in any case.
+/// The number of frames, up to `frames`, that fit the memory limits of the process's control
+/// groups: a larger cache would get it killed. At least the fewest frames.
 fn frames_in_limit(frames: u32, options: &CacheOptions) -> u32 {
     let Some(group) = memory_limit::tightest().filter(|_| frames > options.frames_min) else {
         return frames;
@@ -564,15 +563,15 @@ fn frames_in_limit(frames: u32, options: &CacheOptions) -> u32 {
     within
 }
 
-/// Bytes of a mapping with so many frames.
+/// Bytes of a mapping with this many frames.
 pub(super) fn mapping_bytes(frames: u32) -> u64 {
     Layout::of(frames).len_bytes as u64
 }
 
-/// How many frames a new mapping has where so many bytes are free: so few that the smallest one
-/// fits beside it, if that is possible at all. Tails, shared mappings and the claims of the next
-/// opening need room, too; and in a control group the next opening has a cache beside this memory
-/// while it takes that over.
+/// The number of frames of a new mapping with this many free bytes: it leaves room for the smallest
+/// one beside it, if possible. Tails, shared mappings and the claims of the next opening need room,
+/// too; and in a control group the next opening has a cache beside this memory while it takes it
+/// over.
 pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u32> {
     let next_bytes = mapping_bytes(options.frames_min);
     let mut frames = options.frames_max;
@@ -588,7 +587,7 @@ pub(super) fn frames_within(free_bytes: u64, options: &CacheOptions) -> Option<u
 /// Names the ways out.
 pub(crate) fn impossible(error: Error, directory: &Path) -> Error {
     if error.errno() == Errno::FBIG {
-        // It names its own way out, and room is none.
+        // The message names its own remedy; more room would not help.
         return error.context("make writes survive the death of this process");
     }
     error.context(format_args!(
@@ -617,7 +616,7 @@ fn allocate(file: &OwnedFd, from: u64, len_bytes: u64) -> rustix::io::Result<()>
     Ok(())
 }
 
-/// A file without a name, so that nobody ever finds half a mapping.
+/// A file without a name, so that no process finds half a mapping.
 pub(super) fn nameless(directory: &Path) -> Result<Registered<OwnedFd>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -640,8 +639,7 @@ pub(super) fn publish(file: &OwnedFd, path: &Path) -> Result<()> {
     rustix::fs::linkat(cwd, own, cwd, path, AtFlags::SYMLINK_FOLLOW).map_err(say)
 }
 
-/// Removes a mapping's file. Somebody else may have: systemd removes a user's when that user logs
-/// out.
+/// Removes a mapping's file. It may be gone already: systemd removes a user's files at logout.
 pub(crate) fn delete_file(path: &Path) -> Result<()> {
     match rustix::fs::unlink(path).map_err(from_rustix) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -657,7 +655,7 @@ impl Drop for Mapping {
         // Its last reference goes with the memory, which takes the kernel long: forks wait for a
         // descriptor that is being closed.
         drop(self.file.take());
-        // SAFETY: mapped by `new`, and nobody holds a place in it any more.
+        // SAFETY: mapped by `new`, and nothing holds a pointer into it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
     }
 }

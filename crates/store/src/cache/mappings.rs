@@ -1,5 +1,5 @@
-//! The mappings of all volumes in a directory, for people: whose each one is, how much it holds,
-//! and removing one that nobody will come back for.
+//! The mappings of all volumes in a directory, for people: the owner of each, its unsaved data, and
+//! the removal of abandoned ones.
 
 use crate::cache::{self, ADDRESS_BYTES_MAX, Content, Leftover, Purpose, Unsaved};
 use adit_base::{Errno, Error, Result};
@@ -18,19 +18,19 @@ pub struct Mapping {
     pub volume_id: Option<u128>,
     /// The opening's epoch.
     pub epoch: Option<u64>,
-    /// The user who made it.
+    /// The owner of the file.
     pub uid: u32,
     /// The process that made it, in its pid namespace.
     pub pid: Option<u32>,
-    /// What that process called the volume; empty: unknown.
+    /// The process's name for the volume; empty: unknown.
     pub address: String,
     /// Its process lives.
     pub live: bool,
     /// How much exists only here; None: not known.
     pub unsaved: Option<Unsaved>,
-    /// Whether the volume that it names is there, the same file or device, as far as this process
-    /// sees. False: there is nothing of that name. None: that can't be told (another file has the
-    /// name; it isn't an absolute path).
+    /// True if the volume that it names, the same file or device, is visible to this process.
+    /// False: nothing has that name. None: unknown (another file has the name, or it isn't an
+    /// absolute path).
     pub image_is_there: Option<bool>,
     /// Why it can't be read.
     pub problem: Option<String>,
@@ -52,7 +52,8 @@ pub fn mappings(directory: &Path) -> Result<Vec<Mapping>> {
     Ok(all)
 }
 
-/// Deletes a mapping of a dead process: what exists only there is gone. Says how much it was.
+/// Deletes a mapping of a dead process, and with it data that exists only there. Returns how much
+/// that was.
 ///
 /// Errors: `EBUSY` while its process lives or another process looks at it, `EINVAL` for another
 /// kind of file.
@@ -77,7 +78,7 @@ pub fn remove_mapping(path: &Path) -> Result<Mapping> {
     Ok(described(leftover))
 }
 
-/// Another version's names begin in the same way.
+/// Names of other versions begin in the same way.
 fn volume_of(path: &Path) -> Option<u128> {
     cache::volume_of(path.file_name()?.to_str()?)
 }
@@ -121,7 +122,7 @@ fn described(leftover: Leftover) -> Mapping {
     mapping
 }
 
-/// Is this storage still found under its name? The name may be cut short, or not be text.
+/// True if its name still leads to this storage. The name may be cut short, or not be text.
 fn is_there(address: &str, image: &Identity) -> Option<bool> {
     let whole = address.len() < ADDRESS_BYTES_MAX && !address.contains(char::REPLACEMENT_CHARACTER);
     let path = Path::new(address);
@@ -136,7 +137,7 @@ fn is_there(address: &str, image: &Identity) -> Option<bool> {
         IdentityKind::File if metadata.is_file() => {
             (metadata.dev(), metadata.ino()) == (image.device, image.number)
         }
-        // A loop device of the file, or a disk: nobody else has its name while it is there.
+        // A loop device of the file, or a disk: no other device has its name while it is there.
         _ => metadata.file_type().is_block_device(),
     };
     same.then_some(true)

@@ -1,5 +1,5 @@
-//! What the hot paths cost. Not run by default:
-//! `cargo test --release -p adit-store cache::measure -- --ignored --nocapture`.
+//! Measures the hot paths. Not run by default: `cargo test --release -p adit-store cache::measure
+//! -- --ignored --nocapture`.
 
 use super::*;
 use adit_base::PAGE_BYTES;
@@ -36,7 +36,7 @@ fn filled(frames: u32, shared: Option<SharedName>) -> Cache {
     cache
 }
 
-/// Processor time of this thread: what others on the machine do counts less.
+/// Processor time of this thread, which depends less on other load.
 fn thread_ns() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
@@ -70,7 +70,7 @@ fn read_ns(cache: &Cache, threads: u64, len_bytes: usize, reads: u64) -> f64 {
     total / (reads * threads) as f64
 }
 
-/// The same copies without the cache.
+/// Time of one copy from the frames, without the protocol of the cache.
 fn copy_ns(cache: &Cache, len_bytes: usize, reads: u64) -> f64 {
     let pages = u64::from(cache.counts().used);
     let (start, _) = cache.frames().memory();
@@ -79,7 +79,7 @@ fn copy_ns(cache: &Cache, len_bytes: usize, reads: u64) -> f64 {
     let begun = thread_ns();
     for _ in 0..reads {
         let page = (random.next_u64() % pages) as usize;
-        // SAFETY: inside the cache's memory, which nobody writes now.
+        // SAFETY: inside the cache's memory, which no thread writes now.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 start.add(page * PAGE_BYTES),

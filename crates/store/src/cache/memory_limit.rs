@@ -1,9 +1,9 @@
-//! How much memory the control groups of this process leave it.
+//! The memory that the control groups of this process leave it.
 //!
-//! A process that uses more than its group may is killed, and what it has left in shared memory
-//! stays charged to the group. So a cache that is larger than the room there kills its process, and
-//! the next one. Invariant: a number that can't be read is no limit. Not looked at: groups above
-//! the mount that this process sees (a container's own, as a rule), and swap.
+//! The kernel kills a process that exceeds its group's limit, and its shared memory stays charged
+//! to the group. So a cache larger than the limit kills its process, and the next one. Invariant: a
+//! number that can't be read is no limit. Ignored: groups above the mount that this process sees
+//! (usually a container's own), and swap.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -65,11 +65,12 @@ impl Version {
             // A container may see only its own part of the tree.
             let below = Path::new(own).strip_prefix(root).ok()?;
             if below.components().any(|part| part == Component::ParentDir) {
-                return None; // outside of what this process sees
+                return None; // invisible to this process
             }
-            let group = match below.as_os_str().is_empty() {
-                true => mount.clone(),
-                false => mount.join(below),
+            let group = if below.as_os_str().is_empty() {
+                mount.clone()
+            } else {
+                mount.join(below)
             };
             Some(GroupDirectory { mount, group })
         })
@@ -86,9 +87,9 @@ impl Version {
         is_it.then_some(group)
     }
 
-    /// What is mounted and where, in a line of `/proc/self/mountinfo`: "36 35 0:32 ROOT PLACE
-    /// rw,relatime shared:9 - cgroup2 NAME rw" (numbers, options, further fields, "-", kind, name,
-    /// options of the kind).
+    /// The mounted directory and its mount point, from a line of `/proc/self/mountinfo`: "36 35
+    /// 0:32 ROOT PLACE rw,relatime shared:9 - cgroup2 NAME rw" (numbers, options, further fields,
+    /// "-", kind, name, options of the kind).
     fn mount_in(self, line: &str) -> Option<(PathBuf, PathBuf)> {
         let (mount, file_system) = line.split_once(" - ")?;
         let mut words = mount.split(' ').skip(3);

@@ -1,19 +1,18 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
-//! `mapping.rs` is the memory (`memory_limit.rs`: what control groups leave of it), `header.rs` its
-//! first page, `frames.rs` what every thread may do with it, `held.rs` how one sees several pages
-//! of one moment, `index.rs` how a page is found, `owner.rs` what only the owner does (`supply.rs`:
-//! where its frames come from, `free.rs`: which are free, `writing.rs`: how it changes pages),
-//! `apply.rs` how a transaction becomes visible, `ahead_counts` what no slot has yet,
-//! `published.rs` frames that other processes read, `salvage.rs` what is left of a process that
-//! died, `leftover.rs` how that is found, `name.rs` how it is named, `claim.rs` how an opener keeps
-//! others away that reach the volume in another way, `tail` memory beside the mapping to which
-//! programs in other processes append.
+//! `mapping.rs` is the memory (`memory_limit.rs`: limits of control groups), `header.rs` its first
+//! page, `frames.rs` operations of any thread, `held.rs` several pages of one moment, `index.rs`
+//! the search for a page, `owner.rs` operations of the owner (`supply.rs`: the supply of frames,
+//! `free.rs`: free ones, `writing.rs`: changes of pages), `apply.rs` how a transaction becomes
+//! visible, `ahead_counts` blobs ahead of their slots, `published.rs` frames that other processes
+//! read, `salvage.rs` the cache of a dead process, `leftover.rs` the search for it, `name.rs` its
+//! name, `claim.rs` protection from openers that reach the volume in another way, `tail` memory
+//! beside the mapping to which programs in other processes append.
 //!
 //! Invariants:
-//! 1. Only the owner changes keys, flags and chains; content too, but that other threads overwrite
-//!    dirty pages where it grants that (`blob/write_grant`). Other threads change pin counts,
-//!    `referenced`, and push frames that they unpinned last onto the return stack.
+//! 1. Only the owner changes keys, flags and chains, and content, except that other threads
+//!    overwrite dirty pages under a write grant (`blob/write_grant`). Other threads change pin
+//!    counts, `referenced`, and push frames that they unpinned last onto the return stack.
 //! 2. The content of a frame with VALID changes only while its state is WRITING. The owner reaches
 //!    that from "no pins", another thread from its own pin, the only one; the owner replaces a
 //!    pinned frame by another one instead.
@@ -88,7 +87,7 @@ pub const META_SPACE: u64 = u64::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FrameId(pub u32);
 
-/// What page a frame holds.
+/// The page that a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrameKey {
     /// Slot address of a blob, or [`META_SPACE`].
@@ -108,8 +107,7 @@ impl FrameKey {
 }
 
 bitflags::bitflags! {
-    /// What the owner knows about a frame. The bits above 15 of the stored word are the page's
-    /// kind.
+    /// The owner's flags of a frame. The bits above 15 of the stored word are the page's kind.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct FrameFlags: u32 {
         /// The content is the page's.
@@ -118,7 +116,7 @@ bitflags::bitflags! {
         const DIRTY = 1 << 1;
         /// Has live bytes: its home changes only through the journal and the checkpoint.
         const JOURNALED = 1 << 2;
-        /// A device read fills it; nobody may look.
+        /// A device read fills it; no other thread may read it.
         const LOADING = 1 << 3;
         /// A metadata page.
         const META = 1 << 4;
@@ -132,10 +130,9 @@ bitflags::bitflags! {
         const HELD = 1 << 8;
         /// A shadow of it exists.
         const SHADOWED = 1 << 13;
-        /// A journaled page that is zeroes but for what its records say; what is at home means
-        /// nothing.
+        /// A journaled page that is zeroes except for its records; the bytes at home are void.
         const FRESH = 1 << 9;
-        /// Outside the index: shadows, journal buffers and what is about to become one.
+        /// Outside the index: shadows, journal buffers and frames about to become one.
         const RAW = 1 << 14;
         /// In the index.
         const INDEXED = 1 << 15;
@@ -160,7 +157,7 @@ impl FrameFlags {
         self.bits() & owner::FLAGS_MASK == only
     }
 
-    /// May the frame be evicted once nobody pins it?
+    /// True if the frame may be evicted once it is unpinned.
     pub const fn is_clean(self) -> bool {
         self.contains(FrameFlags::VALID) && !self.intersects(FrameFlags::BUSY)
     }

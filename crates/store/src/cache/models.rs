@@ -1,9 +1,9 @@
 //! Models of readers against the owner: pins, replacement, reuse, loads, the return stack, the
 //! index (`cargo xtask models`).
 //!
-//! That bytes are read while they are changed is found by `RaceCheck`, since a model's threads
-//! never copy at the same time. That they are the wrong ones is found by what is in them: a page's
-//! first byte is its key's page number, the second its version.
+//! `RaceCheck` finds reads of bytes that change, since a model's threads never copy at the same
+//! time. The content shows wrong bytes: a page's first byte is its key's page number, the second
+//! its version.
 
 use super::*;
 use adit_base::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ fn stamp(page: &mut PageBytes, key: FrameKey, version: u8) {
     page[..2].copy_from_slice(&[key.page as u8, version]);
 }
 
-/// A cache of so many frames, with version 1 of page A in it.
+/// A cache of `frames_max` frames, with version 1 of page A in it.
 fn cache(frames_max: u32) -> (Cache, FrameId) {
     let mut cache = Cache::new(&CacheOptions::new(frames_max)).expect("a cache");
     let frame = bring_in(&mut cache, A, 1).expect("a fresh cache has frames");
@@ -45,7 +45,7 @@ fn version_of(pin: &PinnedFrame<'_>, key: FrameKey) -> u8 {
     pin.bytes()[1]
 }
 
-/// Nobody has a pin, so every frame can be freed: none got lost, and none is there twice.
+/// Without pins every frame can be freed: none is lost, and none appears twice.
 fn assert_all_come_back(cache: &mut Cache) {
     for key in [A, B] {
         if let Some(frame) = cache.find(key) {
@@ -242,7 +242,7 @@ fn nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loade
             let page = buffer.try_mut().expect("readers don't count");
             page[..2].copy_from_slice(&[B.page as u8, 7]);
         });
-        // Orders nothing: that is what the assertions of `loading_mut` and `loaded` are for.
+        // Orders nothing: the assertions of `loading_mut` and `loaded` do.
         let meta = cache.frames().meta(frame.0);
         while meta.loads.load(Ordering::Relaxed) != 0 {
             adit_base::sync::spin_loop();
@@ -271,7 +271,7 @@ fn a_page_is_overwritten_by_one_thread_at_a_time_and_by_none_that_reads_it() {
         let [two, three] = writers.map(|writer| writer.join().expect("a thread"));
         assert!(seen != Some(2) || two);
         assert!(seen != Some(3) || three);
-        // Who joins them has ended the grant.
+        // The join ends the grant.
         let last = read(cache.frames(), A).expect("nobody writes");
         assert!(last == 2 && two || last == 3 && three || last == 1 && !two && !three);
         assert_eq!(cache.dirty_granules(frame), u64::from(two || three));

@@ -1,13 +1,13 @@
-//! What a shared mapping is called, and what its name alone proves.
+//! The name of a shared mapping, and what it proves.
 //!
 //! ```text
 //! adit-VOLUME-EPOCH-IMAGE-NONCE-SEAL       hexadecimal: 32, 16, 16, 16 and 16 digits
 //! ```
 //!
 //! VOLUME is the volume's id and EPOCH the opening's. IMAGE is a hash of the storage's identity.
-//! NONCE is random, so nobody can take the next name in advance. SEAL is a keyed hash of all of
-//! these; its key is the superblock's `opening`, which only those know who can read the image. So
-//! an opener who may not read the file still knows whether it belongs to the opening that the
+//! NONCE is random, so no program can take the next name in advance. SEAL is a keyed hash of all of
+//! these; its key is the superblock's `opening`, a secret of users who can read the image. So an
+//! opener who may not read the file still knows whether it belongs to the opening that the
 //! superblock tells of.
 
 use adit_base::hash::{HashKey, name_hash};
@@ -25,16 +25,16 @@ pub struct SharedName {
     pub opening: u64,
     /// The storage of the volume.
     pub image: Identity,
-    /// What the user calls the volume; for messages.
+    /// The user's name for the volume, for messages.
     pub address: String,
     /// Where it is made: a tmpfs, normally `/dev/shm`.
     pub directory: PathBuf,
-    /// Makes the name one that nobody can foresee.
+    /// Makes the name unpredictable.
     pub nonce: u64,
 }
 
 impl SharedName {
-    /// A mapping in a directory, under a name of its own.
+    /// Names a new mapping in a directory.
     pub fn new(directory: &Path, volume_id: u128, epoch: u64) -> SharedName {
         SharedName {
             volume_id,
@@ -93,7 +93,7 @@ impl ParsedName {
         parts.next().is_none().then_some(parsed)
     }
 
-    /// True if somebody gave it who knew the superblock of this opening.
+    /// True if its maker knew the superblock of this opening.
     pub fn is_sealed_by(&self, opening: u64) -> bool {
         self.seal == self.seal_of(opening)
     }
@@ -103,7 +103,7 @@ impl ParsedName {
         self.image == image_tag(image)
     }
 
-    /// What no other name has.
+    /// The seal, unique to the name.
     pub(crate) fn seal(&self) -> u64 {
         self.seal
     }
@@ -193,7 +193,7 @@ mod tests {
         assert!(file.starts_with(&prefix(42)));
         assert!(parsed.is_sealed_by(99) && !parsed.is_sealed_by(98));
         assert!(parsed.is_of(&Identity::default()));
-        // Whoever sees the name can't make one for another epoch of it.
+        // A program that sees the name can't derive one for another epoch.
         let other = ParsedName { epoch: 8, ..parsed };
         assert!(!other.is_sealed_by(99));
         let again = SharedName::new(Path::new("/x"), 42, 7);

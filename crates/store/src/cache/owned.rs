@@ -8,8 +8,8 @@
 //! that is handed out points into frame memory, not into `Cache`. Its content changes only through
 //! [`OwnedCache::write`], [`OwnedCache::apply`] or a shadow's pointer, none of which the store
 //! calls while it holds the page (`transaction.rs`: pages are read through `&self`, changed through
-//! `&mut self`). [`OwnedCache::fill_shadow`] changes only granules that nobody was given yet.
-//! Threads overwrite only pages that the store doesn't look at meanwhile (`blob/write_grant`).
+//! `&mut self`). [`OwnedCache::fill_shadow`] changes only granules to which no reference was given
+//! out. Threads overwrite only pages that the store doesn't look at meanwhile (`blob/write_grant`).
 
 use crate::cache::{Applied, Cache, Counts, FrameFlags, FrameId, FrameKey, META_SPACE};
 use crate::format::Page;
@@ -59,7 +59,7 @@ impl OwnedCache {
         get fn counts() -> Counts;
         #[inline]
         get fn find(key: FrameKey) -> Option<FrameId>;
-        /// As `prefetch` and then `find`.
+        /// Prefetches the page's bytes at `offset`, then searches for its frame.
         #[inline]
         get fn find_fetching(key: FrameKey, offset: usize) -> Option<FrameId>;
         /// Begins to fetch the page's frame and its bytes at `offset` from memory.
@@ -112,8 +112,7 @@ impl OwnedCache {
         self.get_mut().clear_flags(frame, flags);
     }
 
-    /// A write-back takes on what is dirty of a frame: from DIRTY to WRITEBACK. Answers the dirty
-    /// granules.
+    /// Begins write-back of a frame: from DIRTY to WRITEBACK. Returns the dirty granules.
     pub(crate) fn begin_write_back(&self, frame: FrameId) -> u64 {
         let cache = self.get_mut();
         let granules = cache.dirty_granules(frame);
@@ -185,7 +184,7 @@ impl OwnedCache {
         unsafe { std::slice::from_raw_parts(page.add(bytes.start), bytes.len()) }
     }
 
-    /// May these granules be read? All but those that a shadow does not have.
+    /// True if these granules may be read: all but those that a shadow lacks.
     fn is_filled(&self, frame: FrameId, granules: u64) -> bool {
         !self.has(frame, FrameFlags::SHADOW) || granules & !self.pending(frame) == 0
     }

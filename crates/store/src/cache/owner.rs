@@ -1,9 +1,9 @@
 //! The owner's side of a cache: its state, frames' numbers and flags, how frames come and go.
 //!
 //! `&self` looks, `&mut self` changes, so a borrowed page can't change under its borrower; the
-//! caller keeps a `Cache` in its worker state. Content of a published frame is changed in place
-//! when nobody pins it and else in a fresh frame that takes its place, number in the index, flags
-//! and all.
+//! caller keeps a `Cache` in its worker state. The content of a published frame changes in place if
+//! it is unpinned, else in a fresh frame that takes over its place in the index, its flags and its
+//! numbers.
 //!
 //! Invariants: a frame is exactly one of free (in `free` or never used), in the index, raw (shadow,
 //! journal buffer), just allocated, or retired and pinned. `counts` follow the flags, so flags
@@ -25,11 +25,11 @@ use std::sync::atomic::Ordering;
 pub(super) const KIND_SHIFT: u32 = 16;
 pub(super) const FLAGS_MASK: u32 = (1 << KIND_SHIFT) - 1;
 
-/// The frame can't be changed in place: somebody reads it.
+/// The frame can't be changed in place: a reader pins it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pinned;
 
-/// How many frames are what.
+/// Numbers of frames by state.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counts {
     /// Used and free ones.
@@ -105,8 +105,7 @@ impl Cache {
         self.frames.mapping().placement()
     }
 
-    /// How many frames are what. Retired frames whose last pin has gone are counted off by the next
-    /// `allocate`.
+    /// Numbers of frames by state. The next `allocate` stops counting retired frames without pins.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -121,7 +120,7 @@ impl Cache {
         Some(self.looked_at(frame))
     }
 
-    /// As [`Cache::prefetch`] and then [`Cache::find`].
+    /// Prefetches the page's bytes at `offset`, then searches for its frame.
     #[inline]
     pub fn find_fetching(&self, key: FrameKey, offset: usize) -> Option<FrameId> {
         let frames = &self.frames;
@@ -204,7 +203,7 @@ impl Cache {
         self.frames.meta(id.0).end.load(Ordering::Relaxed)
     }
 
-    /// Sets how many bytes of the page are inside the file.
+    /// Sets the number of the page's bytes inside the file.
     pub fn set_end(&mut self, id: FrameId, end_bytes: u32) {
         let meta = self.frames.meta(id.0);
         meta.end.store(end_bytes, Ordering::Release);
@@ -338,16 +337,16 @@ impl Cache {
             has(after, journaled),
         );
         step(&mut counts.clean, before.is_clean(), after.is_clean());
-        // Release: whoever sees the flag sees what it speaks for.
+        // Release: a thread that sees the flag sees the content behind it.
         meta.flags.store(word, Ordering::Release);
     }
 
     // ---- frames come and go
     // ------------------------------------------------------------------------
 
-    /// A frame for a page, not yet findable, its content whatever was there: a free one, else the
-    /// next clean one that nobody pinned or looked at lately. None: everything is dirty, busy or
-    /// pinned; write back first.
+    /// Takes a frame for a page, outside the index and with stale content: a free one, else the
+    /// next clean one without pins or recent use. None: all are dirty, busy or pinned; write back
+    /// first.
     pub fn allocate(&mut self) -> Option<FrameId> {
         let frame = self.take_frame()?;
         let meta = self.frames.meta(frame);
@@ -414,7 +413,7 @@ impl Cache {
         self.set_flags_word(id.0, flags.bits());
     }
 
-    /// What a journal buffer holds is on the device: it is a plain raw frame again.
+    /// Makes a journal buffer a plain raw frame again: its content is on the device.
     pub fn unpublish_journal_buffer(&mut self, id: FrameId) {
         self.set_flags_word(id.0, FrameFlags::RAW.bits());
     }
@@ -459,8 +458,8 @@ impl Cache {
         self.set_flags_word(id.0, word | FrameFlags::VALID.bits());
     }
 
-    /// The content of a LOADING frame once its load buffer is gone: to verify or complete what was
-    /// read before [`Cache::loaded`].
+    /// The content of a LOADING frame once its load buffer is gone, to verify or complete it before
+    /// [`Cache::loaded`].
     pub fn loading_mut(&mut self, id: FrameId) -> &mut PageBytes {
         self.assert_no_loads(id.0);
         assert!(self.flags(id).contains(FrameFlags::LOADING), "not loading");
@@ -482,7 +481,7 @@ impl Cache {
         self.frames.buffer_of_pin(id.0)
     }
 
-    /// Takes a page out of the cache, whatever its flags. The frame is free now, or when its last
+    /// Removes a page from the cache, whatever its flags. The frame is free now, or when its last
     /// pin goes.
     pub fn remove(&mut self, id: FrameId) {
         assert!(
@@ -508,7 +507,7 @@ impl Cache {
 
     /// Out of everything, then free: at once, or through the return stack.
     pub(super) fn retire(&mut self, frame: u32) {
-        // Before RETIRED: nobody can see VALID on a frame whose last pin made it free.
+        // Before RETIRED: no thread can see VALID on a frame whose last pin made it free.
         self.set_flags_word(frame, 0);
         let frames = &self.frames;
         if let Some(version) = frames.mapping().version(frame) {

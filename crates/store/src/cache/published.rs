@@ -1,9 +1,9 @@
 //! Frames that other processes read without asking: version words, and the reader's side.
 //!
 //! A server hands out two descriptors for reading: the cache's mapping, and a file of one *version
-//! word* for each frame, a [`SeqCount`] of its content and of the page that it holds. With an
-//! answer comes a [`Hint`]: in which frame the page is, under which version, and how much of it
-//! lies inside the file. As long as the version is the same, so is all of that.
+//! word* for each frame, a [`SeqCount`] of its content and of the page that it holds. A reply
+//! carries a [`Hint`]: the page's frame, its version, and the number of its bytes inside the file.
+//! As long as the version is the same, so is all of that.
 //!
 //! ```text
 //! writer:  begin ─ change the bytes ─ end                       retiring: no VALID ─ step
@@ -17,8 +17,8 @@
 //!    hint's length is true while its version is.
 //! 3. A reader writes nothing. It believes no byte before it has looked at the word again.
 //! 4. Of a page of slots, a reader believes only those that the owner has verified since the page
-//!    came into the frame (`is_verified`). While the version stands, they only become more; they
-//!    are forgotten behind the step with which the page leaves the frame.
+//!    came into the frame (`is_verified`). While the version stands, they only become more; the
+//!    step with which the page leaves the frame clears them.
 //! 5. Before another process begins to change what a dead owner's mapping held, it marks the
 //!    mapping as ended (`leftover.rs`), and so does an owner that closes. No reader believes it
 //!    then.
@@ -68,7 +68,7 @@ impl Hint {
         (self.0 >> VERSION_BITS & ((1 << LEN_BITS) - 1)) as usize
     }
 
-    /// Is it none?
+    /// True if it is none.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -86,7 +86,7 @@ pub(super) struct VersionWords {
 
 // SAFETY: atomics in memory that lives as long as `self`.
 unsafe impl Send for VersionWords {}
-// SAFETY: as above.
+// SAFETY: all threads reach the words as atomics only.
 unsafe impl Sync for VersionWords {}
 
 impl VersionWords {
@@ -152,7 +152,7 @@ fn file_bytes(frames: u32) -> usize {
     words_bytes(frames) + (AHEAD_COUNTS * size_of::<AtomicU32>()).next_multiple_of(PAGE_BYTES)
 }
 
-/// The counts behind the words of so many frames.
+/// The counts behind the words of this many frames.
 ///
 /// # Safety
 /// `file_bytes(frames)` are mapped at `words`, as long as the result is used.
@@ -164,7 +164,7 @@ unsafe fn ahead_counts<'m>(words: NonNull<SeqCount>, frames: u32) -> &'m [Atomic
     }
 }
 
-/// What a reader in another process needs.
+/// The files and sizes that a reader in another process needs.
 #[derive(Debug)]
 pub struct PublishedFrames {
     /// The cache's mapping, for reading.
@@ -177,7 +177,7 @@ pub struct PublishedFrames {
     pub memory_offset: u64,
 }
 
-/// The same file, opened for reading only.
+/// Opens the cache's file again, for reading only.
 pub(super) fn for_reading(file: &OwnedFd) -> Result<Registered<OwnedFd>> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -185,7 +185,7 @@ pub(super) fn for_reading(file: &OwnedFd) -> Result<Registered<OwnedFd>> {
         .map_err(|errno| Error::with(from_rustix(errno), "open the cache for readers"))
 }
 
-/// The reader's side, in another process: nothing here changes what it looks at.
+/// The reader's side, in another process. It never writes to the memory.
 #[derive(Debug)]
 pub struct RemoteFrames {
     memory: NonNull<u8>,
@@ -193,7 +193,7 @@ pub struct RemoteFrames {
     memory_offset: usize,
     versions: NonNull<SeqCount>,
     frames: u32,
-    /// What was mapped is there no more.
+    /// The memory is unmapped.
     is_released: AtomicBool,
     /// Fork generation of its creation.
     generation: u32,
@@ -201,11 +201,11 @@ pub struct RemoteFrames {
 
 // SAFETY: it reads atomics, and copies bytes that it believes only if their version says so.
 unsafe impl Send for RemoteFrames {}
-// SAFETY: as above.
+// SAFETY: threads only read it, by the protocol of the versions.
 unsafe impl Sync for RemoteFrames {}
 
 impl RemoteFrames {
-    /// Maps what the owner has sent. `EPROTO` if sizes don't fit together.
+    /// Maps the files that the owner has sent. `EPROTO` if sizes don't fit together.
     pub fn map(
         memory: BorrowedFd<'_>,
         versions: BorrowedFd<'_>,
@@ -311,7 +311,7 @@ impl RemoteFrames {
         self.slot_that_has(hint, id, AheadOf::Attributes)
     }
 
-    /// The size of a blob, likewise.
+    /// The size of a blob, by a hint of its slot.
     #[inline]
     pub fn size_bytes(&self, hint: Hint, id: BlobId) -> Option<u64> {
         let slot = self.slot_that_has(hint, id, AheadOf::Size)?;
@@ -376,7 +376,7 @@ impl RemoteFrames {
         let is_right = is_right_meanwhile(meta)
             && version.is_some_and(|version| word.is_still(version))
             && !self.header().has_ended();
-        // Last: what was copied may have been zeroes in the place of the cache.
+        // Last: after an unmap the copy may have read zeroes.
         is_right && !self.is_released.load(Ordering::Relaxed)
     }
 }

@@ -1,8 +1,8 @@
-//! What is left of a process that died: its shared mapping, read as a file.
+//! The cache of a dead process: its shared mapping, read as a file.
 //!
-//! What `write` acknowledged outlives the process here, not the machine. `leftover.rs` finds
-//! mappings and locks them. Use, after the journal on the device was recovered: for each mapping in
-//! order the journal buffers (ascending), the pending granules, the dirty data; then `delete`.
+//! Acknowledged writes outlive the process here, not the machine. `leftover.rs` finds mappings and
+//! locks them. Use, after the journal on the device was recovered: for each mapping in order the
+//! journal buffers (ascending), the pending granules, the dirty data; then `delete`.
 //!
 //! | found | meaning |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! | VALID, JOURNALED, `pending` ≠ 0 | bytes of transactions that were not sealed |
 //! | VALID, DIRTY or WRITEBACK | data that was not at home |
 //! | two VALID frames of one page | one was being replaced; the later sequence counts |
-//! | RETIRED | nobody's content any more |
+//! | RETIRED | void |
 //!
 //! Everything here is outside input: it is read with bounds (a file may be cut short; nothing is
-//! mapped, so that can't fault), ranges are checked, and what a page *says* is for the caller to
-//! verify. A page that was being written when the owner died has the bytes of a write that was
-//! never acknowledged, in part. This file changes nothing in the mapping but the word that ends it
-//! for its readers, so it can be repeated.
+//! mapped, so that can't fault), ranges are checked, and the caller verifies the content of pages.
+//! A page that was being written when the owner died has the bytes of a write that was never
+//! acknowledged, in part. Salvage changes nothing in the mapping but the word that ends it for its
+//! readers, so it can be repeated.
 
 use super::apply::{changed_granules, copy_granules, next_apply};
 use super::frames::{FrameMeta, RETIRED};
@@ -125,7 +125,7 @@ impl std::fmt::Display for Unsaved {
 }
 
 impl Abandoned {
-    /// Reads what an open and locked file says about its frames.
+    /// Reads the metadata of frames from an open and locked file.
     pub(super) fn load(
         file: Registered<OwnedFd>,
         path: PathBuf,
@@ -188,9 +188,9 @@ impl Abandoned {
         self.header.horizon
     }
 
-    /// Number of the last apply that counts: of all that the owner applied since it had opened the
-    /// volume, exactly those up to it are here; 1 if that is nothing. None: it did not count, or
-    /// what it says of that is damaged.
+    /// Number of the last complete apply: of the applies since the owner opened the volume, exactly
+    /// those up to it are here; 1 if none are. None: the owner did not count, or the number is
+    /// damaged.
     pub fn applied(&self) -> Option<u64> {
         let (applied, applying) = (self.header.applied, self.header.applying);
         let next = next_apply(applied);
@@ -228,7 +228,7 @@ impl Abandoned {
             let target = shadow.next.wrapping_sub(1);
             let meta = self.metas.get(target as usize).copied();
             let Some(mut meta) = meta.filter(Meta::is_live) else {
-                let what = format!("find what shadow {frame} changes (a damaged cache)");
+                let what = format!("find the target of shadow {frame} (a damaged cache)");
                 return Err(Error::with(Errno::UCLEAN, what));
             };
             let mut old = Box::new([0; PAGE_BYTES]);
@@ -248,7 +248,7 @@ impl Abandoned {
         Ok(())
     }
 
-    /// Journal pages that were sealed, by LSN. The caller checks that each is what it says.
+    /// Sealed journal pages, by LSN. The caller verifies each.
     pub fn journal_buffers(&self) -> Vec<SalvagedJournal> {
         let mut buffers: Vec<_> = (0u32..)
             .zip(&self.metas)
@@ -321,7 +321,7 @@ impl Abandoned {
         super::leftover::end(&self.file, &self.path)
     }
 
-    /// Nothing in it is needed any more.
+    /// Deletes the mapping, which is no longer needed.
     pub fn delete(self) -> Result<()> {
         super::delete_file(&self.path)
     }
@@ -346,7 +346,7 @@ impl Abandoned {
     }
 }
 
-/// What the first page of a mapping says.
+/// The fields of the first page of a mapping.
 #[derive(Clone, Debug)]
 pub struct Header {
     /// The volume's id.
@@ -365,7 +365,7 @@ pub struct Header {
     pub sequence: u64,
     /// The storage; None: of a kind that is not known here.
     pub image: Option<Identity>,
-    /// What the owner called the volume.
+    /// The owner's name for the volume.
     pub address: String,
     horizon: u64,
     memory_offset: u64,
@@ -376,7 +376,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads it from a file; an error says what is wrong with it.
+    /// Reads it from a file; an error names the defect.
     pub(super) fn read(file: &OwnedFd, stat: &rustix::fs::Stat) -> Result<Header> {
         let (len_bytes, allocated_bytes) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
         let bad = |what: String| Err(Error::with(Errno::INVAL, what));
@@ -408,7 +408,7 @@ impl Header {
             && wide(offset_of!(CacheHeader, meta_offset)) == META_OFFSET as u64
             && wide(offset_of!(CacheHeader, memory_offset)) == layout.memory_offset as u64
             && frames_touched <= frames
-            // What was used has memory: a sparse file can't make its reader fetch any.
+            // Used frames have memory: a sparse file must not make its reader allocate more.
             && u64::from(frames_touched) * size_of::<FrameMeta>() as u64 <= allocated_bytes;
         if !good {
             return bad(format!("its header doesn't fit its {len_bytes} bytes"));
@@ -492,7 +492,7 @@ fn read_metas(file: &OwnedFd, frames: u32) -> Result<Vec<Meta>> {
     let each = size_of::<FrameMeta>();
     let mut metas = Vec::new();
     let many = metas.try_reserve_exact(frames as usize);
-    many.map_err(|_| Error::with(Errno::NOMEM, "read what a cache left behind says of frames"))?;
+    many.map_err(|_| Error::with(Errno::NOMEM, "read the frames of a cache left behind"))?;
     let mut bytes = vec![0; AT_ONCE as usize * each];
     for first in (0..frames).step_by(AT_ONCE as usize) {
         let count = AT_ONCE.min(frames - first) as usize;

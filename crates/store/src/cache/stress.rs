@@ -174,9 +174,10 @@ fn readers_see_whole_pages_of_their_key_and_never_older_ones() {
         // Beside busy processes the readers may seldom have a core.
         let is_enough = |owner: &Owner| {
             let all = [hits.load(Ordering::Relaxed), owner.replaced, owner.swapped];
-            let max = match all.contains(&0) {
-                true => Duration::from_secs(240),
-                false => Duration::from_millis(1500),
+            let max = if all.contains(&0) {
+                Duration::from_secs(240)
+            } else {
+                Duration::from_millis(1500)
             };
             begin.elapsed() > max
         };
@@ -210,8 +211,7 @@ const META_PAGES: u64 = 24;
 const DATA_PAGES: u64 = 20;
 const BLOB: u64 = 99;
 
-/// What survives in memory that the killed child shares with its parent: its device, and what it
-/// acknowledged.
+/// Memory that the killed child shares with its parent: its device, and the acknowledged changes.
 struct Witness {
     transactions_begun: AtomicU64,
     transactions_done: AtomicU64,
@@ -251,8 +251,8 @@ fn granule_of(number: u64) -> [u8; GRANULE_BYTES] {
 }
 
 fn child(directory: &Path, epoch: u64, seed: u64, witness: &Witness) -> ! {
-    // Enough at any time: metadata pages with image and shadow each, data pages with what is being
-    // written of them, and what is pinned.
+    // Enough at any time: metadata pages with image and shadow each, data pages with frames in
+    // write-back, and pinned frames.
     let frames_max = (3 * META_PAGES + 2 * DATA_PAGES) as u32 + 8;
     let options = CacheOptions::shared(frames_max, SharedName::new(directory, 42, epoch));
     let mut cache = Cache::new(&options).expect("a cache");
@@ -369,7 +369,7 @@ fn write_data(cache: &mut Cache, witness: &Witness) {
     witness.writes_done.store(number, Ordering::Release);
 }
 
-/// Compares what was salvaged with what was acknowledged; answers how many transactions there were.
+/// Compares the salvaged cache with the acknowledged changes; returns the number of transactions.
 fn check(left: Abandoned, witness: &Witness) -> u64 {
     let mut pages = vec![[0u8; PAGE_BYTES]; META_PAGES as usize];
     let mut bytes = [0; PAGE_BYTES];

@@ -101,12 +101,12 @@ impl Cache {
         (self.backed < self.counts.total).then_some(self.backed / CHUNK_FRAMES)
     }
 
-    /// The clock: frees the next clean frame that nobody looked at since the hand passed last.
+    /// The clock: frees the next clean frame that was not used since the hand passed last.
     fn evict_one(&mut self) -> Option<u32> {
         if self.counts.clean == 0 {
             return None;
         }
-        // Two turns: the first may do no more than lower `referenced`.
+        // Two turns: the first may only lower `referenced`.
         for _ in 0..u64::from(self.touched) * 2 {
             let frame = self.hand;
             self.hand = if frame + 1 < self.touched {
@@ -129,8 +129,8 @@ impl Cache {
         None
     }
 
-    /// What the clock does when it passes: frees a page's frame if it is clean and nobody looked at
-    /// it since the last pass. Is the page in the cache afterwards?
+    /// The clock passes: frees a page's frame if it is clean and was not used since the last pass.
+    /// True if the page is still cached.
     pub fn pass(&mut self, key: FrameKey) -> bool {
         let Some(frame) = self.frames.index.find(self.frames.mapping(), key) else {
             return false;

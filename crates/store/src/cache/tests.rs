@@ -1,4 +1,4 @@
-//! What a cache promises to one thread at a time; `stress.rs` has the rest.
+//! Tests of a cache by one thread at a time; `stress.rs` has the rest.
 
 use super::mapping::{frames_within, mapping_bytes};
 use super::*;
@@ -497,7 +497,7 @@ fn what_was_not_at_home_is_salvaged() {
     drop(pin);
     let left = left.remove(0);
     assert_eq!((left.epoch(), left.horizon()), (9, 31));
-    // Two pages of data; what is pending, and the sealed page beyond the horizon.
+    // Two pages of data; pending granules, and the sealed page beyond the horizon.
     let unsaved = Unsaved {
         data_pages: 2,
         metadata_pages: 2,
@@ -532,7 +532,7 @@ fn what_was_not_at_home_is_salvaged() {
     let _ = (clean, unpublished);
 }
 
-/// Whoever looks for mappings says of each file what it is, and changes none.
+/// A search for mappings classifies each file, and changes none.
 #[test]
 fn a_leftover_is_live_dead_or_strange() {
     let directory = in_shared_memory();
@@ -639,7 +639,7 @@ fn a_cache_that_cannot_be_shared_is_refused_or_says_why() {
 fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
     use std::sync::atomic::{AtomicBool, Ordering};
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: a handler that does nothing, for a signal that nobody else uses here.
+    // SAFETY: a handler that does nothing, for a signal without other users here.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
@@ -656,7 +656,7 @@ fn a_process_that_gets_signals_all_the_time_gets_its_memory() {
         let over = &over;
         scope.spawn(move || {
             while !over.load(Ordering::Relaxed) {
-                // SAFETY: as above.
+                // SAFETY: this thread lives longer than those of the scope.
                 unsafe { libc::pthread_kill(me, libc::SIGURG) };
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
@@ -692,8 +692,8 @@ fn a_cache_leaves_room_for_the_one_that_takes_over_from_it() {
     }
 }
 
-/// Somebody mounted another tmpfs over the directory, or renamed the file: nobody was told that the
-/// next opening finds nothing.
+/// Another tmpfs was mounted over the directory, or the file renamed: no message said that the next
+/// opening finds nothing.
 #[test]
 fn a_mapping_knows_that_nobody_finds_it_under_its_name() {
     let directory = in_shared_memory();
@@ -733,8 +733,8 @@ fn a_mapping_knows_that_nobody_finds_it_under_its_name() {
     }
 }
 
-/// A process that masks its own rights left a mapping, and more beside it, that the next opening by
-/// the same user could not read.
+/// A process with a strict umask left a mapping, and files beside it, that the next opening by the
+/// same user could not read.
 #[test]
 fn shared_memory_is_readable_for_its_user_whatever_the_process_masks() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,8 @@
-//! The owner changes pages: in place when nobody pins them, else in a fresh frame.
+//! The owner changes pages: in place when they are unpinned, else in a fresh frame.
 //!
-//! A replacement takes over everything: key, flags, kind, numbers, LSNs. Its order of stores is
-//! what `salvage.rs` relies on: content and numbers, then flags (from then on the new frame
-//! counts), then the place in the index, then the old frame's end.
+//! A replacement takes over everything: key, flags, kind, numbers, LSNs. `salvage.rs` relies on the
+//! order of its stores: content and numbers, then flags (from then on the new frame counts), then
+//! the place in the index, then the old frame's end.
 
 use super::frames::{Frames, WRITING};
 use super::owner::{Cache, Pinned};
@@ -37,10 +37,10 @@ impl Cache {
     }
 
     /// Changes a published page: in place, or, when it is pinned, in a fresh frame that takes over
-    /// its key, flags, kind, numbers and LSNs. WRITEBACK too: it then says that IO of the
-    /// *replaced* frame is in flight, and whoever completes it must look up the page's frame again.
-    /// Returns the page's frame from now on; none: pinned and no frame to be had (nothing was
-    /// changed).
+    /// its key, flags, kind, numbers and LSNs. WRITEBACK, too: it then means that IO of the
+    /// *replaced* frame is in flight, and its completion must look up the page's frame again.
+    /// Returns the page's frame from now on; none: it is pinned, and there is no free frame
+    /// (nothing was changed).
     #[must_use]
     pub fn write_or_replace(
         &mut self,
@@ -88,14 +88,14 @@ impl Cache {
 
     /// The frame that has everything but its flags takes the old one's place; the old one retires.
     pub(super) fn take_place(&mut self, old: u32, new: u32, flags: u32) {
-        // Readers in other processes believe the old one no more once somebody may have read the
-        // new.
+        // Readers in other processes stop believing the old frame before any thread can read the
+        // new one.
         self.frames.begin_bytes(old);
         // From here on the new one counts, also for salvage (a later sequence wins).
         self.set_flags_word(new, flags);
         let key = self.key(FrameId(old));
         let frames = &self.frames;
-        // What was a shadow says here which `apply` it belongs to; now there are no loads.
+        // A shadow keeps the number of its `apply` here; now the frame has no loads.
         frames.meta(new).loads.store(0, Ordering::Release);
         frames.index.replace(frames.mapping(), key, old, new);
         self.lsns[new as usize] = self.lsns[old as usize];
@@ -104,7 +104,7 @@ impl Cache {
         self.frames.end_bytes(old);
     }
 
-    /// Is a thread overwriting it, or the owner?
+    /// True while a thread or the owner overwrites it.
     pub(super) fn is_overwritten(&self, id: FrameId) -> bool {
         self.frames.meta(id.0).state.load(Ordering::Relaxed) & WRITING != 0
     }

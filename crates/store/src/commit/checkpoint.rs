@@ -1,4 +1,4 @@
-//! Checkpoints: writing home what the journal describes, then moving the tail.
+//! Checkpoints: write journaled pages home, then move the tail.
 //!
 //! ```text
 //!  commit (LSN X, images from here on) -> write home in slices -> flush -> superblocks with tail X, durable
@@ -11,7 +11,7 @@
 //!    is durable.
 //! 2. The tail moves only after a flush that covers every home write, and counts only when both
 //!    superblocks are durable (`flushed_tail`).
-//! 3. A page that is freed meanwhile goes home all the same, as what it was
+//! 3. A page that is freed meanwhile still goes home, with its old content
 //!    (`Images::remove_freed`): the transaction that frees it comes after X and may be lost.
 //! 4. A data page with live bytes goes home as it is while no transaction after X changed it, else
 //!    as its image when the first one did: unsynced bytes in it are data, which may reach the
@@ -37,8 +37,7 @@ type Homes = BinaryHeap<Reverse<(u64, FrameKey)>>;
 
 /// Pages written home by one request at most.
 const RUN_PAGES_MAX: usize = 64;
-/// Pages that are looked at, and copied, before others get their turn: whoever comes meanwhile
-/// waits for that.
+/// Pages that are copied before other tasks get their turn: a caller that arrives meanwhile waits.
 const SLICE_PAGES: usize = 16;
 const SLICE_COPIES: usize = 4;
 
@@ -61,7 +60,7 @@ impl Store {
         let target = self.journal.point().0;
         loop {
             self.run_checkpoint().await?;
-            // What was waited for may have begun long before.
+            // The checkpoint that it waited for may have begun long before.
             if self.journal.ring.flushed_tail() >= target {
                 return Ok(());
             }
@@ -80,8 +79,8 @@ impl Store {
         while journal.checkpointing.get() {
             self.writable()?;
             journal.committed.wait().await;
-            // The one that ran may have begun long ago: what was committed since is in the journal
-            // only.
+            // The checkpoint that ran may have begun long ago: commits since then are in the
+            // journal only.
             if !journal.checkpointing.get() && journal.ring.flushed_tail() >= durable {
                 return self.writable();
             }
@@ -102,7 +101,7 @@ impl Store {
         assert!(self.journal.checkpointing.get(), "one checkpoint at a time");
         self.look_for_others().await?;
         let journal = &self.journal;
-        // Whoever commits next begins the images: waiting for a turn, a checkpoint might never get
+        // The next commit begins the images: a checkpoint that waits for a turn might never get
         // one.
         journal.images.want();
         let tail = loop {
@@ -146,7 +145,7 @@ impl Store {
     }
 
     /// Takes the pages with live bytes before `tail` off the journal's list. While a checkpoint
-    /// runs, it alone knows what is live.
+    /// runs, it alone knows the live pages.
     async fn take_live(&self, tail: u64) -> Homes {
         let live = std::mem::take(&mut *self.journal.live.borrow_mut());
         let mut homes = Homes::with_capacity(live.len());
@@ -172,8 +171,8 @@ impl Store {
         }
     }
 
-    /// The tail has passed it: the page of `key` is not live any more, or live from the tail on if
-    /// it was changed since.
+    /// The tail has passed the page of `key`: it is no longer live, or live from the tail on if it
+    /// changed since.
     fn end_live(&self, key: FrameKey, tail: u64, sums: &DataSums) {
         let Some(frame) = self.cache.find(key) else {
             return;
@@ -292,7 +291,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends what [`Store::hold_superblock`] began.
+    /// Ends the hold of [`Store::hold_superblock`].
     pub(crate) fn release_superblock(&self) {
         self.journal.checkpointing.set(false);
         self.journal.committed.notify_all();
@@ -324,9 +323,9 @@ impl Store {
     }
 
     /// Writes the next superblock with this tail to both places, durably, one after the other. The
-    /// caller keeps others from doing so, and relies on what it says only afterwards. Not where
-    /// anything has failed: a flush of somebody else's may have lost what the caller wrote, and a
-    /// device tells that only once.
+    /// caller holds the superblock, and relies on it only afterwards. Refused once anything has
+    /// failed: another task's flush may have lost the caller's writes, and a device reports that
+    /// only once.
     pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
         assert!(
             self.journal.checkpointing.get(),
@@ -338,13 +337,13 @@ impl Store {
             if let Some(checksums) = &self.checksums {
                 superblock.unsettled = checksums.listed(self.journal.ring.horizon());
             }
-            // Until everything that dead processes left is written, whatever else writes a
-            // superblock.
+            // Until all data of dead processes is written, any superblock keeps that state.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;
         }
-        let times = match planted(Bug::OneSuperblock) {
-            true => 1,
-            false => SUPERBLOCK_PAGES.len(),
+        let times = if planted(Bug::OneSuperblock) {
+            1
+        } else {
+            SUPERBLOCK_PAGES.len()
         };
         for _ in 0..times {
             self.writable()?;

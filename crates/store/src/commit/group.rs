@@ -20,14 +20,14 @@ impl Store {
         self.commit_until(point, false).await
     }
 
-    /// Likewise, for a caller who waits for just that, and may soon be back: others like it may
-    /// join.
+    /// Makes everything applied before `point` was taken durable. The leader waits briefly for
+    /// followers, because the caller may soon commit again.
     pub(crate) async fn commit_shared(&self, point: Point) -> Result<()> {
         self.commit_until(point, true).await
     }
 
     async fn commit_until(&self, point: Point, shared: bool) -> Result<()> {
-        // A failed volume acknowledges nothing any more, not even what had become durable before.
+        // A failed volume acknowledges nothing, not even transactions that were durable before.
         self.writable()?;
         let journal = &self.journal;
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);

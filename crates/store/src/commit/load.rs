@@ -16,10 +16,10 @@ impl Store {
         Box::pin(self.load_page(page, kind))
     }
 
-    /// As [`Store::load`]; a group whose map is damaged is done without from then on, since that is
-    /// no reason to refuse what needs it only to be sure, or fits into another group. (One that
-    /// can't be read may be there the next time: that is an error like any other.) One whose
-    /// checksums are damaged gets no more data.
+    /// Loads a page like [`Store::load`]. If it is a damaged group map, the allocator avoids the
+    /// group from then on: another group may have room, and an operation that only verifies its
+    /// pages goes on. (A read error is returned: the next read may succeed.) A group with damaged
+    /// checksums gets no more data.
     pub(super) async fn load_or_avoid(&self, page: u64, kind: PageKind) -> Result<()> {
         match self.load(page, kind).await {
             Err(error)
@@ -39,7 +39,7 @@ impl Store {
         }
     }
 
-    /// Does what a closure that stopped needs to run again.
+    /// Prepares a stopped closure to run again.
     pub(crate) async fn unstop(&self, stop: Stop) -> Result<()> {
         match stop {
             Stop::Fail(error) => Err(error),
@@ -52,7 +52,7 @@ impl Store {
         }
     }
 
-    /// Waits while somebody loads a metadata page.
+    /// Waits while another task loads a metadata page.
     pub(super) async fn load_ended(&self, page: u64) {
         let key = FrameKey::meta(page);
         while (self.cache.find(key)).is_some_and(|frame| self.cache.is_loading(frame)) {
@@ -60,9 +60,9 @@ impl Store {
         }
     }
 
-    /// Makes at least `count` frames evictable for metadata: what is in the way is live or being
-    /// loaded. It is never dirty data: write-back needs frames itself, so data leaves
-    /// some to it ([`FRAMES_LEFT_BY_DATA`](crate::cache::FRAMES_LEFT_BY_DATA)).
+    /// Makes at least `count` frames evictable for metadata: the others are live or loading. They
+    /// are never dirty data: write-back needs frames itself, so data leaves it some
+    /// ([`FRAMES_LEFT_BY_DATA`](crate::cache::FRAMES_LEFT_BY_DATA)).
     pub(super) fn make_room(&self, count: usize) -> ColdFuture<'_, Result<()>> {
         Box::pin(async move {
             if self.cache.available() < count && self.cache.counts().journaled > 0 {

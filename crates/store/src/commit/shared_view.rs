@@ -1,9 +1,9 @@
 //! Reading metadata on any thread, without the worker (decision 0024).
 //!
-//! The same algorithms run against a [`SharedView`] as against a [`View`](super::View): it pins the
-//! pages that they ask for. Afterwards the thread asks whether a transaction became visible
-//! meanwhile. If not, what it saw is the metadata as it was at one moment; if so, or if something
-//! is missing, the worker does it all again.
+//! Algorithms over a [`View`](super::View) also run over a [`SharedView`], which pins the pages
+//! that they read. Afterwards the thread checks whether a transaction became visible meanwhile. If
+//! not, it saw the metadata of one moment. If so, or if a page is missing, the worker repeats the
+//! operation.
 
 use super::view::{id_of, place};
 use crate::cache::{AheadCounts, AheadOf, FrameKey, Frames, HeldPage, HeldPages, Hint};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What any thread needs to read an open volume's metadata.
+/// A thread's access to the metadata of an open volume.
 #[derive(Clone)]
 pub struct SharedMetadata {
     frames: Arc<Frames>,
@@ -57,7 +57,7 @@ impl SharedMetadata {
     }
 }
 
-/// Is that an answer, and no damage or lack?
+/// True if this errno is an answer, and not damage or a lack of resources.
 fn is_plain(errno: Errno) -> bool {
     !matches!(
         errno,
@@ -74,7 +74,7 @@ impl Store {
     }
 }
 
-/// Metadata as any thread reads it; see the head of the file. What isn't in the cache, and a slot
+/// Metadata as any thread reads it; see the head of the file. A page outside the cache, and a slot
 /// that the worker has not verified yet, is [`Stop::Miss`].
 pub struct SharedView<'f> {
     pages: HeldPages<'f>,
@@ -95,16 +95,17 @@ impl SharedView<'_> {
             .ok_or(Stop::Miss(page, kind))
     }
 
-    /// As [`View::slot_ref`](super::View::slot_ref).
+    /// The slot of a blob, in place; ESTALE when it is gone.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
         let slot = self.slot_in_place(id.slot)?;
-        match slot.generation == id.generation {
-            true => Ok(slot),
-            false => Err(Errno::STALE.into()),
+        if slot.generation == id.generation {
+            Ok(slot)
+        } else {
+            Err(Errno::STALE.into())
         }
     }
 
-    /// As [`View::slot_at`](super::View::slot_at).
+    /// The blob whose slot is at this address, and the slot.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
         let slot = self.slot_in_place(address)?;
         Ok((id_of(address, slot), *slot))
@@ -128,9 +129,10 @@ impl SharedView<'_> {
     /// [`Stop::Miss`].
     pub fn current_slot(&self, id: BlobId) -> Result<&Slot, Stop> {
         let slot = self.slot_ref(id)?;
-        match self.ahead.may_contain(id.slot) {
-            true => Err(Stop::Miss(place(id.slot).0, PageKind::Slots)),
-            false => Ok(slot),
+        if self.ahead.may_contain(id.slot) {
+            Err(Stop::Miss(place(id.slot).0, PageKind::Slots))
+        } else {
+            Ok(slot)
         }
     }
 }

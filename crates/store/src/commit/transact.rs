@@ -32,7 +32,7 @@ impl Store {
         self.run_transaction(Intent::Change, Need::STEP, f).await
     }
 
-    /// As [`Store::transact`], for what frees space: may use the pages kept back for that.
+    /// Runs a transaction that frees space: it may use the pages kept back for that.
     pub async fn transact_freeing<T>(
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
@@ -40,7 +40,7 @@ impl Store {
         self.run_transaction(Intent::Free, Need::STEP, f).await
     }
 
-    /// As [`Store::transact_freeing`], for what no caller asked for: [`Intent::Upkeep`].
+    /// Runs a transaction of the store itself ([`Intent::Upkeep`]).
     pub(crate) async fn transact_upkeep<T>(
         &self,
         f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
@@ -53,7 +53,8 @@ impl Store {
         self.view(|view| view.state()).await
     }
 
-    /// As [`Store::transact`]; `need`: of its step, or none if its operations ask.
+    /// Runs a transaction. `need` is the need of its step; none if its operations ask for
+    /// themselves.
     pub(crate) async fn run_transaction<T>(
         &self,
         intent: Intent,
@@ -63,7 +64,7 @@ impl Store {
         let (mut admitted, mut reclaimed) = (need, false);
         loop {
             self.admit(intent, &admitted).await?;
-            // In a block of its own: it must not live across what is awaited.
+            // In its own block: it must not live across an await.
             let stop = {
                 let _in = breakdown::enter(Layer::Transaction);
                 let mut transaction = Transaction::new(self, intent, need, admitted);
@@ -116,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Makes pending frees usable: before ENOSPC. Says whether anything may have been gained.
+    /// Makes pending frees usable before ENOSPC. True if that may have freed space.
     pub(crate) fn reclaim_pending(&self) -> ColdFuture<'_, Result<bool>> {
         Box::pin(async {
             if self.journal.frees.count() == 0 {

@@ -6,12 +6,12 @@
 //! and puts their pages on the open list; the journal later encodes exactly the pending granules
 //! (`journal/`). When it stops, the shadows are thrown away.
 //!
-//! The first transaction of an operation with a receipt ([`Store::with_receipt`]) takes that, and
-//! tells it the number of the apply that decides: the one after the checksums'.
+//! The first transaction of an operation with a receipt ([`Store::with_receipt`]) takes the
+//! receipt, and notes in it the number of the decisive apply: the one after the checksums'.
 //!
-//! Invariants: a closure never awaits, so nobody sees or changes a page between its first read and
-//! `apply`; `apply` can't fail; what the closure did to the allocator is rolled back by
-//! [`Transaction::abort`]; a transaction stages no more than it asked for.
+//! Invariants: a closure never awaits, so no other task sees or changes a page between its first
+//! read and `apply`; `apply` can't fail; [`Transaction::abort`] rolls back the closure's
+//! allocations; a transaction stages no more than it asked for.
 
 use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
@@ -35,13 +35,13 @@ pub struct Transaction<'s> {
     store: &'s Store,
     intent: Intent,
     freeing: bool,
-    /// There was room for so much, or it waits for that.
+    /// There was room for this need, or it waits for it.
     pub(super) admitted: Need,
-    /// What it uses, and may use until it asks again.
+    /// The need that it may use until it asks again.
     asked: Need,
     used: Need,
-    /// It asks for another step whenever it has used what it asked for. Otherwise its operations
-    /// ask for all that they need.
+    /// It asks for another step whenever it has used up the last one. Otherwise its operations ask
+    /// for all their needs.
     steps: bool,
     /// Changed pages: target frame and its shadow.
     shadows: SmallVec<[Shadow; 12]>,
@@ -54,14 +54,14 @@ pub struct Transaction<'s> {
     checksums: SmallVec<[u64; 4]>,
 }
 
-/// What a transaction is for.
+/// The purpose of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     Change,
-    /// It frees space, or what it takes was promised: it may use the pages kept back for that.
+    /// It frees space, or takes reserved space: it may use the pages kept back for that.
     Free,
-    /// As `Free`; and no caller asked for it, though it may run in one's task: write-back, and what
-    /// comes before an atomic write. It leaves an operation's receipt alone.
+    /// Write-back or the preparation of an atomic write, though it may run in a caller's task. It
+    /// may use the pages kept back, and leaves the receipt of the caller's operation alone.
     Upkeep,
 }
 
@@ -120,19 +120,20 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// May what comes next take the pages kept back for what frees space, as after
-    /// [`crate::Store::transact_freeing`]? Answers whether it might before.
+    /// Sets whether the next changes may take the pages kept back for freeing space
+    /// ([`crate::Store::transact_freeing`]). Returns the old setting.
     pub fn use_reserve(&mut self, freeing: bool) -> bool {
         std::mem::replace(&mut self.freeing, freeing)
     }
 
-    /// An operation asks for what it may stage at most until the next one asks. E2BIG: no
-    /// transaction may stage so much.
+    /// Asks for the most that an operation stages until the next one asks. E2BIG: too much for any
+    /// transaction.
     pub fn ask(&mut self, need: Need) -> Result<(), Stop> {
         let store = self.store;
-        let group = match need.allocates {
-            true => Need::pages(0, self.geometry().head_pages()),
-            false => Need::NONE,
+        let group = if need.allocates {
+            Need::pages(0, self.geometry().head_pages())
+        } else {
+            Need::NONE
         };
         self.asked = self.used + need + group;
         if self.admitted.covers(&self.asked) {
@@ -144,9 +145,10 @@ impl<'s> Transaction<'s> {
             return Err(Error::with(Errno::TOOBIG, what).into());
         }
         let frames = store.cache.available() + self.used.frames;
-        match frames >= self.asked.frames && store.journal.open.has_room(&self.asked) {
-            true => Ok(()),
-            false => Err(Stop::Room),
+        if frames >= self.asked.frames && store.journal.open.has_room(&self.asked) {
+            Ok(())
+        } else {
+            Err(Stop::Room)
         }
     }
 
@@ -165,12 +167,12 @@ impl<'s> Transaction<'s> {
         self.slot_ref(id).copied()
     }
 
-    /// As [`Transaction::slot`], in place.
+    /// The slot of a blob as staged, in place.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
         slot_of(self.store, self, id)
     }
 
-    /// Whatever blob lives at a slot address.
+    /// The blob whose slot is at this address, and the slot.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
         let slot = slot_at(self.store, self, address)?;
         Ok((id_of(address, slot), *slot))
@@ -295,9 +297,8 @@ impl<'s> Transaction<'s> {
         Ok(run)
     }
 
-    /// Takes up to `want` pages near `near`, known to this process only until
-    /// [`Transaction::commit_run`].
-    pub(crate) fn take_unmapped(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
+    /// Takes up to `want` pages near `near` in memory only; [`Transaction::commit_run`] records it.
+    pub(crate) fn take_uncommitted(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
         let store = self.store;
         store.space.borrow_mut().take(self, near, want)
     }
@@ -323,8 +324,8 @@ impl<'s> Transaction<'s> {
         self.journaled.push((frame, home, mask));
     }
 
-    /// Stages a page of data; none cached: one of zeroes, as which it reads. The answer is for
-    /// [`Transaction::data_mut`]. What is changed goes through the journal to the frame's home.
+    /// Stages a page of data, zeroes if none is cached. Returns its index for
+    /// [`Transaction::data_mut`]. Changes go through the journal to the frame's home.
     pub(crate) fn stage_data(&mut self, key: FrameKey) -> Result<usize, Stop> {
         let cache = &self.store.cache;
         let found = cache.find(key);
@@ -385,7 +386,7 @@ impl<'s> Transaction<'s> {
         self.shadows.iter().position(|shadow| shadow.key == key)
     }
 
-    /// Makes what was staged visible. Nothing here can fail or wait.
+    /// Makes all staged changes visible. Nothing here can fail or wait.
     pub(crate) fn apply(&mut self, taken: Mark) {
         let store = self.store;
         let (cache, journal) = (&store.cache, &store.journal);
@@ -412,8 +413,8 @@ impl<'s> Transaction<'s> {
         if !self.checksums.is_empty() {
             self.apply_shadows(|key| self.is_checksums(key), None);
         }
-        // Before the map that makes them readable: should the process die in between, they count
-        // all the same, and nothing refers to them.
+        // Before the map that makes them readable: if the process dies in between, they are
+        // applied, but nothing refers to them.
         for (frame, home, mask) in &self.journaled {
             journal.images.save(&store.cache, *frame, *home);
             let before = cache.pending(*frame);
@@ -434,7 +435,7 @@ impl<'s> Transaction<'s> {
         }
         let receipt = match self.intent {
             Intent::Upkeep => None,
-            // It only looked: what changes something comes after it.
+            // It only looked: the transaction that changes something follows.
             _ if self.shadows.is_empty() && !planted(Bug::LookTakesNumber) => None,
             Intent::Change | Intent::Free => store.receipt.take(),
         };
@@ -486,7 +487,7 @@ impl<'s> Transaction<'s> {
                 .images
                 .save(&store.cache, shadow.target, cache.home(shadow.target));
             if shadow.is_fresh() {
-                // Before anything refers to it: what a salvage would make of it alone is harmless.
+                // Before anything refers to it: its salvage alone is harmless.
                 cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
                 journal.open.join(shadow.key, true);
             }
@@ -508,7 +509,7 @@ impl<'s> Transaction<'s> {
         });
     }
 
-    /// Throws away what was staged.
+    /// Throws away all staged changes.
     pub(crate) fn abort(&mut self, taken: Mark) {
         let store = self.store;
         store.space.borrow_mut().rollback(taken);
@@ -562,9 +563,10 @@ impl Pages for Transaction<'_> {
         granules: u64,
     ) -> Result<&mut Page, Stop> {
         debug_assert!(granules != 0, "the caller changes something");
-        let granules = match planted(Bug::UnaskedGranule) {
-            true => granules & (u64::MAX >> granules.leading_zeros() >> 1),
-            false => granules,
+        let granules = if planted(Bug::UnaskedGranule) {
+            granules & (u64::MAX >> granules.leading_zeros() >> 1)
+        } else {
+            granules
         };
         let index = match self.position(page) {
             Some(index) => {
@@ -586,7 +588,7 @@ impl Pages for Transaction<'_> {
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
         let store = self.store;
         if self.position(page).is_some() {
-            // A damaged map: it gave out as free what this very transaction changes.
+            // A damaged map: it gave out as free a page that this transaction changes.
             return Err(corrupt(
                 page,
                 "its group's map calls it free, but it is in use",
@@ -639,5 +641,5 @@ fn no_frames() -> Stop {
     ))
 }
 
-/// `RESERVE_PAGES` is part of what `check_room` promises.
+/// `check_room` relies on `RESERVE_PAGES`.
 const _: () = assert!(RESERVE_PAGES >= 16);

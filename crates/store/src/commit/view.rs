@@ -29,7 +29,7 @@ impl<'s> View<'s> {
         self.slot_ref(id).copied()
     }
 
-    /// As [`View::slot`], in place.
+    /// The slot of a blob as applied, in place; ESTALE when it is gone.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
         slot_of(self.store, self, id)
     }
@@ -40,7 +40,7 @@ impl<'s> View<'s> {
         self.store.cache.prefetch(FrameKey::meta(page), offset);
     }
 
-    /// Whatever blob lives at a slot address.
+    /// The blob whose slot is at this address, and the slot.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
         let slot = slot_at(self.store, self, address)?;
         Ok((id_of(address, slot), *slot))
@@ -64,7 +64,7 @@ impl Staged for View<'_> {
     }
 }
 
-/// What differs from the cache.
+/// The staged pages, which differ from the cache.
 pub(super) trait Staged: PagesRead {
     /// Some bytes of a page that the transaction changes.
     fn staged(&self, page: u64, bytes: &Range<usize>) -> Option<&[u8]>;
@@ -132,9 +132,8 @@ pub(super) fn slot_at<'p>(
     let index = address % SLOTS_PER_PAGE;
     // The frame goes when the page is freed.
     let verified = frame.is_some_and(|frame| store.cache.verified_slots(frame) & 1 << index != 0);
-    // What is in a page that was a slot page once means nothing: it may be as it was before its
-    // slots were freed. Where the map can't be read, the slot's checksum and the generation that is
-    // asked for have to do.
+    // The content of a former slot page is void: it may be that from before its slots were freed.
+    // If the map can't be read, the slot's checksum and the wanted generation must suffice.
     let known = !verified && !store.space.borrow().avoids(page);
     if known
         && !matches!(

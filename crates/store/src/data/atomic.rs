@@ -1,18 +1,19 @@
-//! Atomic writes: several ranges of one blob, all of them or none, whatever dies in between.
+//! Atomic writes: several ranges of one blob, all of them or none, even if the process or the
+//! machine dies in between.
 //!
 //! The ranges are staged as a transaction stages metadata: in shadows of their pages, which `apply`
 //! makes visible in one step and the journal carries in one transaction. A checkpoint takes them
 //! home later.
 //!
 //! Invariants:
-//! 1. What was dirty of the blob is written back first, under the same locks. So nothing of its
-//!    pages is in flight, what the transaction says of size and map is all there is to say, and who
-//!    makes it durable makes what came before durable.
+//! 1. The blob's dirty pages are written back first, under the same locks. So no IO of its pages is
+//!    in flight, the transaction has the whole change of size and map, and a commit of it makes
+//!    earlier writes durable, too.
 //! 2. From `apply` on the pages are JOURNALED: until the transaction is durable their bytes reach
 //!    the device only as its records. A checkpoint that began before writes the images that `apply`
 //!    saved.
-//! 3. What is done before the transaction changes nothing that can be read: holes get unwritten
-//!    pages, mapped pages between the valid size and the ranges become unwritten.
+//! 3. Steps before the transaction change nothing that can be read: holes get unwritten pages,
+//!    allocated pages between the valid size and the ranges become unwritten.
 
 use crate::blob::Blob;
 use crate::cache::HeldAhead;
@@ -23,7 +24,7 @@ use crate::data::write_back::{
 };
 use crate::format::BlobId;
 use crate::metadata::Need;
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use crate::metadata::pages::Stop;
 use crate::state::{ColdFuture, Store};
 use adit_base::clock::Timestamp;
@@ -36,21 +37,20 @@ use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// What is to be written where: offset and bytes.
+/// A range to write: offset and bytes.
 pub type AtomicRange<'a> = (u64, &'a [u8]);
 
 impl Store {
     /// Most pages (4 KiB) that one [`Store::write_atomic`] may touch: between 60 and 250, by the
     /// size of the journal.
     pub fn atomic_pages_max(&self) -> usize {
-        // One more may be needed for what lies between the valid size and the ranges.
+        // One more page may be needed between the valid size and the ranges.
         self.journal.open.data_pages_max() - 1
     }
 
-    /// Writes all ranges, later ones over earlier ones, or, whatever fails or dies, none of them.
-    /// As durable as any write: by the next sync of the blob, which is one journal write. Reads
-    /// through the worker see all of it or nothing; reads of the cache past the worker see each
-    /// page as a whole.
+    /// Writes all ranges, later ones over earlier ones, or none of them, whatever fails or dies.
+    /// The next sync of the blob makes them durable, by one journal write. Reads through the worker
+    /// see all ranges or none; reads of the cache past the worker see each page as a whole.
     ///
     /// E2BIG when the ranges touch more than [`Store::atomic_pages_max`] pages, or more than 16
     /// separate pieces of holes and preallocated space before the end of the blob. After any error
@@ -122,8 +122,8 @@ impl Store {
         }))
     }
 
-    /// As [`Store::transact`], for operations that ask for what they stage ([`Transaction::ask`]),
-    /// behind an atomic write. The caller finishes that when the transaction was applied.
+    /// Runs a transaction of operations that ask for their needs ([`Transaction::ask`]), staged
+    /// after an atomic write. The caller finishes the write once the transaction is applied.
     pub async fn transact_writing<T>(
         &self,
         write: Option<&AtomicWrite<'_>>,
@@ -270,7 +270,7 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Fills holes among the pages, so that a full volume says so now, and refuses what would
+    /// Fills holes among the pages, so that a full volume fails now, and refuses a write that would
     /// change the map in too many places.
     async fn give_places(
         &self,
@@ -281,9 +281,9 @@ impl Store {
         let (mut holes, mut unwritten) = (Vec::new(), Vec::new());
         for page in pages.iter().copied() {
             let is_hole = match self.map(blob, page).await? {
-                Mapping::Hole { .. } => true,
-                Mapping::Extent(extent) if extent.unwritten => false,
-                Mapping::Extent(_) => continue,
+                MapEntry::Hole { .. } => true,
+                MapEntry::Extent(extent) if extent.unwritten => false,
+                MapEntry::Extent(_) => continue,
             };
             if is_hole {
                 holes.push(page);

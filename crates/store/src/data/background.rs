@@ -4,7 +4,7 @@ use crate::state::Store;
 use adit_base::Result;
 use std::time::Duration;
 
-/// What to do with a blob that somebody else takes to the device, or changes.
+/// How write-back treats a blob that another task writes back, or changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Busy {
     Wait,
@@ -37,8 +37,8 @@ impl Store {
                     Some(absorb) => absorb().await,
                     None => Ok(()),
                 };
-                // Data that can't be written stays where it is, and fsync reports it: but nobody
-                // may call that.
+                // Data that can't be written stays where it is. fsync reports the error, but the
+                // program may never call it.
                 let written = absorbed.and(store.write_back_dirty(Busy::Skip).await);
                 let failed = written.is_err();
                 if std::mem::replace(&mut failing, failed) != failed && store.writable().is_ok() {
@@ -56,13 +56,13 @@ impl Store {
         });
     }
 
-    /// Says once that the file by which unsynced data survives this process isn't found any more,
-    /// and once that the image isn't.
+    /// Logs once that the file in which unsynced data survives this process has no name, and once
+    /// that the image is gone.
     fn look_for_names(&self) {
         let volume = self.reactor.name();
         if self.frames.is_nameless() && !self.write_back.told_of_name.replace(true) {
             let path = self.mapping.as_deref().unwrap_or("".as_ref()).display();
-            tracing::error!(%volume, %path, "somebody has removed the memory that survives this process, or renamed it, or hidden it behind a mount (systemd-logind removes it, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses what is written and not synced");
+            tracing::error!(%volume, %path, "the memory that survives this process was removed, renamed, or hidden behind a mount (systemd-logind removes it, with RemoveIPC=yes, when a user logs out): until the volume is opened anew, a kill loses unsynced writes");
         }
         if self.write_back.told_of_image.get() {
             return;
@@ -70,7 +70,7 @@ impl Store {
         if let Some(path) = self.reactor.device().lost_path() {
             self.write_back.told_of_image.set(true);
             let path = path.display();
-            tracing::error!(%volume, "somebody has removed the image {path} while it is open, or renamed or replaced it: what is written and synced goes to a file that isn't there, and is lost with it if it has no other name (give it its name back; or copy the volume's files elsewhere before the volume is closed: by the program that has it open, or by adit get from its server)");
+            tracing::error!(%volume, "the image {path} was removed, renamed or replaced while it is open: writes and syncs go to the old file, and are lost with it if it has no other name (give it its name back; or copy the volume's files elsewhere before the volume is closed: with the program that has it open, or with adit get from its server)");
         }
     }
 
@@ -78,9 +78,9 @@ impl Store {
     fn tell_of_write_back(&self, written: Result<()>) {
         let volume = self.reactor.name();
         match written {
-            Ok(()) => tracing::info!(%volume, "data is written back again"),
+            Ok(()) => tracing::info!(%volume, "write-back works again"),
             Err(error) => {
-                tracing::warn!(%volume, %error, "data can't be written back; it stays in memory, and is tried again");
+                tracing::warn!(%volume, %error, "data can't be written back; it stays in memory, and will be retried");
             }
         }
     }
@@ -93,7 +93,7 @@ impl Store {
         *self.write_back.pages_by_writer.borrow_mut() = self.write_back.dirty.pages_by_writer();
         let store = self.clone();
         self.reactor.spawn_local(async move {
-            // What fails stays dirty, and its own fsync reports it.
+            // Pages that fail stay dirty, and the file's fsync reports it.
             let _ = store.write_back_dirty(Busy::Wait).await;
             store.write_back.flushing.set(false);
             store.frame_idle.notify_all();

@@ -4,7 +4,7 @@ use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::BlobId;
 use crate::format::Slot;
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use crate::state::Store;
 use adit_base::clock::Timestamp;
 use adit_base::{Result, SECTOR_BYTES, granules};
@@ -46,7 +46,7 @@ impl Store {
         ahead.then(|| self.blob_resident(id)).flatten()
     }
 
-    /// The blob without waiting, given what a `view` or `transact` closure just saw in its slot.
+    /// The blob without waiting, given the slot that a `view` or `transact` closure just read.
     pub fn blob_from_slot(&self, id: BlobId, slot: &Slot) -> Rc<Blob> {
         self.blob_resident(id)
             .unwrap_or_else(|| self.adopt(id, *slot))
@@ -56,7 +56,7 @@ impl Store {
 impl Store {
     fn adopt(&self, id: BlobId, slot: Slot) -> Rc<Blob> {
         let point = self.slot_point(id.slot);
-        // It may have been in memory before, and what was written then may not be flushed.
+        // It may have been in memory before, with writes that are not flushed yet.
         let home_sequence = self.barriers.written();
         let blob = Rc::new(Blob::new(id, slot, &self.frames, point, home_sequence));
         self.blobs.insert(blob.clone(), |other| {
@@ -83,7 +83,7 @@ impl Store {
         }
     }
 
-    /// Queues a blob for write-back, which runs after a while.
+    /// Queues a blob for write-back, which runs later.
     pub(crate) fn note_dirty(&self, blob: &Rc<Blob>) {
         self.write_back.dirty.add(blob);
         if !self.write_back.running.get() {
@@ -91,40 +91,40 @@ impl Store {
         }
     }
 
-    /// Refuses a mapping to where no data can be: it comes from a device, and pages are written
-    /// there.
+    /// Refuses an extent outside the pages of data: maps come from a device, and pages are written
+    /// where they say.
     pub(crate) fn within_volume(
         &self,
-        mapping: Mapping,
-    ) -> Result<Mapping, crate::metadata::pages::Stop> {
-        if let Mapping::Extent(extent) = mapping
+        entry: MapEntry,
+    ) -> Result<MapEntry, crate::metadata::pages::Stop> {
+        if let MapEntry::Extent(extent) = entry
             && !self.space.borrow().geometry().contains(extent.run())
         {
             let what = format_args!("is no place for data, but a map names it: run `adit check`");
             return Err(crate::metadata::page_view::corrupt(extent.physical, what));
         }
-        Ok(mapping)
+        Ok(entry)
     }
 
-    /// Where page `page` of the blob lies.
-    pub(crate) async fn map(&self, blob: &Blob, page: u32) -> Result<Mapping> {
-        if let Some(mapping) = hinted(blob, page) {
-            return Ok(mapping);
+    /// The map's entry at page `page` of the blob.
+    pub(crate) async fn map(&self, blob: &Blob, page: u32) -> Result<MapEntry> {
+        if let Some(entry) = hinted(blob, page) {
+            return Ok(entry);
         }
         loop {
-            let mapping = {
+            let entry = {
                 let view = crate::commit::View::new(self);
                 crate::metadata::extents::lookup(&view, &blob.slot.borrow(), blob.id.slot, page)
-                    .and_then(|mapping| self.within_volume(mapping))
+                    .and_then(|entry| self.within_volume(entry))
             };
-            match mapping {
-                Ok(mapping) => {
-                    let first = match mapping {
-                        Mapping::Extent(extent) => extent.logical,
-                        Mapping::Hole { .. } => page,
+            match entry {
+                Ok(entry) => {
+                    let first = match entry {
+                        MapEntry::Extent(extent) => extent.logical,
+                        MapEntry::Hole { .. } => page,
                     };
-                    blob.map_hint.set(Some((first, mapping)));
-                    return Ok(mapping);
+                    blob.map_hint.set(Some((first, entry)));
+                    return Ok(entry);
                 }
                 Err(stop) => self.unstop(stop).await?,
             }
@@ -132,15 +132,15 @@ impl Store {
     }
 }
 
-/// The mapping of `page` from the last lookup's answer; a hole is told from `page` on.
-fn hinted(blob: &Blob, page: u32) -> Option<Mapping> {
-    let (first, mapping) = blob.map_hint.get()?;
-    match mapping {
-        Mapping::Extent(extent) => {
-            (page >= first && page - first < extent.pages).then_some(mapping)
+/// The map's entry at `page`, if the last lookup found it; a hole begins at `page`.
+fn hinted(blob: &Blob, page: u32) -> Option<MapEntry> {
+    let (first, entry) = blob.map_hint.get()?;
+    match entry {
+        MapEntry::Extent(extent) => (page >= first && page - first < extent.pages).then_some(entry),
+        MapEntry::Hole { pages } => {
+            (page >= first && page - first < pages).then(|| MapEntry::Hole {
+                pages: pages - (page - first),
+            })
         }
-        Mapping::Hole { pages } => (page >= first && page - first < pages).then(|| Mapping::Hole {
-            pages: pages - (page - first),
-        }),
     }
 }

@@ -1,7 +1,7 @@
 //! Checksums of data, on volumes that were made with them.
 //!
 //! Each group has its data's checksums behind its map, four bytes a page of the device. A checksum
-//! is the CRC32C of what is *at home*, or 0: not known, because newer bytes of the page are in the
+//! is the CRC32C of the page *at home*, or 0: unknown, because newer bytes of the page are in the
 //! journal, or were when the process died.
 //!
 //! ```text
@@ -11,15 +11,15 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A page that has a checksum holds what it says. So nothing that has one is overwritten in
-//!    place: data that goes home goes to fresh pages, or to places that nothing reads yet
-//!    (unwritten, or beyond the valid size), nor would after a crash.
+//! 1. A page with a checksum matches it. So it is never overwritten in place: data that goes home
+//!    goes to fresh pages, or to places that nothing reads now or after a crash (unwritten, or
+//!    beyond the valid size).
 //! 2. A checksum becomes known again only when no redo record can change the page any more: the
-//!    flushed tail has passed them. Whatever the frame held beside what was journaled, the checksum
-//!    is that of the bytes that were written.
-//! 3. A transaction's checksums become visible before the rest of it (`Transaction::apply`): who
-//!    dies in between leaves pages without one, never with a wrong one.
-//! 4. Who journals or frees a page that is settling takes it off the list.
+//!    flushed tail has passed them. The checksum is that of the written bytes, even if the frame
+//!    held more than was journaled.
+//! 3. A transaction's checksums become visible before the rest of it (`Transaction::apply`): a
+//!    process that dies in between leaves pages without a checksum, never with a wrong one.
+//! 4. An operation that journals or frees a settling page removes it from the list.
 //! 5. A superblock that moves the tail past the records of a page names the place of its checksum
 //!    (`Superblock::unsettled`) until that is durable: after a crash in between, the data is read
 //!    once more and gets its checksum then.
@@ -60,16 +60,18 @@ impl Sums {
 /// The page of checksums at `place`, which was verified when it was loaded.
 fn checked(place: u64, page: &ChecksumPage, geometry: &SpaceGeometry) -> Result<(), Stop> {
     let owner = page.header.owner;
-    match is_place(geometry, place) && owner == (place - geometry.first_group) / GROUP_PAGES {
-        true => Ok(()),
-        false => Err(corrupt(
+    if is_place(geometry, place) && owner == (place - geometry.first_group) / GROUP_PAGES {
+        Ok(())
+    } else {
+        Err(corrupt(
             place,
             format_args!("says that it has checksums of group {owner}"),
-        )),
+        ))
     }
 }
 
-/// Is the page at `place`, which can be loaded, the page of checksums that belongs there?
+/// Checks that the page at `place`, which can be loaded, is the page of checksums that belongs
+/// there.
 pub(crate) fn check(
     pages: &impl PagesRead,
     geometry: &SpaceGeometry,
@@ -80,7 +82,7 @@ pub(crate) fn check(
 }
 
 /// Calls `f` with the places of the checksums of `pages` pages of data from `first` on: page, first
-/// index, how many.
+/// index, count.
 fn places(
     geometry: &SpaceGeometry,
     first: u64,
@@ -132,9 +134,10 @@ impl Transaction<'_> {
 
     /// The page's newest bytes go through the journal: its checksum is not known.
     pub(crate) fn forget_checksum(&mut self, page: u64) -> Result<(), Stop> {
-        match self.has_checksums() && self.checksum(page)? != 0 {
-            true => self.set_checksums(page, &[0]),
-            false => Ok(()),
+        if self.has_checksums() && self.checksum(page)? != 0 {
+            self.set_checksums(page, &[0])
+        } else {
+            Ok(())
         }
     }
 }
@@ -157,7 +160,7 @@ impl Store {
         Ok(sums)
     }
 
-    /// Is this what was written to page `first + index`? True where that is not known.
+    /// True if these bytes match the checksum of page `first + index`, or if it is unknown.
     pub(crate) fn matches(&self, first: u64, index: usize, sums: &Sums, bytes: &[u8]) -> bool {
         match sums.0.get(index) {
             None | Some(0) => true,
@@ -165,7 +168,7 @@ impl Store {
         }
     }
 
-    /// What to say of data that isn't what was written.
+    /// The error for data that doesn't match its checksum.
     pub(crate) fn mismatch(&self, slot: u64, page: u32, home: u64) -> Error {
         let offset = u64::from(page) * PAGE_BYTES as u64;
         let error = Error::with(
@@ -193,7 +196,7 @@ impl Store {
         }
         let store = self.clone();
         self.reactor.spawn_local(async move {
-            // What made the volume read-only was told already.
+            // The failure that made the volume read-only was reported before.
             if let Err(error) = store.settle().await
                 && store.writable().is_ok()
             {
@@ -202,7 +205,7 @@ impl Store {
         });
     }
 
-    /// Makes known what is settling.
+    /// Records the checksums that are settling.
     pub(crate) fn settle(&self) -> ColdFuture<'_, Result<()>> {
         Box::pin(async {
             let Some(checksums) = &self.checksums else {
@@ -243,13 +246,13 @@ impl Store {
                 Ok(missing)
             })
             .await?;
-        // While one runs, it alone knows what is live.
+        // A running checkpoint alone knows the live pages.
         while self.journal.checkpointing.get() {
             self.writable()?;
             self.journal.committed.wait().await;
         }
-        // In one step with the look at what is live: whoever journals one of them later takes it
-        // off.
+        // In one step with the look at live pages: an operation that journals one of them later
+        // removes it.
         let live = self.journal.live_homes(&self.cache);
         {
             let mut settling = checksums.settling.borrow_mut();
@@ -288,7 +291,7 @@ impl Store {
             }
             let batch = checksums.some();
             if batch.is_empty() && checksums.unknown.borrow().is_empty() {
-                // Durable at once: until then a crash costs reading what was settled once more.
+                // Durable at once: until then a crash means reading the settled pages once more.
                 let point = self.journal.point();
                 // (A checkpoint that runs is about to bring more.)
                 if !self.journal.checkpointing.get() {
@@ -302,7 +305,7 @@ impl Store {
                 .transact_upkeep(|txn| {
                     let space = self.space.borrow();
                     for (page, sum) in &batch {
-                        // Recovery doesn't know what pages are.
+                        // Recovery doesn't know the kinds of pages.
                         if space.avoids(*page) || space.page_state(txn, *page)? != PageState::Used {
                             continue;
                         }

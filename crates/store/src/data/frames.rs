@@ -7,7 +7,7 @@ use crate::state::{ColdFuture, Store};
 use adit_base::{PAGE_BYTES, Result};
 
 impl Store {
-    /// May a frame become dirty, and leave those that write-back needs?
+    /// True if one more dirty frame leaves enough frames to write-back.
     pub(super) fn leaves_room(&self) -> bool {
         self.cache.available() >= FRAMES_LEFT_BY_DATA as usize
     }
@@ -61,7 +61,7 @@ impl Store {
         Ok(())
     }
 
-    /// May redo records name pages of `[from, to)`?
+    /// True if redo records may name pages of `[from, to)`.
     pub(crate) fn any_live(&self, blob: &Blob, from: u32, to: u32) -> bool {
         (self.cached_pages(blob, from, to).into_iter())
             .filter_map(|page| self.cache.find(blob.key(page)))
@@ -84,7 +84,7 @@ impl Store {
         }
     }
 
-    /// Of pages from `from` on, readers in other processes know nothing any more: the blob becomes
+    /// Withdraws the hints of readers in other processes for pages from `from` on: the blob becomes
     /// shorter, and their frames go later. The caller holds `lock` and `map_lock` exclusively.
     pub(crate) fn withdraw_hints(&self, blob: &Blob, from: u32) {
         blob.assert_exclusive();

@@ -2,7 +2,7 @@
 
 use crate::blob::{Blob, GRANT_FRAMES_AFTER, WriteGrant};
 use crate::cache::{FrameFlags, FrameId};
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use crate::state::Store;
 use adit_base::PAGE_BYTES;
 use adit_base::simulation::{Bug, planted};
@@ -10,53 +10,53 @@ use adit_reactor::sync::WriteGuard;
 use std::mem;
 use std::rc::Rc;
 
-/// Direct writes through the worker before it asks again whether it can grant their pages.
+/// Direct writes through the worker before it tries again to grant their pages.
 const GRANT_AFTER: u32 = 16;
 
-/// Writes that it waits at most because nobody used the last grant.
+/// Most writes that it waits after an unused grant.
 const GRANT_PAUSE_MAX: u32 = 255;
 
-/// Pages around a write that are granted if they are not cached, or leave the cache because nobody
-/// looks at them.
+/// Pages around a write that are granted if they are not cached, or unused enough to leave the
+/// cache.
 const GRANT_PAGES_MAX: u32 = 1 << 11;
 
-/// So many pages are looked at in the time of a direct write.
+/// The worker checks so many pages in the time of a direct write.
 const PAGES_PER_WRITE: u32 = 32;
 
 impl Store {
-    /// Somebody who wrote without the worker was the last to leave.
+    /// Ends a recalled write grant: the last writer has left.
     pub fn end_granted_writes(&self, blob: &Rc<Blob>) {
         self.recall_again(blob);
     }
 
-    /// From now on all writes are the worker's, which has something to note with each.
+    /// Grants no more writes: the worker has something to note with each write.
     pub fn grant_no_writes(&self) {
         self.grants_writes.set(false);
     }
 }
 
 impl Store {
-    /// The blob's `map_lock`, exclusively.
+    /// Recalls the write grant, and takes the blob's `map_lock` exclusively.
     pub(crate) async fn lock_map<'a>(&self, blob: &'a Rc<Blob>) -> WriteGuard<'a> {
         self.recall(blob);
         blob.map_lock.write().await
     }
 
-    /// Likewise, if that needs no waiting but for those who write without the worker: they would be
-    /// there the next time as well.
+    /// Takes the blob's `map_lock` exclusively if it is free. It waits for writers under a write
+    /// grant: a later try would find them, too.
     pub(crate) async fn try_lock_map<'a>(&self, blob: &'a Rc<Blob>) -> Option<WriteGuard<'a>> {
         self.wait_for_recall(blob).await;
         blob.map_lock.try_write()
     }
 
-    /// The blob's `lock`, exclusively.
+    /// Recalls the write grant, and takes the blob's `lock` exclusively.
     pub(crate) async fn lock<'a>(&self, blob: &'a Rc<Blob>) -> WriteGuard<'a> {
         self.recall(blob);
         blob.lock.write().await
     }
 
-    /// Waits until nobody writes to the blob without the worker. Before the caller gives way, they
-    /// may again.
+    /// Waits until no thread writes to the blob under a write grant. Until the caller gives way,
+    /// none may begin.
     pub(crate) async fn wait_for_recall(&self, blob: &Rc<Blob>) {
         while !self.recall(blob) {
             blob.recalling.set(blob.recalling.get() + 1);
@@ -65,7 +65,7 @@ impl Store {
         }
     }
 
-    /// Asks for the pages back; true: they are.
+    /// Recalls the write grant; true if no writer is left.
     pub(crate) fn recall(&self, blob: &Rc<Blob>) -> bool {
         if !blob.granted.get() {
             return true;
@@ -77,13 +77,13 @@ impl Store {
         ended
     }
 
-    /// As [`Store::recall`], before the worker looks at the content of this frame.
+    /// Recalls the write grant before the worker reads this frame; true if no writer is left.
     #[inline]
     pub(crate) fn recall_for(&self, blob: &Rc<Blob>, frame: FrameId) -> bool {
         !blob.granted.get() || !self.cache.has(frame, FrameFlags::DIRTY) || self.recall(blob)
     }
 
-    /// Recalls the grants of all blobs, and ends all tails: nobody writes past the worker any more.
+    /// Recalls the grants of all blobs, and ends all tails: no thread writes past the worker.
     pub(crate) fn recall_all(&self) {
         self.end_tails();
         for blob in self.write_back.dirty.all() {
@@ -91,14 +91,14 @@ impl Store {
         }
     }
 
-    /// As [`Store::recall`], if somebody has asked.
+    /// Ends a recalled write grant once the last writer has left.
     fn recall_again(&self, blob: &Rc<Blob>) {
         if blob.granted.get() && blob.shared.write_grant().is_some_and(WriteGrant::end) {
             self.end_grant(blob);
         }
     }
 
-    /// The pages are back: what was written is noted, and both locks returned.
+    /// Ends a grant: notes its writes, and releases both locks.
     fn end_grant(&self, blob: &Rc<Blob>) {
         blob.assert_shared();
         if let Some(grant) = blob.shared.write_grant() {
@@ -144,7 +144,7 @@ impl Store {
         let device = self.reactor.device();
         let settled = blob.dirty.borrow().is_empty() && self.may_grant(blob);
         let lendable = self.overwrites_in_place() && device.capabilities().inline;
-        let Some((_, Mapping::Extent(mut extent))) = blob.map_hint.get() else {
+        let Some((_, MapEntry::Extent(mut extent))) = blob.map_hint.get() else {
             return;
         };
         let grant = blob.shared.write_grant().filter(|_| blob.granted.get());
@@ -167,9 +167,10 @@ impl Store {
         let (mut from, mut to) = (first, end);
         for other in first..end {
             if self.cache.pass(blob.key(other)) {
-                match other < page {
-                    true => from = other + 1,
-                    false => to = to.min(other),
+                if other < page {
+                    from = other + 1
+                } else {
+                    to = to.min(other)
                 }
             }
         }
@@ -209,8 +210,8 @@ impl Store {
             && self.writable().is_ok()
     }
 
-    /// Takes both locks of the blob for those who will write without the worker; false: somebody
-    /// has one of them exclusively, or waits for it.
+    /// Takes both locks of the blob shared, for the grant; false: a task has one of them
+    /// exclusively, or waits for it.
     fn hold_locks(&self, blob: &Rc<Blob>) -> bool {
         if blob.granted.get() {
             return true;

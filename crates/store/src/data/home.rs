@@ -1,20 +1,19 @@
-//! Where dirty pages go on the device, and writing them there.
+//! Chooses homes for dirty pages, and writes the pages there.
 //!
 //! ```text
 //!   taken pages ──▶ pieces: a place that they have, or fresh pages ──▶ written from pinned frames ──▶ a transaction maps them
 //! ```
 //!
-//! A place that has content with a checksum is not written over: its piece *replaces* it, with
-//! fresh pages whose space is reserved first. Nor is one whose content was zeroed or cut off,
-//! before that is durable. Which pages go home at all, and what their transaction carries beside,
-//! is decided in `data/write_back.rs`.
+//! Content with a checksum is not overwritten: its piece *replaces* it, with fresh pages whose
+//! space is reserved first. Nor is content that was zeroed or cut off, before that is durable.
+//! `data/write_back.rs` decides which pages go home, and what else their transaction carries.
 
 use crate::blob::Blob;
 use crate::commit::Transaction;
 use crate::data::checksums::Sums;
 use crate::data::write_back::DirtyPage;
 use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
-use crate::metadata::extents::{self, Extent, Mapping};
+use crate::metadata::extents::{self, Extent, MapEntry};
 use crate::metadata::pages::Stop;
 use crate::metadata::space::Run;
 use crate::state::{ColdFuture, Store};
@@ -40,9 +39,9 @@ pub(crate) struct Piece {
     pub(crate) new: bool,
     /// In the map as unwritten.
     pub(crate) unwritten: bool,
-    /// Other pages hold what was written there before: they are freed.
+    /// Other pages hold the old content: they are freed.
     pub(crate) replaces: bool,
-    /// The checksums of what was written.
+    /// The checksums of the written pages.
     pub(crate) sums: Sums,
 }
 
@@ -55,8 +54,8 @@ impl Piece {
 }
 
 impl Store {
-    /// Finds or takes a place for each page that goes home. ENOSPC where what is there already
-    /// would have to move and can't.
+    /// Finds or takes a place for each page that goes home. ENOSPC if old content would have to
+    /// move and can't.
     pub(crate) async fn take_homes(&self, blob: &Rc<Blob>, pages: &[DirtyPage]) -> Result<Pieces> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let moving = self.count_moving(blob, pages).await?;
@@ -76,8 +75,8 @@ impl Store {
         let mut moving = 0;
         if !self.overwrites_in_place() {
             for taken in pages {
-                let mapping = self.map(blob, taken.page).await?;
-                moving += u64::from(self.movable_pages(blob, taken.page, mapping).min(1));
+                let entry = self.map(blob, taken.page).await?;
+                moving += u64::from(self.movable_pages(blob, taken.page, entry).min(1));
             }
         }
         Ok(moving)
@@ -85,10 +84,10 @@ impl Store {
 
     /// How many pages from `page` on have content that must not be written over: those with a
     /// checksum.
-    fn movable_pages(&self, blob: &Blob, page: u32, mapping: Mapping) -> u32 {
+    fn movable_pages(&self, blob: &Blob, page: u32, entry: MapEntry) -> u32 {
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
-        match mapping {
-            Mapping::Extent(extent) if !extent.unwritten && !self.overwrites_in_place() => {
+        match entry {
+            MapEntry::Extent(extent) if !extent.unwritten && !self.overwrites_in_place() => {
                 let end = extent.end().min(valid_pages);
                 end.saturating_sub(page.into()) as u32
             }
@@ -110,9 +109,8 @@ impl Store {
                 Some(_) => run.min(SUMMED_PAGES_MAX),
                 None => run,
             };
-            let mapping = self.map(blob, page).await;
-            let moving =
-                (mapping.as_ref()).map_or(0, |found| self.movable_pages(blob, page, *found));
+            let entry = self.map(blob, page).await;
+            let moving = (entry.as_ref()).map_or(0, |found| self.movable_pages(blob, page, *found));
             let near = || {
                 pieces
                     .last()
@@ -122,8 +120,8 @@ impl Store {
                         |last| last.home + u64::from(last.pages),
                     )
             };
-            let piece = match mapping {
-                Ok(Mapping::Extent(_)) if moving > 0 => self
+            let piece = match entry {
+                Ok(MapEntry::Extent(_)) if moving > 0 => self
                     .take_run(near(), run.min(moving))
                     .await
                     .map(|taken| Piece {
@@ -135,7 +133,7 @@ impl Store {
                         replaces: true,
                         sums: Sums::default(),
                     }),
-                Ok(Mapping::Extent(extent)) => {
+                Ok(MapEntry::Extent(extent)) => {
                     let skip = page - extent.logical;
                     Ok(Piece {
                         page,
@@ -147,7 +145,7 @@ impl Store {
                         sums: Sums::default(),
                     })
                 }
-                Ok(Mapping::Hole { pages: hole }) => self
+                Ok(MapEntry::Hole { pages: hole }) => self
                     .take_run(near(), run.min(hole))
                     .await
                     .map(|taken| Piece {
@@ -195,7 +193,7 @@ impl Store {
         let store = self;
         // The pages were reserved when their data was accepted.
         store
-            .transact_upkeep(|txn| txn.take_unmapped(near, pages))
+            .transact_upkeep(|txn| txn.take_uncommitted(near, pages))
             .await
     }
 
@@ -215,8 +213,8 @@ impl Store {
             && pieces.iter().any(|piece| !piece.new)
             && !planted(Bug::ZeroedOverwritten)
         {
-            // After a crash these places may be what they were before they were zeroed or cut off,
-            // and then they can be read.
+            // After a crash these places may have the content from before the truncation, and then
+            // it can be read.
             let erased: ColdFuture<'_, _> = Box::pin(self.commit_through(blob.erased_at.get()));
             erased.await?;
         }
@@ -264,7 +262,7 @@ impl Store {
     }
 }
 
-/// Maps one piece that was written home; answers how many new pages that took.
+/// Maps one piece that was written home; returns the number of new pages.
 pub(crate) fn map_piece(
     txn: &mut Transaction<'_>,
     slot: &mut Slot,
@@ -282,7 +280,7 @@ pub(crate) fn map_piece(
             let mut replaced = Vec::new();
             extents::remove(txn, slot, address, range, usize::MAX, &mut replaced)?;
             for run in replaced {
-                // No redo record names them: what goes home has no live bytes.
+                // No redo record names them: pages that go home have no live bytes.
                 txn.free_run(run, false)?;
             }
         }

@@ -18,7 +18,7 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const PAGES_PER_LOCK: u64 = 64;
 /// Runs of data or holes that are looked at under one lock.
 const RUNS_PER_LOCK: u64 = 256;
-/// After so many rounds, which take about two milliseconds, others have a turn.
+/// After this many rounds, about two milliseconds, other tasks have a turn.
 const ROUNDS_PER_TURN: u32 = 8;
 /// A task that only yields keeps the driver from waiting for the device, and with it each fsync.
 const TURN: Duration = Duration::from_micros(50);
@@ -32,7 +32,7 @@ impl Store {
         writes: bool,
         make: impl FnOnce() -> Result<MappedMemory>,
     ) -> Result<()> {
-        // Exclusively: nobody writes past the worker, and nobody is granted to any more.
+        // Exclusively: this recalls write grants, and no new one begins.
         let _exclusive = self.lock(blob).await;
         let mapped = match blob.mapped() {
             Some(mapped) => mapped,
@@ -49,7 +49,8 @@ impl Store {
     }
 
     /// Fills the missing pages that a range of bytes touches. Pages without data take no memory.
-    /// `EINVAL` if nobody holds the memory, `ENOMEM` if that would leave others too little.
+    /// `EINVAL` if no descriptor holds the memory, `ENOMEM` if other programs would have too
+    /// little.
     pub async fn fill_mapped(&self, blob: &Rc<Blob>, range: Range<u64>) -> Result<()> {
         let Some(mapped) = blob.mapped() else {
             return Err(Error::with(
@@ -59,7 +60,7 @@ impl Store {
         };
         mapped.memory.grow(range.end.next_multiple_of(PAGE))?;
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
-        // Up to there no hole is missing any more.
+        // Holes up to this page are filled.
         let mut searched = pages.start;
         let mut fills = 0_u32;
         let mut buffer = Vec::new();
@@ -102,15 +103,15 @@ impl Store {
         unreachable!("it ends with the last page")
     }
 
-    /// Notes missing pages without data as filled: they are zeroes, as the memory is, until
-    /// somebody writes there. Returns the page up to which it looked.
+    /// Notes missing pages without data as filled: they are zeroes, like the untouched memory.
+    /// Returns the page up to which it looked.
     async fn note_holes(
         &self,
         blob: &Rc<Blob>,
         mapped: &MappedPages,
         pages: Range<u64>,
     ) -> Result<u64> {
-        // Nothing is on its way home, and nobody writes.
+        // No write-back runs, and no task writes.
         let _map = blob.map_lock.read().await;
         let _exclusive = self.lock(blob).await;
         let dirty = self.dirty_pages(blob);
@@ -119,9 +120,10 @@ impl Store {
             if page >= pages.end {
                 break;
             }
-            let (found, end) = match page * PAGE >= blob.size() {
-                true => (Sought::Hole, pages.end),
-                false => self.run_at(blob, &dirty, page).await?,
+            let (found, end) = if page * PAGE >= blob.size() {
+                (Sought::Hole, pages.end)
+            } else {
+                self.run_at(blob, &dirty, page).await?
             };
             let end = end.min(pages.end);
             while found == Sought::Hole && page < end {
@@ -172,13 +174,13 @@ impl Store {
         }
     }
 
-    /// As [`Store::flush_mapped`], of memory that a process before this one has left.
+    /// Writes the stores of programs to the blob, from memory that an earlier process left.
     pub async fn flush_memory(&self, blob: &Rc<Blob>, memory: &MappedMemory) -> Result<()> {
         let is_filled = |page| memory.was_filled(page);
         self.flush_pages(blob, memory, is_filled).await
     }
 
-    /// Others are zeroes that the kernel put there when somebody touched them, not the file's.
+    /// Others are zeroes that the kernel put there at the first touch, not the file's content.
     async fn flush_pages(
         &self,
         blob: &Rc<Blob>,
@@ -217,15 +219,16 @@ impl Store {
         Ok(())
     }
 
-    /// A descriptor holds the memory no more, of which it may have stored to; with the last one the
-    /// memory goes. Its stores are in the file; the next sync reports an error, too.
+    /// Releases a descriptor's hold on the memory, after its stores are in the file; the memory
+    /// goes with the last one. The next sync reports an error, too.
     pub async fn release_mapped(&self, blob: &Rc<Blob>) -> Result<()> {
         let Some(mapped) = blob.mapped() else {
             return Ok(());
         };
-        let flushed = match planted(Bug::UnflushedEnd) {
-            true => Ok(()),
-            false => self.flush_mapped(blob).await,
+        let flushed = if planted(Bug::UnflushedEnd) {
+            Ok(())
+        } else {
+            self.flush_mapped(blob).await
         };
         if let Err(error) = &flushed {
             blob.shared.note_error(error.errno());

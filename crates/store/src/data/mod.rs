@@ -1,4 +1,4 @@
-//! The data of blobs: reads, writes, write-back, and what direct IO adds.
+//! The data of blobs: reads, writes, write-back, direct IO.
 
 pub(crate) mod atomic;
 mod background;

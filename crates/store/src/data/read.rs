@@ -1,15 +1,15 @@
-//! Reading blobs through the worker: what is not in the cache comes from the device.
+//! Reads of blobs through the worker: missing pages come from the device.
 //!
 //! A miss loads the page, and for a sequential reader the pages that follow (`Streams`), with one
-//! request into frames that are LOADING until the data is there. A reader that has gone on for a
-//! while has the pages behind those under way, too, in the background: while it copies what is
-//! there, and while it waits. Bytes beyond the slot's `valid_size` become zeroes on the way. Holes
-//! and unwritten extents read as zeroes and take no frame.
+//! request into frames that are LOADING until the data is there. For a steady reader the next pages
+//! load in the background, too, while it copies loaded ones and while it waits. Bytes beyond the
+//! slot's `valid_size` become zeroes on the way. Holes and unwritten extents read as zeroes and
+//! take no frame.
 
 use crate::blob::{AHEAD_PAGES_MIN, Blob, LOAD_PAGES_MAX};
 use crate::cache::FrameId;
 use crate::format::PageKind;
-use crate::metadata::extents::{Extent, Mapping};
+use crate::metadata::extents::{Extent, MapEntry};
 use crate::state::{ColdFuture, InFlight, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{PAGE_BYTES, Result, memory, steps};
@@ -28,8 +28,8 @@ pub(crate) enum Source {
 
 /// Whom a load is for.
 enum Load<'m> {
-    /// A call, which waits. Whether it has loaded anything before: only its first load says whether
-    /// it goes on where a reader was.
+    /// A call, which waits. The flag: it has loaded a page before. Only its first load tells
+    /// whether a reader continues.
     For(&'m mut bool),
     /// A sequential reader that isn't there yet.
     Behind,
@@ -44,8 +44,8 @@ impl Store {
     }
 
     /// Reads into several pieces of memory, one behind the other, through the cache or `direct`:
-    /// one read, which no change of the blob falls into. After an error in a piece behind the
-    /// first, answers what precedes it.
+    /// one read, atomic with respect to changes of the blob. After an error in a later piece,
+    /// returns the bytes before it.
     pub async fn read_vectored(
         &self,
         blob: &Rc<Blob>,
@@ -57,9 +57,10 @@ impl Store {
         let mut done = 0;
         for buffer in buffers {
             let at = offset.saturating_add(done as u64);
-            let read = match direct {
-                true => self.read_direct_locked(blob, at, buffer).await,
-                false => self.read_locked(blob, at, buffer).await,
+            let read = if direct {
+                self.read_direct_locked(blob, at, buffer).await
+            } else {
+                self.read_locked(blob, at, buffer).await
             };
             match read {
                 Ok(count) => {
@@ -76,7 +77,7 @@ impl Store {
     }
 
     /// Borrows bytes without a copy: at most to the end of their page, fewer at the end of the
-    /// blob. The buffer keeps its content whatever is written later.
+    /// blob. Later writes don't change the buffer.
     pub async fn read_borrowed(&self, blob: &Rc<Blob>, offset: u64, len: usize) -> Result<Buffer> {
         let _shared = blob.lock.read().await;
         let within = (offset % PAGE_BYTES as u64) as usize;
@@ -99,7 +100,7 @@ impl Store {
 }
 
 impl Store {
-    /// As [`Store::read`], for who holds `blob.lock`.
+    /// Reads stored bytes and the stores of programs over them; the caller holds `blob.lock`.
     async fn read_locked(&self, blob: &Rc<Blob>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let len = self.read_stored(blob, offset, buffer).await?;
         if let Some(mapped) = blob.mapped() {
@@ -108,7 +109,7 @@ impl Store {
         Ok(len)
     }
 
-    /// The same, past the memory of programs that have mapped it.
+    /// Reads stored bytes, without the stores of programs; the caller holds `blob.lock`.
     pub(crate) async fn read_stored(
         &self,
         blob: &Rc<Blob>,
@@ -151,8 +152,8 @@ impl Store {
         self.source_ahead(blob, page, want, &mut true).await
     }
 
-    /// The same, and more pages for a sequential reader. `missed`: whether its call has loaded
-    /// anything yet; only the first load says whether it goes on where it was before.
+    /// Finds the source of page `page`, and reads ahead for a sequential reader. `missed`: whether
+    /// the call has loaded a page yet; only its first load tells whether the reader continues.
     async fn source_ahead(
         &self,
         blob: &Rc<Blob>,
@@ -176,14 +177,14 @@ impl Store {
                 Some(frame) if !self.recall_for(blob, frame) => self.wait_for_recall(blob).await,
                 Some(frame) => return Ok(Source::Frame(frame)),
                 None => match self.map(blob, page).await? {
-                    Mapping::Hole { .. } => return Ok(Source::Zero),
-                    Mapping::Extent(extent) if extent.unwritten => return Ok(Source::Zero),
-                    Mapping::Extent(_)
+                    MapEntry::Hole { .. } => return Ok(Source::Zero),
+                    MapEntry::Extent(extent) if extent.unwritten => return Ok(Source::Zero),
+                    MapEntry::Extent(_)
                         if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size =>
                     {
                         return Ok(Source::Zero);
                     }
-                    Mapping::Extent(extent) => {
+                    MapEntry::Extent(extent) => {
                         let load: ColdFuture<'_, _> =
                             Box::pin(self.load_data(blob, page, extent, want, Load::For(missed)));
                         load.await?;
@@ -204,18 +205,18 @@ impl Store {
             if u64::from(page) * PAGE_BYTES as u64 >= blob.slot.borrow().valid_size {
                 return;
             }
-            if let Ok(Mapping::Extent(extent)) = store.map(&blob, page).await
+            if let Ok(MapEntry::Extent(extent)) = store.map(&blob, page).await
                 && !extent.unwritten
             {
-                // Who needs what can't be read loads it again, and gets the error.
+                // A reader that needs an unreadable page loads it again, and gets the error.
                 let load = store.load_data(&blob, page, extent, 1, Load::Behind);
                 let _ = load.await;
             }
         });
     }
 
-    /// Loads `page` and up to `want - 1` pages behind it that lie in the same extent; more for a
-    /// sequential reader.
+    /// Loads `page` and up to `want - 1` pages behind it in the same extent; more for a sequential
+    /// reader.
     async fn load_data(
         &self,
         blob: &Rc<Blob>,
@@ -314,7 +315,7 @@ impl Store {
         }
         self.frame_idle.notify_all();
         if result.is_err() && loading.len() > want as usize {
-            return Ok(()); // perhaps only what nobody asked for can't be read: look again, for less
+            return Ok(()); // perhaps only the read-ahead failed: try again, for less
         }
         result.map_err(|errno| {
             let offset = u64::from(page) * PAGE_BYTES as u64;

@@ -3,7 +3,7 @@
 use crate::state::{Reservations, Store};
 use adit_base::{Errno, Error, Result};
 
-/// Pages promised to a write before its first byte; what it doesn't use goes back.
+/// Pages reserved for a write before its first byte; unused ones go back.
 pub(crate) struct Promise<'i> {
     store: &'i Store,
     pub(super) pages: u64,
@@ -44,19 +44,19 @@ impl Drop for Promise<'_> {
 }
 
 impl Store {
-    /// Promises `pages` pages and the tree nodes that they may need, or says ENOSPC.
+    /// Reserves `pages` pages and the tree nodes that they may need; ENOSPC.
     pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
         let nodes = self.reservations.nodes_of(pages);
         self.reserve_of(Reservations::available, pages, nodes).await
     }
 
-    /// As [`Store::reserve`], for a caller who takes them at once, and gives them back if there is
-    /// no room for the nodes: pages that lie side by side need few.
+    /// Reserves pages without tree nodes. The caller allocates the pages at once, and gives them
+    /// back if the nodes find no room: adjacent pages need few.
     pub(crate) async fn reserve_to_take(&self, pages: u64) -> Result<()> {
         self.reserve_of(Reservations::available, pages, 0).await
     }
 
-    /// As [`Store::reserve`], for data that can go elsewhere: the pages for deleting stay.
+    /// Reserves pages for data that can go elsewhere, and leaves the pages kept for deletions.
     pub(crate) async fn reserve_spare(&self, pages: u64) -> Result<()> {
         self.reserve_of(Reservations::spare, pages, 0).await
     }

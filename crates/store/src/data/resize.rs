@@ -12,7 +12,7 @@ use crate::data::reserve::Promise;
 use crate::format::{BLOB_BYTES_MAX, BlobId};
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS, Slot};
 use crate::metadata::Need;
-use crate::metadata::extents::{self, Extent, Mapping};
+use crate::metadata::extents::{self, Extent, MapEntry};
 use crate::metadata::pages::{Pages, Stop};
 use crate::state::Store;
 use adit_base::clock::Timestamp;
@@ -22,10 +22,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Extents that one transaction adds or removes.
+/// Most extents that one transaction adds or removes.
 const EXTENTS_PER_TRANSACTION: usize = 16;
 
-/// Does preallocation move the end of the blob?
+/// Whether preallocation moves the end of the blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocateMode {
     /// The size grows to the end of the range.
@@ -36,18 +36,18 @@ pub enum AllocateMode {
 
 impl Store {
     /// Sets the size. Growing leaves a hole that reads as zeroes; shrinking frees the pages behind.
-    /// As durable as any write: by the next sync of the blob.
+    /// The next sync of the blob makes it durable.
     pub async fn resize(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         self.set_size(blob, |_| Some(size)).await
     }
 
-    /// As [`Store::resize`], but never shrinks: others may have made it larger meanwhile.
+    /// Grows the blob to `size`; never shrinks a blob that others have grown meanwhile.
     pub async fn extend(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         self.set_size(blob, |now| (now < size).then_some(size))
             .await
     }
 
-    /// `size_of` says the new size, if there is to be one, when nobody else changes it any more.
+    /// Under the locks, `size_of` returns the new size, or None to keep the old one.
     async fn set_size(
         &self,
         blob: &Rc<Blob>,
@@ -68,8 +68,8 @@ impl Store {
         }
         if size <= blob.size() {
             if size > blob.slot.borrow().size {
-                // What goes may be all that says, to who takes over from a dead process, that the
-                // blob is so large.
+                // Only these dirty pages may tell a takeover from this process that the blob is so
+                // large.
                 self.write_back_locked(blob, false).await?;
             }
             self.truncate_in_steps(blob, size).await?;
@@ -89,8 +89,8 @@ impl Store {
         }
     }
 
-    /// Gives the range pages of its own, so that writing there can't fail for lack of space. Reads
-    /// as zeroes until written. All of it or ENOSPC and nothing.
+    /// Allocates pages for the whole range, so that writes there can't fail for lack of space, or
+    /// none with ENOSPC. They read as zeroes until written.
     pub async fn allocate(
         &self,
         blob: &Rc<Blob>,
@@ -114,7 +114,7 @@ impl Store {
         }
     }
 
-    /// Makes the range read as zeroes and keeps (or gives) it pages of its own.
+    /// Makes the range read as zeroes, with allocated pages.
     pub async fn zero_range(
         &self,
         blob: &Rc<Blob>,
@@ -135,7 +135,7 @@ impl Store {
         let _map = self.lock_map(blob).await;
         let _exclusive = self.lock(blob).await;
         self.write_back_locked(blob, false).await?;
-        // First what may fail for lack of space.
+        // First the step that may fail for lack of space.
         self.allocate_locked(blob, &range).await?;
         if zeroes {
             self.zero_locked(blob, &range).await?;
@@ -241,7 +241,7 @@ fn stamp(slot: &mut Slot, now: Timestamp) {
     (slot.ctime, slot.ctime_ns) = (now.seconds, now.nanoseconds);
 }
 
-/// Unmaps and frees pages `range`, a bounded number of extents; answers where to go on.
+/// Removes and frees pages `range`, a bounded number of extents; returns where to continue.
 fn free_range(
     txn: &mut Transaction<'_>,
     id: BlobId,
@@ -264,7 +264,8 @@ fn free_range(
     Ok(resume)
 }
 
-/// Makes mapped pages of the range unwritten, a bounded number of extents; answers where to go on.
+/// Makes allocated pages of the range unwritten, a bounded number of extents; returns where to
+/// continue.
 fn mark_some_unwritten(
     txn: &mut Transaction<'_>,
     id: BlobId,
@@ -277,8 +278,8 @@ fn mark_some_unwritten(
             break;
         }
         page = match extents::lookup(txn, slot, id.slot, page as u32)? {
-            Mapping::Hole { pages } => page + u64::from(pages.max(1)),
-            Mapping::Extent(extent) => {
+            MapEntry::Hole { pages } => page + u64::from(pages.max(1)),
+            MapEntry::Extent(extent) => {
                 let part = extent.cut(page..range.end);
                 if !part.unwritten {
                     let pages = page..part.end();
@@ -303,9 +304,9 @@ impl Store {
         self.note_dirty(blob);
     }
 
-    /// Ends a blob at `size`, at or before its end, and frees everything behind. What is dirty
-    /// before it stays so: here nothing has to be written, and a device that fails keeps no data
-    /// from going. Both locks are held.
+    /// Ends a blob at `size`, at or before its end, and frees everything behind. Dirty pages before
+    /// it stay dirty: truncation writes no data, and a failing device can't prevent it. The caller
+    /// holds both locks.
     async fn truncate_in_steps(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         blob.assert_exclusive();
         let end = blob.frames_end();
@@ -376,7 +377,7 @@ impl Store {
             range.start.div_ceil(PAGE),
             (range.end / PAGE).min(valid_pages),
         );
-        // What is forgotten about them must not include that redo records name them.
+        // The store must not forget that redo records name them.
         if last > first && self.any_live(blob, first as u32, last as u32) {
             self.checkpoint_all().await?;
         }
@@ -391,7 +392,8 @@ impl Store {
         marked.map_err(half_way)
     }
 
-    /// Makes the mapped pages of `[from, to)` unwritten. The `map_lock` is held exclusively.
+    /// Makes the allocated pages of `[from, to)` unwritten. The caller holds `map_lock`
+    /// exclusively.
     pub(crate) async fn mark_unwritten(
         &self,
         blob: &Rc<Blob>,
@@ -402,9 +404,9 @@ impl Store {
         let mut page = from;
         while page < to {
             page = match self.map(blob, page as u32).await? {
-                Mapping::Hole { pages } => page + u64::from(pages.max(1)),
-                Mapping::Extent(extent) if extent.unwritten => extent.end(),
-                Mapping::Extent(_) => {
+                MapEntry::Hole { pages } => page + u64::from(pages.max(1)),
+                MapEntry::Extent(extent) if extent.unwritten => extent.end(),
+                MapEntry::Extent(_) => {
                     self.run_transaction(intent, Need::STEP, |txn| {
                         let mut slot = txn.slot(blob.id)?;
                         let next = mark_some_unwritten(txn, blob.id, &mut slot, page..to)?;
@@ -419,8 +421,8 @@ impl Store {
         Ok(())
     }
 
-    /// Zeroes what the cache holds of the last page behind `size`. (On the device the valid size
-    /// does it.)
+    /// Zeroes the cached bytes of the last page behind `size`. (On the device the valid size does
+    /// it.)
     async fn zero_tail(&self, blob: &Rc<Blob>, size: u64) -> Result<()> {
         blob.assert_exclusive();
         let within = (size % PAGE) as usize;
@@ -454,8 +456,8 @@ impl Store {
         let mut page = first;
         while page < last {
             let pages = match self.map(blob, page as u32).await? {
-                Mapping::Extent(extent) => u64::from(extent.logical + extent.pages) - page,
-                Mapping::Hole { pages } => {
+                MapEntry::Extent(extent) => u64::from(extent.logical + extent.pages) - page,
+                MapEntry::Hole { pages } => {
                     let pages = u64::from(pages.max(1)).min(last - page);
                     missing += pages;
                     holes.push(page..page + pages);
@@ -481,7 +483,7 @@ impl Store {
         result
     }
 
-    /// `promised`: pages that it may take. Those that it has taken are promised no more.
+    /// `promised`: reserved pages that it may take. Taken pages leave the reservation.
     pub(crate) async fn fill_holes(
         &self,
         blob: &Rc<Blob>,
@@ -507,11 +509,11 @@ impl Store {
                             break;
                         }
                         match extents::lookup(txn, &slot, blob.id.slot, at as u32)? {
-                            Mapping::Extent(extent) => {
+                            MapEntry::Extent(extent) => {
                                 at = u64::from(extent.logical + extent.pages);
                                 near = extent.physical + u64::from(extent.pages);
                             }
-                            Mapping::Hole { pages } => {
+                            MapEntry::Hole { pages } => {
                                 let unwritten = at < valid_pages;
                                 let until = if unwritten {
                                     valid_pages.min(last)
@@ -569,7 +571,7 @@ impl Store {
         let store = self;
         let mut resume = Some(first as u32);
         while let Some(start) = resume {
-            // Until readers no longer find the pages that the slot doesn't count any more.
+            // Until readers no longer find the pages that the slot has lost.
             let ahead = self.write_back.dirty.ahead().hold(blob.id.slot);
             resume = store
                 .transact_freeing(|txn| {
@@ -614,7 +616,7 @@ impl Store {
         }
         let page = (from / PAGE) as u32;
         let cached = self.cache.find(blob.key(page)).is_some();
-        if !cached && matches!(self.map(blob, page).await?, Mapping::Hole { .. }) {
+        if !cached && matches!(self.map(blob, page).await?, MapEntry::Hole { .. }) {
             return Ok(());
         }
         static ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];

@@ -1,23 +1,22 @@
-//! Where a blob has data and where it has holes, page by page.
+//! Finds data and holes of a blob, page by page.
 //!
-//! Data is what was written since the page was last given back: what the map has as written, and
-//! what the cache has that isn't home yet. Preallocated pages are holes until somebody writes to
-//! them, and so is everything behind the end.
+//! Data is pages that the map has as written, and dirty pages of the cache. Preallocated pages are
+//! holes until a program writes to them, and so is everything behind the end.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use crate::state::Store;
 use adit_base::{Errno, PAGE_BYTES, Result, steps};
 use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// A file may have millions of extents: after so many runs others have a turn.
+/// A file may have millions of extents: after this many runs other tasks have a turn.
 const RUNS_PER_TURN: u32 = 64;
-/// Most dirty pages of a run: what follows is another one.
+/// Most dirty pages of a run; more are another run.
 const DIRTY_PAGES_MAX: usize = 63;
 
-/// What to look for.
+/// The kind of range to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sought {
     /// Data.
@@ -27,10 +26,10 @@ pub enum Sought {
 }
 
 impl Store {
-    /// The first byte from `from` on that is what is sought. ENXIO when `from` is not before the
-    /// end, or no data follows.
+    /// The first byte of the sought kind from `from` on. ENXIO when `from` is not before the end,
+    /// or no data follows.
     pub async fn seek(&self, blob: &Rc<Blob>, from: u64, sought: Sought) -> Result<u64> {
-        // Nothing is on its way home, and nobody writes: what is neither mapped nor dirty is a
+        // No write-back runs, and no task writes: a page without extent that is not dirty is a
         // hole.
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
@@ -78,8 +77,8 @@ impl Store {
         frame.is_some_and(|frame| self.cache.has(frame, FrameFlags::DIRTY))
     }
 
-    /// What is at a page, and the page up to which it is known to be that. The caller holds
-    /// `map_lock` and `lock`; `dirty`: [`Store::dirty_pages`].
+    /// The kind of a page, and the page up to which this kind goes, as far as known. The caller
+    /// holds `map_lock` and `lock`; `dirty`: [`Store::dirty_pages`].
     pub(crate) async fn run_at(
         &self,
         blob: &Rc<Blob>,
@@ -88,11 +87,11 @@ impl Store {
     ) -> Result<(Sought, u64)> {
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);
         let end = match self.map(blob, page as u32).await? {
-            Mapping::Extent(extent) if !extent.unwritten && page < valid_pages => {
+            MapEntry::Extent(extent) if !extent.unwritten && page < valid_pages => {
                 return Ok((Sought::Data, extent.end().min(valid_pages)));
             }
-            Mapping::Extent(extent) => extent.end(),
-            Mapping::Hole { pages } => page + u64::from(pages.max(1)),
+            MapEntry::Extent(extent) => extent.end(),
+            MapEntry::Hole { pages } => page + u64::from(pages.max(1)),
         };
         let next = dirty.partition_point(|dirty| u64::from(*dirty) < page);
         let in_run = |dirty: &&u32| u64::from(**dirty) < end;

@@ -1,4 +1,4 @@
-//! fsync and its kin.
+//! fsync, fdatasync and syncfs.
 //!
 //! ```text
 //!   Store::sync ─► write_back_to_sync (write_back.rs)  dirty data home, or into the transaction
@@ -14,10 +14,10 @@ use adit_base::Result;
 use adit_base::simulation::{Bug, planted};
 use std::rc::Rc;
 
-/// What a sync has to make durable.
+/// The state that a sync makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncKind {
-    /// `fdatasync`: data, and what is needed to read it.
+    /// `fdatasync`: data, and the metadata to read it.
     Data,
     /// `fsync`: the times too.
     All,
@@ -57,7 +57,7 @@ impl Store {
         let (store, blob) = (self.clone(), blob.clone());
         self.reactor.spawn_local(async move {
             if let Some(_map) = store.try_lock_map(&blob).await {
-                let _ = store.write_back_locked(&blob, false).await; // fsync reports what fails
+                let _ = store.write_back_locked(&blob, false).await; // fsync reports the error
             }
         });
     }
@@ -91,8 +91,8 @@ impl Store {
         self.frames.version()
     }
 
-    /// Is it still this state? The journal's place would not tell: transactions that share a commit
-    /// have the same.
+    /// True if this is still the state. The journal's point would not tell: transactions that share
+    /// a commit have the same.
     pub fn is_at(&self, version: Version) -> bool {
         self.frames.is_at(version)
     }

@@ -1,5 +1,5 @@
-//! Blobs to which a program in another process appends without a message (`cache/tail`): what the
-//! store does while there is such a tail, and with those that a dead process left.
+//! Tails of blobs (`cache/tail`), to which a program in another process appends without a message:
+//! their life in the store, and the takeover of those that a dead process left.
 
 use crate::blob::Blob;
 use crate::cache::tail::{self, TailMemory};
@@ -25,10 +25,10 @@ impl Store {
         Ok(mapping.and_then(name))
     }
 
-    /// Begins a tail of so many bytes at the blob's end, which `make` makes; `check` may refuse it
-    /// when nobody else uses the blob. Until [`Store::end_tail`] other threads and processes ask
-    /// the worker for its size and content, and the volume has room for the tail. The caller
-    /// absorbs before each operation on the blob.
+    /// Begins a tail of this capacity at the blob's end. `make` makes it; `check` may refuse it
+    /// once the blob is locked. Until [`Store::end_tail`] other threads and processes ask the
+    /// worker for its size and content, and the volume has room for the tail. The caller absorbs
+    /// before each operation on the blob.
     pub async fn begin_tail(
         &self,
         blob: &Rc<Blob>,
@@ -38,7 +38,7 @@ impl Store {
     ) -> Result<Arc<TailMemory>> {
         self.reserve(pages(capacity)).await?;
         let begin = async {
-            // Exclusively: nobody writes past the worker, and nobody is granted to any more.
+            // Exclusively: this recalls write grants, and no new one begins.
             let _exclusive = self.lock(blob).await;
             if blob.mapped().is_some() {
                 return Err(Error::with(
@@ -47,7 +47,7 @@ impl Store {
                 ));
             }
             check()?;
-            // A volume that takes no more writes acknowledges no append either.
+            // A read-only volume acknowledges no append either.
             self.check_write(blob, blob.size(), capacity)?;
             let tail = Arc::new(make(blob.size())?);
             blob.shared.set_tail(true);
@@ -74,8 +74,8 @@ impl Store {
         self.reservations.end(pages(capacity));
     }
 
-    /// Writes the last bytes of a tail to the room that was kept for it, which is kept no more,
-    /// also after an error.
+    /// Writes the last bytes of a tail to the room reserved for it, and ends the reservation, also
+    /// after an error.
     pub async fn write_last_of_tail(
         &self,
         blob: &Rc<Blob>,
@@ -97,7 +97,7 @@ impl Store {
         blob.shared.note_error(errno);
     }
 
-    /// The blob has no tail any more.
+    /// Notes that the blob has no tail.
     pub fn end_tail(&self, blob: &Blob) {
         self.write_back.dirty.ahead().remove(blob.id.slot);
         self.write_back.tails.borrow_mut().remove(&blob.id.slot);
@@ -121,9 +121,9 @@ impl Store {
         }
     }
 
-    /// A panic has poisoned the volume: other processes believe nothing more of its cache, no
-    /// append to a tail is acknowledged any more, and the stores of programs to shared mappings
-    /// stay for the next opening, as after a kill.
+    /// Ends all shared memory after a panic has poisoned the volume: other processes stop believing
+    /// its cache, tails acknowledge no append, and the stores of programs to shared mappings stay
+    /// for the next opening, as after a kill.
     pub(crate) fn end_what_others_use(&self) {
         self.frames.end_published();
         self.end_tails();
@@ -134,7 +134,7 @@ impl Store {
         });
     }
 
-    /// As if a user without privileges had written it: set-ID bits go.
+    /// Appends for an unprivileged user: set-ID bits are cleared.
     async fn append_left(&self, blob: &Rc<Blob>, bytes: &[u8]) -> Result<()> {
         const SET_ID: u32 = 0o6000;
         self.append(blob, bytes).await?;
@@ -149,8 +149,8 @@ impl Store {
         .await
     }
 
-    /// Appends what dead processes had appended to tails that belong to this mapping. With `keep`,
-    /// nothing of that changes the tails.
+    /// Writes to the files the bytes that dead processes left in the tails of this mapping. `keep`:
+    /// leaves the tails unchanged.
     pub(crate) async fn absorb_left(&self, mapping: &Path, keep: bool) -> Result<()> {
         if planted(Bug::ForgottenTail) {
             return Ok(());
@@ -158,17 +158,18 @@ impl Store {
         let mut buffer = Vec::new();
         for (slot, generation, path) in TailMemory::left(mapping)? {
             let tail = TailMemory::open(path)?;
-            // First: a client that lives appends no more to it.
-            let ended = match keep {
-                true => tail.would_end_at(),
-                false => tail.end(),
+            // First: this stops a living client.
+            let ended = if keep {
+                tail.would_end_at()
+            } else {
+                tail.end()
             };
             let blob = match self.blob(BlobId { slot, generation }).await {
                 Ok(blob) => blob,
                 Err(error) if error.errno() == Errno::STALE => continue, // deleted since
                 Err(error) => return Err(error),
             };
-            // Only a client that writes nonsense there makes this fail. It loses its own bytes.
+            // This fails only if the client has written nonsense. It loses its own bytes.
             let absorbed = ended.and_then(|end| {
                 let absorbed = tail.absorbed()?;
                 let size = blob.size();
@@ -181,8 +182,8 @@ impl Store {
             });
             let volume = self.reactor.name();
             let refused = |error: Error| {
-                let what = "append what was appended in memory to inode";
-                let way = "--takeover discard opens the volume without what was not saved";
+                let what = "append bytes left in memory to inode";
+                let way = "--takeover discard opens the volume without unsaved data";
                 error.context(format_args!("{what} {slot} ({way})"))
             };
             match absorbed {
@@ -191,10 +192,10 @@ impl Store {
                     let appended = self.append_left(&blob, bytes).await;
                     appended.map_err(refused)?;
                     let bytes = bytes.len();
-                    tracing::info!(%volume, inode = slot, bytes, "took over what was appended in memory");
+                    tracing::info!(%volume, inode = slot, bytes, "took over bytes appended in memory");
                 }
                 Err(error) if error.errno() == Errno::INVAL => {
-                    tracing::warn!(%volume, inode = slot, %error, "what was appended in memory is lost: it is garbled");
+                    tracing::warn!(%volume, inode = slot, %error, "bytes appended in memory are lost: the memory is garbled");
                 }
                 Err(error) => return Err(refused(error)),
             }

@@ -12,7 +12,7 @@ use crate::data::read::Source;
 use crate::data::reserve::Promise;
 use crate::format::BLOB_BYTES_MAX;
 use crate::format::PageKind;
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use crate::state::{ColdFuture, Store};
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
@@ -21,14 +21,14 @@ use std::io::IoSlice;
 use std::rc::Rc;
 
 impl Store {
-    /// Writes at `offset` through the cache. ENOSPC comes before anything changed; a failed read of
-    /// a page that is written in part, or ENOMEM, may leave what precedes it written.
+    /// Writes at `offset` through the cache. ENOSPC comes before any change. A failed read of a
+    /// page that is written in part, or ENOMEM, may leave the bytes before it written.
     pub async fn write(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         self.write_vectored(blob, offset, &[IoSlice::new(data)])
             .await
     }
 
-    /// As [`Store::write`], several pieces of memory, one behind the other.
+    /// Writes several pieces of memory, one behind the other.
     pub async fn write_vectored(
         &self,
         blob: &Rc<Blob>,
@@ -64,7 +64,7 @@ impl Store {
         self.append_vectored(blob, &[IoSlice::new(data)]).await
     }
 
-    /// As [`Store::append`], several pieces of memory, one behind the other.
+    /// Appends several pieces of memory, one behind the other, like [`Store::append`].
     pub async fn append_vectored(&self, blob: &Rc<Blob>, data: &[IoSlice<'_>]) -> Result<u64> {
         self.throttle(blob).await;
         let _exclusive = self.lock(blob).await;
@@ -74,8 +74,8 @@ impl Store {
         let mut at = offset;
         for part in data.iter().flat_map(|piece| piece.chunks(LOCKED_BYTES_MAX)) {
             if self.is_crowded(blob) {
-                // As `throttle`, but under the lock: what others write back is let be. An error is
-                // fsync's to tell.
+                // `throttle` under the lock: it skips pages that others write back. fsync reports
+                // an error.
                 let write_back: ColdFuture<'_, _> = Box::pin(self.write_back_dirty(Busy::Skip));
                 let _ = write_back.await;
             }
@@ -97,15 +97,15 @@ const PAGES_PER_TURN: u32 = 8;
 
 /// The frame that a write goes to.
 enum Target {
-    /// It has what was there before.
+    /// It has the old content.
     Old(FrameId),
     /// It was made with the new bytes.
     Filled(FrameId),
 }
 
 impl Store {
-    /// Refuses what can't be written, and promises the pages that it needs: all of them, or ENOSPC.
-    /// The caller holds `blob.lock` exclusively.
+    /// Refuses an impossible write, and reserves all pages that it needs, or fails with ENOSPC. The
+    /// caller holds `blob.lock` exclusively.
     async fn promise(
         &self,
         blob: &Rc<Blob>,
@@ -117,14 +117,14 @@ impl Store {
         let end = self.check_write(blob, offset, len)?;
         let (first, last) = (offset / PAGE, end.div_ceil(PAGE));
         let mut promise = Promise::none(self);
-        // A single page makes its own promise, in `frame_to_write`.
+        // A single page makes its own reservation, in `frame_to_write`.
         if last.saturating_sub(first) <= 1 {
             return Ok(promise);
         }
         let mut missing = 0;
         for page in first as u32..last as u32 {
             if self.cache.find(blob.key(page)).is_none()
-                && let Mapping::Hole { .. } = self.map(blob, page).await?
+                && let MapEntry::Hole { .. } = self.map(blob, page).await?
             {
                 missing += 1;
             }
@@ -136,8 +136,8 @@ impl Store {
         Ok(promise)
     }
 
-    /// Refuses what can't be written; answers where it ends. The caller holds `blob.lock`: a
-    /// truncation that runs is no failed one.
+    /// Refuses an impossible write; returns the end of the write. The caller holds `blob.lock`, so
+    /// that no running truncation looks like a failed one.
     pub(crate) fn check_write(&self, blob: &Blob, offset: u64, len: u64) -> Result<u64> {
         let end = self.check_place(blob, offset, len)?;
         if end > blob.size() && blob.truncating_from.get() != 0 {
@@ -147,7 +147,7 @@ impl Store {
         Ok(end)
     }
 
-    /// The same, whatever a truncation does.
+    /// Refuses a write to a deleted blob or beyond the largest size; returns the end of the write.
     pub(crate) fn check_place(&self, blob: &Blob, offset: u64, len: u64) -> Result<u64> {
         self.writable()?;
         if blob.deleted.get() {
@@ -161,7 +161,7 @@ impl Store {
         Ok(end)
     }
 
-    /// The caller holds `blob.lock` exclusively.
+    /// Writes to the blob and to the memory of mappings; the caller holds `blob.lock` exclusively.
     pub(crate) async fn write_locked(
         &self,
         blob: &Rc<Blob>,
@@ -181,7 +181,8 @@ impl Store {
         mapped.note_write(offset, before)
     }
 
-    /// As [`Store::write_locked`], past the memory of programs that have mapped it.
+    /// Writes stored bytes, without the memory of mappings; the caller holds `blob.lock`
+    /// exclusively.
     pub(crate) async fn write_stored(
         &self,
         blob: &Rc<Blob>,
@@ -218,7 +219,7 @@ impl Store {
             };
             if let Err(error) = written {
                 self.drop_beyond_end(blob, page);
-                // What was written before stays, and has to get home.
+                // Bytes written before stay, and have to get home.
                 if done > 0 {
                     blob.mtime.set(Some(Timestamp::now()));
                     self.note_dirty(blob);
@@ -323,10 +324,10 @@ impl Store {
                 None => {}
             }
             let whole = data.len() == PAGE_BYTES;
-            let mapping = self.map(blob, page).await?;
-            let home = match mapping {
-                Mapping::Extent(extent) => extent.physical + u64::from(page - extent.logical),
-                Mapping::Hole { .. } => 0,
+            let entry = self.map(blob, page).await?;
+            let home = match entry {
+                MapEntry::Extent(extent) => extent.physical + u64::from(page - extent.logical),
+                MapEntry::Hole { .. } => 0,
             };
             if home != 0
                 && !whole
@@ -364,8 +365,8 @@ impl Store {
                     bytes[end..].fill(0);
                 });
             drop(copying);
-            // Unwritten pages have a place, but what is there is not theirs: the map must change
-            // with them.
+            // Unwritten pages have a place, but its content is not theirs: the map must change with
+            // them.
             self.cache.set_home(frame, home);
             return Ok(Target::Filled(frame));
         }
@@ -377,10 +378,10 @@ impl Store {
         counts.dirty + counts.writeback
     }
 
-    /// Must writers of the blob wait? From a third of the cache that is dirty or in write-back on.
-    /// A blob with no more than a sixty-fourth of the cache dirty is not held up by others that are
-    /// written much: its writers wait from a half on, or from five twelfths on if the blobs of its
-    /// [writer](Blob::set_writer), if it has one, had more dirty when the present flush began.
+    /// True if writers of the blob must wait: when a third of the cache is dirty or in write-back.
+    /// Heavy writers don't hold up a blob with at most a sixty-fourth of the cache dirty: its
+    /// writers wait from a half on, or from five twelfths on if the blobs of its
+    /// [writer](Blob::set_writer) had more dirty pages when the present flush began.
     fn is_crowded(&self, blob: &Blob) -> bool {
         let total = self.cache.counts().total;
         let (busy, little) = (self.busy_frames(), total as usize / 64);
@@ -398,8 +399,8 @@ impl Store {
         busy > total / 12 * 5 && has_more()
     }
 
-    /// From a quarter of the cache on, what is dirty is written back in the background; writers
-    /// wait for that (and help: who waits drives) while it [is crowded](Store::is_crowded). Not
+    /// When a quarter of the cache is dirty, background write-back starts. Writers wait for it (and
+    /// help: a waiting thread drives) while the cache [is crowded](Store::is_crowded), but not
     /// while they hold a blob's lock: write-back takes the `map_lock`s, which come first.
     pub(crate) async fn throttle(&self, blob: &Blob) {
         if self.busy_frames() <= self.cache.counts().total / 4 {
@@ -415,12 +416,13 @@ impl Store {
         wait.await;
     }
 
-    /// As [`Store::throttle`], for a takeover, which nobody syncs: an error ends it, instead of
-    /// another attempt to write all of it back before each page.
+    /// Throttles a takeover. No sync follows it: an error ends the takeover, instead of another
+    /// write-back of all data before each page.
     pub(crate) async fn throttle_or_fail(&self, blob: &Blob) -> Result<()> {
-        match self.is_crowded(blob) {
-            true => self.write_back_dirty(Busy::Wait).await,
-            false => Ok(()),
+        if self.is_crowded(blob) {
+            self.write_back_dirty(Busy::Wait).await
+        } else {
+            Ok(())
         }
     }
 }

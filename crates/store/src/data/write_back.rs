@@ -1,4 +1,4 @@
-//! Taking dirty data to the device, and fsync.
+//! Write-back of dirty data, and fsync.
 //!
 //! ```text
 //!   dirty pages ──plan──┬─ few bytes that need a transaction anyway, or pages with live bytes:
@@ -11,8 +11,7 @@
 //! Invariants:
 //! 1. A map, size or valid-size change joins the open transaction only after the writes of its data
 //!    completed.
-//! 2. A page with live bytes is never written home here (redo would overwrite what was
-//!    acknowledged).
+//! 2. A page with live bytes is never written home here (redo would overwrite acknowledged bytes).
 //! 3. A page whose write failed is dirty again, its file is left out of the transaction, and each
 //!    open descriptor hears of it once.
 //! 4. Bytes between the valid size and new data are zeroes on the device, or their pages are
@@ -20,14 +19,13 @@
 //!
 //! 5. A transaction stays within its bounds: few pages through the journal, few pieces mapped by
 //!    each.
-//! 6. On a volume whose data has checksums, nothing that can be read is overwritten at home: it
-//!    goes to fresh pages, and where there are none left, through the journal (`checksums.rs`).
+//! 6. On a volume with data checksums, readable content is never overwritten at home: new data goes
+//!    to fresh pages, or, if none are left, through the journal (`checksums.rs`).
 //!
-//! The `map_lock` is held exclusively throughout, `lock` is not: writers go on, and what they
-//! change meanwhile is dirty again (write-back reads pinned frames, which writers replace). So a
-//! write-back takes on the dirty pages and the size in one step, DIRTY becoming WRITEBACK: bytes
-//! that come later are beyond the size that it makes durable, and only DIRTY says that they still
-//! have to be.
+//! Write-back holds `map_lock` exclusively throughout, but not `lock`: writers go on, and pages
+//! that they change meanwhile become dirty again (write-back reads pinned frames, which writers
+//! replace). So a write-back takes on the dirty pages and the size in one step, from DIRTY to
+//! WRITEBACK: later bytes are beyond the size that it makes durable, and only DIRTY marks them.
 
 use crate::blob::Blob;
 use crate::cache::FrameFlags;
@@ -36,7 +34,7 @@ use crate::data::checksums::Sums;
 use crate::data::home::{Piece, Pieces, map_piece};
 use crate::data::read::Source;
 use crate::format::Slot;
-use crate::metadata::extents::{self, Extent, Mapping};
+use crate::metadata::extents::{self, Extent, MapEntry};
 use crate::metadata::pages::Stop;
 use crate::state::{ColdFuture, Store};
 use adit_base::simulation::{Bug, planted};
@@ -44,12 +42,12 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result, granules};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// Bytes of data that go through the journal with a transaction that is needed anyway, instead of
-/// home: at most so many where nobody waits, or on a device without latency.
+/// Most bytes of data that go through the journal, instead of home, with a transaction that is
+/// needed anyway, if no caller waits or the device has no latency.
 const JOURNAL_DATA_BYTES_MIN: u32 = 8 << 10;
-/// A sync journals so many bytes for each µs of the device's latency, which going home would cost
-/// it once more. Half of that unless the journal is calm: what is journaled is written twice, and
-/// where syncs follow each other, they wait for checkpoints, too.
+/// Bytes that a sync journals for each µs of the device's latency, which a write home would cost
+/// once more. Half of that unless the journal is calm: journaled data is written twice, and
+/// frequent syncs wait for checkpoints, too.
 const JOURNAL_DATA_BYTES_PER_US: u64 = 1 << 10;
 /// Most bytes of data that a sync journals, since each page may change the map as a piece does.
 const JOURNAL_DATA_BYTES_MAX: u32 = (PIECES_PER_TRANSACTION * PAGE_BYTES) as u32;
@@ -57,12 +55,11 @@ const JOURNAL_DATA_BYTES_MAX: u32 = (PIECES_PER_TRANSACTION * PAGE_BYTES) as u32
 const JOURNAL_DATA_PAGES_MIN: usize = 8;
 /// Pieces that one transaction maps; each may change a leaf, its neighbour and a group's map.
 pub(crate) const PIECES_PER_TRANSACTION: usize = 16;
-/// The same where it may also change the checksums of its pages, and free the pages that it
-/// replaces.
+/// Pieces that one transaction maps where each may also change checksums and free replaced pages.
 const SUMMED_PIECES_PER_TRANSACTION: usize = 8;
 /// Dirty pages that one plan covers at most; more take several rounds.
 const PLAN_PAGES_MAX: usize = 4096;
-/// A plan covers at most this part of the cache, so that writers who wait for room wait for little.
+/// A plan covers at most this part of the cache, so that writers wait for room only briefly.
 const PLANS_PER_CACHE: usize = 16;
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -83,15 +80,15 @@ struct Aim {
     journal_bytes_max: u32,
 }
 
-/// The ways of dirty pages to the device.
+/// Splits dirty pages between the journal and their homes.
 #[derive(Default)]
 struct Plan {
-    /// As records of the transaction.
+    /// Pages that become records of the transaction.
     journal: DirtyPages,
     home: Pieces,
 }
 
-/// What a slot says of its blob's size; a copy of the slot itself would be moved with each future.
+/// The sizes in a blob's slot; a copy of the slot itself would move with each future.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotSizes {
     size: u64,
@@ -110,7 +107,7 @@ impl SlotSizes {
 
 pub(crate) type DirtyPages = SmallVec<[DirtyPage; 8]>;
 
-/// What a sweep over a blob's dirty pages hasn't taken on.
+/// Dirty pages of a blob that a sweep left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remaining {
     Nothing,
@@ -136,8 +133,8 @@ impl Store {
         self.write_back_as(blob, aim)
     }
 
-    /// As [`Store::write_back_locked`], for a sync, which waits for the transaction: more data goes
-    /// through the journal if the device has a latency, so that the sync waits for that once.
+    /// Writes a blob back for a sync, which waits for the transaction. On a high-latency device
+    /// more data goes through the journal, so that the sync waits only once.
     pub(crate) fn write_back_to_sync<'a>(
         &'a self,
         blob: &'a Rc<Blob>,
@@ -162,7 +159,7 @@ impl Store {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.writable()?;
         let size_now = blob.size();
-        // What is appended from here on is not waited for.
+        // The sweep doesn't wait for later appends.
         let listed = blob.dirty.borrow().iter().max().map_or(0, |page| page + 1);
         let pages = u32::try_from(size_now.div_ceil(PAGE)).unwrap_or(u32::MAX);
         let end = listed.max(pages);
@@ -178,8 +175,8 @@ impl Store {
                 Remaining::Nothing => blob.size(),
                 // Not before the data that it covers.
                 Remaining::Ahead => reached.min(blob.size()),
-                // What became dirty behind the sweep may be beyond the size of then; up to that,
-                // all is done.
+                // Pages that became dirty behind the sweep may be beyond the size of that time; up
+                // to it all is done.
                 Remaining::Behind => reached.max(size_now).min(blob.size()),
             };
             let last = left != Remaining::Ahead;
@@ -192,8 +189,9 @@ impl Store {
         }
     }
 
-    /// Takes on a blob's dirty pages from `next` to `end`, ascending: at most a plan's worth, of
-    /// which a transaction can carry those with live bytes, and one more. Says what is left.
+    /// Takes on a blob's dirty pages from `next` to `end`, ascending: at most one plan, of which a
+    /// transaction can carry those with live bytes, and one more. Returns the kind of the remaining
+    /// pages.
     fn take_dirty(&self, blob: &Blob, next: &mut u32, end: u32) -> (DirtyPages, Remaining) {
         let plan_pages = (self.cache.counts().total as usize / PLANS_PER_CACHE)
             .clamp(JOURNAL_DATA_PAGES_MIN, PLAN_PAGES_MAX);
@@ -223,10 +221,12 @@ impl Store {
             *next = page + 1;
         }
         listed.drain(first..until);
-        let left = match listed.is_empty() {
-            true => Remaining::Nothing,
-            false if until < behind => Remaining::Ahead,
-            false => Remaining::Behind,
+        let left = if listed.is_empty() {
+            Remaining::Nothing
+        } else if until < behind {
+            Remaining::Ahead
+        } else {
+            Remaining::Behind
         };
         (taken, left)
     }
@@ -293,14 +293,15 @@ impl Store {
             let few = pages.len().min(JOURNAL_PAGES_MAX);
             let rest: DirtyPages = pages.drain(few..).collect();
             let slot = SlotSizes::of(blob);
-            let size = match rest.is_empty() {
-                true => size,
-                false => slot.size.max(first_clean(&pages)).min(size),
+            let size = if rest.is_empty() {
+                size
+            } else {
+                slot.size.max(first_clean(&pages)).min(size)
             };
             let valid_size = new_valid_size(slot, &pages, size);
             let times = times && rest.is_empty();
-            let mapped = self.map_pieces(blob, &pages, &mut [], size, valid_size, times);
-            if let Err(error) = mapped.await {
+            let done = self.map_pieces(blob, &pages, &mut [], size, valid_size, times);
+            if let Err(error) = done.await {
                 pages.extend(rest);
                 self.redirty(blob, &pages, &[]);
                 blob.shared.note_error(error.errno());
@@ -312,8 +313,8 @@ impl Store {
         Ok(())
     }
 
-    /// The page in which the valid size lies, which isn't among `pages`, has to become zeroes
-    /// behind it, in the same transaction, before the valid size passes its end.
+    /// If the page of the valid size isn't among `pages`, its bytes behind the valid size become
+    /// zeroes, in the same transaction, before the valid size passes its end.
     async fn cover_tail(
         &self,
         blob: &Rc<Blob>,
@@ -335,8 +336,8 @@ impl Store {
         Ok(())
     }
 
-    /// Decides what goes through the journal and what home, and takes space for what has none. The
-    /// answer is a place of the caller, in whose future it would be twice otherwise.
+    /// Decides which pages go through the journal and which home, and takes space for those
+    /// without. The caller passes the place for the plan: its future would have it twice otherwise.
     async fn plan(
         &self,
         blob: &Rc<Blob>,
@@ -362,9 +363,9 @@ impl Store {
             || pages.iter().any(is_live);
         if few && !transacts {
             for taken in pages {
-                let mapping = self.map(blob, taken.page).await?;
+                let entry = self.map(blob, taken.page).await?;
                 let end = (u64::from(taken.page) + 1) * PAGE;
-                transacts |= !matches!(mapping, Mapping::Extent(extent) if !extent.unwritten)
+                transacts |= !matches!(entry, MapEntry::Extent(extent) if !extent.unwritten)
                     || end.min(size) > slot.valid_size;
             }
         }
@@ -381,7 +382,7 @@ impl Store {
         Ok(())
     }
 
-    /// May all of these pages go through the journal, and is that worth it?
+    /// True if all of these pages may go through the journal, and that is cheaper.
     fn fits_into_journal(&self, pages: &[DirtyPage], aim: Aim) -> bool {
         let bytes_max = aim.journal_bytes_max;
         let bytes: u32 = pages
@@ -394,7 +395,7 @@ impl Store {
             || ignored
     }
 
-    /// The transaction that maps what was written home and carries what goes through the journal.
+    /// Runs the transaction that maps pages written home and carries journaled pages.
     async fn map_pieces(
         &self,
         blob: &Rc<Blob>,
@@ -484,7 +485,7 @@ impl Store {
         Ok(())
     }
 
-    /// Pieces that one transaction maps.
+    /// Most pieces that one transaction maps.
     fn pieces_max(&self) -> usize {
         match self.checksums {
             Some(_) => SUMMED_PIECES_PER_TRANSACTION,
@@ -492,9 +493,9 @@ impl Store {
         }
     }
 
-    /// Pages between the old valid size and the new one that are mapped but were not written become
-    /// unwritten: what is on the device there is not the blob's. Before the valid size moves, so in
-    /// as many transactions as it takes.
+    /// Pages between the old valid size and the new one that are allocated but were not written
+    /// become unwritten: the content of the device there is not the blob's. It happens before the
+    /// valid size moves, in as many transactions as it takes.
     pub(crate) async fn cover_gap(
         &self,
         blob: &Rc<Blob>,
@@ -520,7 +521,7 @@ impl Store {
         Ok(())
     }
 
-    /// Maps some of the pieces that were written home, in a transaction of its own.
+    /// Maps some of the pieces that were written home, in a separate transaction.
     async fn map_some(&self, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
         debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let some = home
@@ -552,7 +553,7 @@ impl Store {
         Ok(())
     }
 
-    /// Stages one page that goes through the journal; returns how many new pages it took.
+    /// Stages one page that goes through the journal; returns the number of new pages.
     pub(crate) fn journal_page(
         &self,
         txn: &mut Transaction<'_>,
@@ -572,9 +573,9 @@ impl Store {
         let in_page = |bytes: u64| bytes.saturating_sub(start).min(PAGE) as usize;
         let mut valid = in_page(slot.valid_size);
         let mut taken = 0;
-        let mapping = extents::lookup(txn, slot, blob.id.slot, page)?;
-        let home = match self.within_volume(mapping)? {
-            Mapping::Extent(extent) => {
+        let entry = extents::lookup(txn, slot, blob.id.slot, page)?;
+        let home = match self.within_volume(entry)? {
+            MapEntry::Extent(extent) => {
                 if extent.unwritten {
                     extents::mark_written(
                         txn,
@@ -586,7 +587,7 @@ impl Store {
                 }
                 extent.physical + u64::from(page - extent.logical)
             }
-            Mapping::Hole { .. } => {
+            MapEntry::Hole { .. } => {
                 let run = txn.take_data(near, 1)?;
                 let extent = Extent {
                     logical: page,
@@ -600,8 +601,8 @@ impl Store {
             }
         };
         txn.forget_checksum(home)?;
-        // What is at home beyond the valid bytes is not ours: it comes along up to the end of the
-        // file.
+        // The bytes at home beyond the valid size are not the blob's: journal them up to the end of
+        // the file.
         let end = if slot.valid_size >= start + PAGE {
             PAGE_BYTES
         } else {
@@ -619,7 +620,7 @@ impl Store {
         let moving = home.iter().filter(|piece| piece.replaces);
         self.reservations
             .end(moving.map(|piece| u64::from(piece.pages)).sum());
-        // What a failed write left on the device is unknown: these pages go again as a whole.
+        // A failed write left unknown content on the device: these pages go again as a whole.
         let home = home.iter().flat_map(|piece| {
             (piece.page..piece.page + piece.pages).map(|page| DirtyPage {
                 page,
@@ -639,7 +640,7 @@ impl Store {
     }
 }
 
-/// Does the valid size end inside of a page that isn't among these?
+/// True if the valid size ends inside a page that isn't among these.
 fn leaves_tail(slot: SlotSizes, pages: &[DirtyPage]) -> bool {
     let tail = (slot.valid_size / PAGE) as u32;
     !slot.valid_size.is_multiple_of(PAGE)
@@ -656,7 +657,7 @@ fn runs(pages: &[DirtyPage]) -> usize {
     breaks.count() + 1
 }
 
-/// Pages of data that one transaction carries.
+/// Most pages of data that one transaction carries.
 const JOURNAL_PAGES_MAX: usize = 24;
 
 /// End of the data that precedes the first page not in `pages`.

@@ -8,9 +8,9 @@
 //!   value_len u16 | name_len u8 | 0 | name | value        names of 1 to 255 bytes, none of them twice
 //! ```
 //!
-//! Invariants: the page exists exactly while there is an attribute; what is behind the last entry
-//! is zero, so that a removed value is gone. Not here: namespaces and who may see them, which are
-//! for the layers above.
+//! Invariants: the page exists exactly while there is an attribute; bytes behind the last entry are
+//! zero, so that a removed value is gone. Not here: namespaces and permissions, which the layers
+//! above handle.
 
 use crate::commit::Transaction;
 use crate::format::BlobId;
@@ -31,7 +31,7 @@ pub const XATTR_BYTES_MAX: usize = PAGE_BYTES - PAGE_HEADER_BYTES;
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 const ENTRY_BYTES: usize = 4;
 
-/// What [`Store::xattr_set`] makes of an attribute that exists, or doesn't.
+/// Whether [`Store::xattr_set`] creates, replaces, or does either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
     /// It exists afterwards.
@@ -171,10 +171,7 @@ impl Store {
         let removed = self
             .transact_freeing(|transaction| transaction.xattr_remove(id, name))
             .await?;
-        match removed {
-            true => Ok(()),
-            false => Err(missing()),
-        }
+        if removed { Ok(()) } else { Err(missing()) }
     }
 }
 
@@ -209,8 +206,8 @@ fn entries_of<'p>(
 }
 
 impl Transaction<'_> {
-    /// As [`Store::xattr_set`], with other changes. A refusal is a value, after which nothing was
-    /// staged: as the closure's error, "no room" would make the store look for more.
+    /// Stages [`Store::xattr_set`]. A refusal is a value, and then nothing is staged: as an error
+    /// of the closure, "no room" would make the store reclaim space.
     pub fn xattr_set(
         &mut self,
         id: BlobId,
@@ -270,7 +267,7 @@ impl Transaction<'_> {
         Ok(Ok(()))
     }
 
-    /// As [`Store::xattr_remove`], with other changes; false: there is none of that name.
+    /// Stages [`Store::xattr_remove`]; false if no attribute has this name.
     pub fn xattr_remove(&mut self, id: BlobId, name: &[u8]) -> Result<bool, Stop> {
         let mut slot = self.slot(id)?;
         if slot.xattr_page == 0 {

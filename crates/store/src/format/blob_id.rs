@@ -1,8 +1,8 @@
-//! How a blob is named, and how large it can be.
+//! The name of a blob, and its largest size.
 
 use adit_base::PAGE_BYTES;
 
-/// Names a blob for ever: no other blob of the volume ever has the same.
+/// Names a blob for ever: no other blob of the volume ever has the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct BlobId {
     /// Slot address: device page × 8 + sector. Serves as inode number.

@@ -18,7 +18,7 @@ impl Run {
     }
 }
 
-/// What the two bits of a page in its group's map mean.
+/// The state of a page, in two bits of its group's map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageState {
     /// 0/0.
@@ -63,16 +63,17 @@ pub struct SpaceGeometry {
     pub volume_pages: u64,
     /// Preferred allocation unit in pages.
     pub cluster_pages: u32,
-    /// Do pages with the checksums of its data follow a group's map?
+    /// True if pages with the checksums of its data follow a group's map.
     pub checksums: bool,
 }
 
 impl SpaceGeometry {
     /// Pages at the beginning of a group that can't be allocated: its map, and its checksums.
     pub fn head_pages(&self) -> usize {
-        match self.checksums {
-            true => 1 + CHECKSUM_PAGES as usize,
-            false => 1,
+        if self.checksums {
+            1 + CHECKSUM_PAGES as usize
+        } else {
+            1
         }
     }
 
@@ -124,8 +125,8 @@ impl SpaceGeometry {
         (group < self.groups() && within(group)).then_some((group, offset))
     }
 
-    /// Is this a run of pages that can be allocated, within one group? Extents read from the device
-    /// have to pass this before anything is read from or written to where they point.
+    /// True if this is a run of pages that can be allocated, within one group. Extents read from
+    /// the device must pass this before any IO where they point.
     pub fn contains(&self, run: Run) -> bool {
         run.pages > 0
             && self.position(run.page).is_some_and(|(group, offset)| {

@@ -1,16 +1,16 @@
-//! Puts a single flipped bit right, by what it did to the checksum.
+//! Repairs a single flipped bit, by its effect on the checksum.
 //!
 //! CRC32C is linear: flipping a bit of a block changes its checksum by a value that depends on
 //! nothing but the bit's distance from the end, and these values differ for all bits of a page. So
-//! the difference between the stored and the computed checksum says which bit it was. Noise passes
-//! for such a difference once in 2³² / 32768 times; callers look at what the block says, too.
+//! the difference between the stored and the computed checksum names the bit. Noise passes for such
+//! a difference once in 2³² / 32768 times; callers check the content of the block, too.
 
 use crate::format::VolumeId;
 
 /// The reversed polynomial of CRC32C.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What a checksum becomes when a byte of zeroes follows.
+/// The checksum after one more byte of zeroes.
 fn behind_a_zero_byte(mut crc: u32) -> u32 {
     for _ in 0..8 {
         crc = (crc >> 1) ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
@@ -18,8 +18,8 @@ fn behind_a_zero_byte(mut crc: u32) -> u32 {
     crc
 }
 
-/// Makes `bytes`, which don't verify at `address` with their checksum at `crc_offset`, verify by
-/// flipping one bit. Says whether that was possible; if not, nothing was changed.
+/// Flips one bit to make `bytes`, which don't verify at `address` with their checksum at
+/// `crc_offset`, verify. False if no bit does; then nothing was changed.
 pub(crate) fn heal(volume: &VolumeId, address: u64, bytes: &mut [u8], crc_offset: usize) -> bool {
     let stored = &bytes[crc_offset..crc_offset + 4];
     let stored = u32::from_le_bytes([stored[0], stored[1], stored[2], stored[3]]);

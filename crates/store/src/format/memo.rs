@@ -1,10 +1,11 @@
-//! What a superblock tells of the memory in which unsynced data of its opening survives the
-//! process: the memo.
+//! The memo: a superblock's record of the memory in which unsynced data of its opening survives the
+//! process.
 //!
-//! The next opening may look for that memory somewhere else, or on another boot of the machine; the
-//! memo lets it look at the right place, or say truthfully what is lost. It belongs to one epoch:
-//! an older program that opens the volume copies the bytes, and they count no more. All of it is
-//! outside input; what doesn't fit the table in `docs/reference/volume-format.md` is no memo.
+//! The next opening may look for that memory in another directory, or on another boot of the
+//! machine; the memo leads it to the right place, or lets it report truthfully what is lost. It
+//! belongs to one epoch: an older program that opens the volume copies the bytes, which are then
+//! void. All of it is outside input; bytes that don't fit the table in
+//! `docs/reference/volume-format.md` are no memo.
 
 use super::{MEMORY_DIRECTORIES_BYTES, MEMORY_NOTHING, MEMORY_UNNAMED, MEMORY_UNUSED, Superblock};
 use std::ffi::OsStr;
@@ -21,8 +22,7 @@ pub(crate) enum Memory {
     Unused,
     /// In a directory whose name doesn't fit the memo.
     Unnamed,
-    /// In the first of these directories; or, until it had taken over what was there, in the
-    /// others.
+    /// In the first of these directories; until its takeover was complete, also in the others.
     In(Vec<PathBuf>),
 }
 
@@ -91,7 +91,7 @@ impl Superblock {
         Some(names.len() as u16)
     }
 
-    /// The volume is closed: nobody asks any more.
+    /// The volume is closed: the memo is not needed.
     pub(crate) fn forget_memo(&mut self) {
         self.memory_epoch = 0;
         self.memory_image = 0;
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(superblock.memo(), None);
             superblock.set_memo(&memo(memory.clone()));
             assert_eq!(superblock.memo(), Some(memo(memory)));
-            // An older program opens the volume, and keeps what it doesn't know.
+            // An older program opens the volume, and keeps unknown bytes.
             superblock.epoch += 1;
             assert_eq!(superblock.memo(), None);
             superblock.epoch -= 1;

@@ -2,7 +2,8 @@
 //!
 //! `docs/reference/volume-format.md` states the same layout in words; a test compares the two by
 //! `offset_of!`. All integers are little-endian, so big-endian hosts are refused at compile time.
-//! What was read from a device is bytes until a `verify` function turns it into one of these types.
+//! Bytes read from a device stay bytes until a `verify` function turns them into one of these
+//! types.
 
 mod blob_id;
 pub mod geometry;
@@ -55,7 +56,7 @@ pub const GROUP_MAP_WORDS: usize = (PAGE_BYTES - 32) / 16;
 /// Pages of an allocation group behind its map page that hold the checksums of its data, on a
 /// volume that has them.
 pub const CHECKSUM_PAGES: u64 = GROUP_PAGES / CHECKSUMS_PER_PAGE as u64;
-/// Checksums of data that one page holds.
+/// Checksums of data in one page.
 pub const CHECKSUMS_PER_PAGE: usize = (PAGE_BYTES - PAGE_HEADER_BYTES) / 4;
 /// Slots of a slot page.
 pub const SLOTS_PER_PAGE: u64 = (PAGE_BYTES / SECTOR_BYTES) as u64;
@@ -83,14 +84,14 @@ pub struct Superblock {
     pub epoch: u64,
     /// LSN of the first journal page that recovery has to replay.
     pub tail: u64,
-    /// Pages of the device that the volume may use; what it does use is in the state page.
+    /// Pages of the device that the volume may use; the state page has the number that it does use.
     pub volume_pages: u64,
     /// Pages of the journal ring.
     pub journal_pages: u64,
     /// Preferred allocation unit in pages.
     pub cluster_pages: u32,
-    /// Bit 0: the volume was closed clean. Bit 1: what dead processes left in memory is being taken
-    /// over.
+    /// Bit 0: the volume was closed clean. Bit 1: a takeover of dead processes' memory is
+    /// incomplete.
     pub state: u32,
     /// Features that an implementation must know to open the volume.
     pub features_incompatible: u64,
@@ -104,8 +105,8 @@ pub struct Superblock {
     pub hash_key: [u64; 2],
     /// Label, UTF-8, padded with zeroes.
     pub label: [u8; 64],
-    /// Random, and new with each opening that takes nothing over: what a dead process left in
-    /// memory has the same.
+    /// Random, and new with each opening that takes nothing over. The memory that the opening
+    /// leaves is sealed with it.
     pub opening: u64,
     /// Pages of checksums in which some may be missing, should the volume not be closed: zero
     /// behind the last; [`UNSETTLED_MORE`]: there are others.
@@ -120,11 +121,11 @@ pub struct Superblock {
     /// Bytes of `memory_directories`, with [`MEMORY_NOTHING`] where nothing survives the process;
     /// or [`MEMORY_UNNAMED`], [`MEMORY_UNUSED`].
     pub memory_bytes: u16,
-    /// Where unsynced data of the opening survives its process, or at least its claim lies:
-    /// absolute paths with a zero between two of them. First its own directory, then those that it
-    /// took over from.
+    /// Directories of memory where the opening's unsynced data survives its process, or at least
+    /// its claim lies: absolute paths, separated by zeroes. First its own directory, then those
+    /// that it took over from.
     pub memory_directories: [u8; MEMORY_DIRECTORIES_BYTES],
-    /// Zero; room for encryption, snapshots and what else comes.
+    /// Zero; room for later features.
     pub reserved: [u8; 72],
 }
 
@@ -229,7 +230,7 @@ pub struct PageHeader {
 /// Bytes of a [`PageHeader`].
 pub const PAGE_HEADER_BYTES: usize = 32;
 
-/// What a metadata page holds.
+/// The kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PageKind {
@@ -254,12 +255,12 @@ pub enum PageKind {
 }
 
 impl PageKind {
-    /// Does a page of this kind begin with a [`PageHeader`]?
+    /// True if pages of this kind begin with a [`PageHeader`].
     pub const fn has_header(self) -> bool {
         PageKind::number_has_header(self as u8)
     }
 
-    /// The same for a kind's number.
+    /// True if pages of the kind with this number begin with a [`PageHeader`].
     pub const fn number_has_header(kind: u8) -> bool {
         kind != PageKind::Slots as u8 && kind != PageKind::Data as u8
     }
@@ -327,7 +328,7 @@ pub const SLOT_PAYLOAD_BYTES: usize = 304;
 /// Extents that fit into a slot.
 pub const SLOT_EXTENTS: usize = SLOT_PAYLOAD_BYTES / 16;
 
-/// What a slot describes, and what a directory entry says that it names. 0 is a free slot.
+/// The kind of the blob that a slot describes, and that a directory entry names. 0 is a free slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -414,13 +415,13 @@ pub struct Slot {
     pub map_kind: u8,
     /// Levels of inner nodes above the leaves of the tree.
     pub map_depth: u8,
-    /// Tells this blob from others that had the same slot.
+    /// Distinguishes this blob from earlier ones in the same slot.
     pub generation: u32,
     /// Names of the inode.
     pub links: u32,
     /// Bytes.
     pub size: u64,
-    /// Bytes beyond this read as zero, whatever the device holds there.
+    /// Bytes beyond this read as zero, regardless of the device's content.
     pub valid_size: u64,
     /// File type and permissions as in `st_mode`.
     pub mode: u32,

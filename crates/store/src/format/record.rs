@@ -8,7 +8,7 @@
 //! all of it); a decoder checks every length before it uses it, since a page with a valid checksum
 //! may still have been written by a damaged program.
 //!
-//! Not here: where pages go, when they are durable (`journal/`), what is done with records
+//! Not here: the place and durability of pages (`journal/`), and the use of records
 //! (`recovery/replay.rs`).
 
 use crate::format::{
@@ -165,11 +165,11 @@ pub(crate) struct Record<'a> {
     pub(crate) page: u64,
     /// Offset in the page.
     pub(crate) offset: usize,
-    /// What the range becomes.
+    /// The new content of the range.
     pub(crate) change: Change<'a>,
 }
 
-/// What a record does to its range.
+/// The effect of a record on its range.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
     /// These bytes.

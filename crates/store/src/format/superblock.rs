@@ -41,7 +41,7 @@ pub(crate) struct Layout {
     pub(crate) first_group: u64,
     /// Allocation groups, the last of which may be short.
     pub(crate) groups: u64,
-    /// Has every page of data a checksum?
+    /// True if every page of data has a checksum.
     pub(crate) checksums: bool,
 }
 
@@ -52,7 +52,7 @@ impl Layout {
         Layout::new(superblock.volume_pages, superblock.journal_pages, checksums)
     }
 
-    /// The same with another number of pages.
+    /// The layout of this volume with another number of pages.
     pub(crate) fn with_pages(&self, volume_pages: u64) -> Layout {
         Layout::new(volume_pages, self.journal_pages, self.checksums)
     }
@@ -118,7 +118,7 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
         &bytes[..PAGE_BYTES],
         CRC_OFFSET,
     );
-    // Only what verifies is believed to be newer: a flipped bit must not hide the other superblock.
+    // Only a verified superblock counts as newer: a flipped bit must not hide the other one.
     if crc != superblock.crc && superblock.algorithm == u32::from(ALGORITHM_CRC32C) {
         return Ok(Judgement::Damaged("checksum does not match"));
     }
@@ -137,9 +137,9 @@ fn judge(index: usize, bytes: &[u8]) -> Result<Judgement> {
     Ok(Judgement::Valid(Box::new(superblock)))
 }
 
-/// Does the device hold another volume, a superblock of another opening, or something else? A
-/// damaged superblock says nothing, nor does one of an earlier opening beside an own one: the
-/// device may have lost a write.
+/// True if the device holds another volume, a superblock of another opening, or something else. A
+/// damaged superblock is no proof, nor is one of an earlier opening beside an own one: the device
+/// may have lost a write.
 pub(crate) fn is_of_others(pages: [&[u8]; 2], own: &Superblock) -> bool {
     let (mut ours, mut earlier) = (false, false);
     for (index, page) in pages.into_iter().enumerate() {
@@ -164,8 +164,8 @@ pub(crate) fn is_of_others(pages: [&[u8]; 2], own: &Superblock) -> bool {
 }
 
 /// Chooses the superblock that counts from the first two pages of a device of `device_bytes`, or
-/// says why there is none: EINVAL for what never was a volume, EUCLEAN for a damaged one,
-/// EOPNOTSUPP for one that needs a newer program.
+/// fails: EINVAL if it never was a volume, EUCLEAN if it is damaged, EOPNOTSUPP if it needs a newer
+/// program.
 pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superblock>> {
     let [first, second] = [judge(0, pages[0])?, judge(1, pages[1])?];
     if let (Judgement::NotOurs, Some(other)) = (&first, foreign_signature(pages[0])) {
@@ -206,7 +206,7 @@ pub(crate) fn choose(pages: [&[u8]; 2], device_bytes: u64) -> Result<Box<Superbl
     Ok(superblock)
 }
 
-/// Puts a flipped bit right in what was read as superblock `index`. Says if it did.
+/// Repairs a flipped bit in the bytes read as superblock `index`. True if it did.
 pub(crate) fn heal(index: usize, bytes: &mut [u8]) -> bool {
     let Ok((found, _)) = Superblock::read_from_prefix(bytes) else {
         return false;
@@ -226,7 +226,7 @@ pub(crate) fn heal(index: usize, bytes: &mut [u8]) -> bool {
     healed
 }
 
-/// What is wrong with each of the two superblocks by themselves.
+/// The defect of each of the two superblocks by itself.
 pub(crate) fn damage(pages: [&[u8]; 2]) -> [Option<String>; 2] {
     let judged = [0, 1].map(|index| judge(index, pages[index]));
     let sequence = |judged: &Result<Judgement>| match judged {
@@ -253,8 +253,7 @@ pub(crate) fn damage(pages: [&[u8]; 2]) -> [Option<String>; 2] {
     said
 }
 
-/// What is wrong with each of the two superblocks of an open volume, whose last one was
-/// `current`.
+/// The defect of each of the two superblocks of an open volume, whose last one was `current`.
 pub(crate) fn check(pages: [&[u8]; 2], current: &Superblock) -> [Option<String>; 2] {
     let newest = (current.sequence % 2) as usize;
     [0, 1].map(|index| match judge(index, pages[index]) {
@@ -311,7 +310,8 @@ fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
     if superblock.volume_pages >= 1 << 48 || Layout::of(superblock).groups == 0 {
         return bad(format!("volume of {} pages", superblock.volume_pages));
     }
-    // What only counts up. No volume lives to see it, and nobody has to think of overflows.
+    // Numbers that only count up. The limit is beyond any volume's life, so other code needs no
+    // overflow checks.
     for (name, number) in [
         ("sequence number", superblock.sequence),
         ("epoch", superblock.epoch),
@@ -330,8 +330,8 @@ fn verify_layout(superblock: &Superblock, device_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Names the file system or program whose signature stands in the first page, so that `mkfs` and
-/// `open` can say what they found.
+/// Names the file system or program whose signature is in the first page, for messages of `mkfs`
+/// and `open`.
 pub fn foreign_signature(page: &[u8]) -> Option<&'static str> {
     let at = |offset: usize, magic: &[u8]| page.get(offset..offset + magic.len()) == Some(magic);
     match () {
@@ -347,7 +347,7 @@ pub fn foreign_signature(page: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The places in a superblock's list, and whether there are more.
+/// The places in a superblock's list; true if there are more.
 pub(crate) fn places_of(listed: &[u64; UNSETTLED_MAX]) -> (Vec<u64>, bool) {
     let more = listed.contains(&UNSETTLED_MORE);
     let places = listed.iter().copied();
@@ -359,12 +359,11 @@ pub(crate) fn places_of(listed: &[u64; UNSETTLED_MAX]) -> (Vec<u64>, bool) {
 pub(crate) fn list_of(places: impl Iterator<Item = u64>, more: bool) -> [u64; UNSETTLED_MAX] {
     let (mut list, mut used, mut more) = ([0; UNSETTLED_MAX], 0, more);
     for place in places {
-        match used < UNSETTLED_MAX - 1 {
-            true => {
-                list[used] = place;
-                used += 1;
-            }
-            false => more = true,
+        if used < UNSETTLED_MAX - 1 {
+            list[used] = place;
+            used += 1;
+        } else {
+            more = true
         }
     }
     if more {

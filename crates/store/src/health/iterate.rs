@@ -1,8 +1,8 @@
-//! Visiting every blob of a volume, in the order of their slots.
+//! Visits every blob of a volume, in the order of their slots.
 //!
-//! Memory is bounded by what one allocation group holds of slot pages. Nothing is locked between
-//! two pages: a blob that is made or deleted meanwhile may be missed or not, all others are visited
-//! exactly once.
+//! Memory is bounded by the slot pages of one allocation group. Nothing is locked between two
+//! pages: a blob that is made or deleted meanwhile may be missed, all others are visited exactly
+//! once.
 
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, InnerEntry, Page, PageKind, SLOTS_PER_PAGE, Slot, VolumeId};
@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 /// Pages of slots after which others get the worker.
 const PAGES_PER_TURN: usize = 32;
 
-/// What is in the sector of a slot.
+/// The content of a slot's sector.
 pub(crate) enum SlotContent {
     /// No blob.
     Free,
@@ -59,7 +59,7 @@ impl Store {
         self.for_each_blob_from(0, f).await
     }
 
-    /// As [`Store::for_each_blob`], of slots from this address on.
+    /// Calls `each` like [`Store::for_each_blob`], for slots from this address on.
     pub async fn for_each_blob_from(
         &self,
         from: u64,

@@ -1,9 +1,9 @@
-//! Reading all data from the device, whether anybody asks for it or not, so that what a device
-//! loses slowly is noticed while there are still copies elsewhere.
+//! Reads all data from the device, used or not, to notice slow loss while copies still exist
+//! elsewhere.
 //!
-//! Data that doesn't match its checksum, or can't be read, is told with its place. Data without a
-//! checksum (after a crash, or a repair) gets one. It works on a volume in use: a chunk at a time
-//! is locked against writers, and the cache isn't filled. A scrub is done in steps.
+//! A scrub reports data that doesn't match its checksum, or can't be read, with its place. Data
+//! without a checksum (after a crash, or a repair) gets one. It works on a volume in use: a chunk
+//! at a time is locked against writers, and the cache isn't filled. A scrub is done in steps.
 //!
 //! Not here: metadata, which [`Store::check`] reads; names of files, which the layer above knows.
 
@@ -11,7 +11,7 @@ use crate::blob::Blob;
 use crate::cache::FrameFlags;
 use crate::format::BlobId;
 use crate::format::{MAP_EXTENT_TREE, MAP_EXTENTS};
-use crate::metadata::extents::Mapping;
+use crate::metadata::extents::MapEntry;
 use crate::state::Store;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Operation;
@@ -45,11 +45,11 @@ pub struct Damage {
     pub len_bytes: u64,
     /// The first page of the device.
     pub page: u64,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
 }
 
-/// What a step of a scrub found.
+/// The result of a step of a scrub.
 #[derive(Clone, Default, Debug)]
 pub struct ScrubReport {
     /// Bytes of data read.
@@ -57,7 +57,7 @@ pub struct ScrubReport {
     /// Bytes among them that had no checksum, on a volume whose data has some; they have one now,
     /// unless it is read-only.
     pub unchecked_bytes: u64,
-    /// What is lost, in no order.
+    /// The losses, in no order.
     pub damages: Vec<Damage>,
     /// Damages beyond those listed.
     pub damages_omitted: u64,
@@ -75,9 +75,9 @@ struct Scrubber<'a> {
 }
 
 impl Store {
-    /// Reads data from the device: that of all blobs, or from a place on, about so many bytes.
-    /// `only_reads`: data without a checksum gets none. Errors are those of metadata that has to be
-    /// read on the way, except where they concern one blob only.
+    /// Reads data of all blobs from the device, or from a place on, about `bytes_max` bytes.
+    /// `only_reads`: data without a checksum gets none. Fails if metadata on the way can't be read,
+    /// unless it is that of one blob only.
     pub async fn scrub(
         &self,
         from: ScrubPlace,
@@ -124,7 +124,7 @@ impl Store {
 }
 
 impl Scrubber<'_> {
-    /// Scrubs from a place on; answers where to go on.
+    /// Scrubs from a place on; returns where to continue.
     async fn run(&mut self, from: ScrubPlace) -> Result<Option<ScrubPlace>> {
         let mut next = from;
         loop {
@@ -148,7 +148,7 @@ impl Scrubber<'_> {
         }
     }
 
-    /// Scrubs a blob from a page on; answers where to go on in it.
+    /// Scrubs a blob from a page on; returns where to continue in it.
     async fn blob(&mut self, id: BlobId, from: u32) -> Result<Option<u32>> {
         let blob = match self.store.blob(id).await {
             Ok(blob) => blob,
@@ -170,7 +170,7 @@ impl Scrubber<'_> {
         Ok(None)
     }
 
-    /// Reads what is at page `page`, and some behind it; answers where to go on.
+    /// Reads page `page` and some behind it; returns where to continue.
     async fn chunk(&mut self, blob: &Rc<Blob>, page: u32) -> Result<Option<u32>> {
         let store = self.store;
         let _map = blob.map_lock.read().await;
@@ -180,11 +180,11 @@ impl Scrubber<'_> {
             return Ok(None);
         }
         let extent = match store.map(blob, page).await {
-            Ok(Mapping::Hole { pages }) => return Ok(Some(page.saturating_add(pages.max(1)))),
-            Ok(Mapping::Extent(extent)) if extent.unwritten => {
+            Ok(MapEntry::Hole { pages }) => return Ok(Some(page.saturating_add(pages.max(1)))),
+            Ok(MapEntry::Extent(extent)) if extent.unwritten => {
                 return Ok(Some(extent.end() as u32));
             }
-            Ok(Mapping::Extent(extent)) => extent,
+            Ok(MapEntry::Extent(extent)) => extent,
             Err(error) => {
                 self.damage(blob.id, page, 0, 0, error.to_string());
                 return Ok(None);
@@ -210,7 +210,7 @@ impl Scrubber<'_> {
         let Some(sums) = sums else {
             return Ok(Some(end as u32));
         };
-        // Nobody journals one of these pages meanwhile, but a checkpoint may be taking one home.
+        // No write journals one of these pages meanwhile, but a checkpoint may be taking one home.
         let live: Vec<bool> = (page..page + count)
             .map(|page| {
                 let frame = store.cache.find(blob.key(page));

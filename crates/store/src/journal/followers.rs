@@ -13,8 +13,8 @@ pub(crate) struct Followers {
     pub(crate) joined: Cell<u32>,
     /// Callers of the last commit.
     pub(crate) joined_last: Cell<u32>,
-    /// Commits still to come that don't wait, because no follower came; and how many it will be
-    /// next time.
+    /// Commits left that don't wait, because no follower came; and their number after the next wait
+    /// in vain.
     pause: Cell<u32>,
     pause_next: Cell<u32>,
 }
@@ -44,7 +44,7 @@ impl Followers {
         (2000 + 2000 * latency_us).min(PATIENCE_NS_MAX)
     }
 
-    /// Learns whether the expected followers came.
+    /// Notes whether the expected followers came.
     pub(crate) fn note(&self, came: bool) {
         if came {
             return self.pause_next.set(self.pause_next.get() / 2);

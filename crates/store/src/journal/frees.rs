@@ -13,7 +13,7 @@ struct PendingFree {
     run: Run,
     /// End of the transaction that frees it; `u64::MAX` while that one is open.
     lsn: u64,
-    /// Must the flushed tail pass it, or only the horizon?
+    /// True if the flushed tail must pass it, and not only the horizon.
     journaled: bool,
 }
 

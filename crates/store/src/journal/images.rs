@@ -36,7 +36,7 @@ impl Images {
         self.wanted.set(true);
     }
 
-    /// A seal ends at `lsn`: images are saved as of there, if a checkpoint waits for that.
+    /// A seal ends at `lsn`: if a checkpoint waits for it, images are saved as of `lsn`.
     pub(crate) fn start_if_wanted(&self, lsn: u64) {
         if self.wanted.take() {
             let pages = HashMap::new();

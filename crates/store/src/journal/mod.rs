@@ -14,7 +14,7 @@
 //! | `followers` | how long a leader waits for followers |
 //!
 //! Invariants:
-//! 1. LSN = absolute number of a journal page. What is below the horizon is durable (`ring`).
+//! 1. LSN = absolute number of a journal page. Pages below the horizon are durable (`ring`).
 //! 2. Before a journal write is submitted, all data that its records describe is durable
 //!    (`commit/group.rs`).
 //! 3. The last eighth of the ring is kept for the commit that begins a checkpoint, so a checkpoint
@@ -23,10 +23,10 @@
 //!    `commit/checkpoint.rs`.
 //!
 //! 5. The horizon passes commits in the order of their LSNs, whichever was written first. So no
-//!    journal page says that a commit is durable whose predecessor is not.
+//!    journal page says that a commit is durable while its predecessor is not.
 //!
-//! A failed journal write or flush makes the volume read-only: nothing that follows may be
-//! acknowledged, and the horizon never passes the failed commit.
+//! A failed journal write or flush makes the volume read-only: no later commit may be acknowledged,
+//! and the horizon never passes the failed one.
 
 mod followers;
 mod frees;
@@ -54,7 +54,7 @@ pub const COMMITS_MAX: u32 = 4;
 /// Below, threads that sleep and wake cost what the overlap gains (0016).
 const OVERLAP_MIN_US: u64 = 250;
 
-/// A place in the order of transactions: what was applied before it was taken is durable when the
+/// A place in the order of transactions: those applied before it was taken are durable when the
 /// horizon has reached it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Point(pub(crate) u64);
@@ -114,34 +114,34 @@ impl Journal {
         homes
     }
 
-    /// May a commit that isn't a checkpoint's begin?
+    /// True if the ring has room for a commit that isn't a checkpoint's.
     pub(crate) fn has_ordinary_room(&self) -> bool {
         self.ring.has_ordinary_room(self.open.pages())
     }
 
-    /// Has so much become live that it is time for a checkpoint?
+    /// True if the live bytes make a checkpoint due.
     pub(crate) fn wants_checkpoint(&self, cache: &OwnedCache) -> bool {
         let counts = cache.counts();
         self.ring.live_pages() > self.ring.pages() / 2 || counts.journaled > counts.total / 4
     }
 
-    /// Was everything sealed that was applied before `point` was taken?
+    /// True if all transactions applied before `point` was taken are sealed.
     pub(crate) fn is_sealed(&self, point: Point) -> bool {
         self.ring.next() >= point.0
     }
 
-    /// Is the next checkpoint far, and will it be short?
+    /// True if the next checkpoint is far, and will be short.
     pub(crate) fn is_calm(&self, cache: &OwnedCache) -> bool {
         let counts = cache.counts();
         self.ring.live_pages() < self.ring.pages() / 8 && counts.journaled < counts.total / 16
     }
 
-    /// Is a commit in flight?
+    /// True if a commit is in flight.
     pub(crate) fn is_committing(&self) -> bool {
         self.in_flight.get() > 0
     }
 
-    /// May commits overlap?
+    /// True if commits may overlap.
     pub(crate) fn overlaps(&self) -> bool {
         self.commits_max.get() > 1
     }
@@ -154,8 +154,8 @@ impl Journal {
         }
     }
 
-    /// May a commit begin, beside those in flight? It needs page memory for its journal pages; one
-    /// that is alone has enough for any admitted transaction.
+    /// True if a commit may begin, beside those in flight. It needs page memory for its journal
+    /// pages; a commit alone has enough for any admitted transaction.
     pub(crate) fn may_commit(&self) -> bool {
         match self.in_flight.get() {
             0 => true,
@@ -191,7 +191,7 @@ impl Journal {
 
     /// The records of a frame were sealed at `lsn`.
     fn note_live(&self, cache: &OwnedCache, key: FrameKey, lsn: u64) {
-        // The page may have been freed, and even written again: what was sealed has gone with its
+        // The page may have been freed, and even written again: the sealed content is gone with its
         // frame.
         let frame = cache.find(key);
         let Some(frame) = frame.filter(|frame| cache.has(*frame, FrameFlags::JOURNALED)) else {
@@ -211,9 +211,8 @@ impl Journal {
         cache.set_pending(frame, 0);
     }
 
-    /// A sealed transaction is durable. The horizon passes it, and those after it that are durable,
-    /// unless one before it is not; the page memory of those it passes is free again. Says whether
-    /// it moved.
+    /// A sealed transaction is durable. The horizon passes it, and durable ones after it, unless an
+    /// earlier one is not durable; their page memory is free again. True if the horizon moved.
     pub(crate) fn pass_horizon(&self, cache: &OwnedCache, sealed: Sealed) -> bool {
         let before = self.ring.horizon();
         let mut early = self.early.borrow_mut();

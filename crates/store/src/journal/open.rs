@@ -25,7 +25,7 @@ fn bytes_beyond_step(need: &Need) -> usize {
     need.data_pages * DATA_PAGE_BYTES + need.journal_bytes.saturating_sub(STEP_BYTES)
 }
 
-/// What was applied since the last seal.
+/// The transactions applied since the last seal.
 pub(crate) struct OpenTransaction {
     /// Keys of frames with pending granules; some twice, some gone.
     frames: RefCell<Vec<FrameKey>>,
@@ -62,12 +62,12 @@ impl OpenTransaction {
         (self.bytes_max + STEP_BYTES).div_ceil(JOURNAL_PAYLOAD_BYTES) + 1
     }
 
-    /// Gives it page memory of its own for journal writes.
+    /// Gives it page memory for journal writes.
     pub(crate) fn add_buffers(&self, frames: impl IntoIterator<Item = FrameId>) {
         self.buffers.borrow_mut().extend(frames);
     }
 
-    /// Is there page memory to seal it, whatever else is in flight?
+    /// True if there is page memory to seal it beside the commits in flight.
     pub(super) fn has_buffers(&self) -> bool {
         self.buffers.borrow().len() as u64 >= self.pages()
     }
@@ -77,18 +77,18 @@ impl OpenTransaction {
         self.bytes_max / DATA_PAGE_BYTES
     }
 
-    /// May a transaction join that needs this? A step of metadata may whenever the bound is not
-    /// reached: the page memory is for one more than that.
+    /// True if a transaction with this need may join. A step of metadata may join until the bound
+    /// is reached: the page memory holds one more than that.
     pub(crate) fn has_room(&self, need: &Need) -> bool {
         self.bytes.get() + bytes_beyond_step(need) <= self.bytes_max
     }
 
-    /// May it join an open transaction that is empty?
+    /// True if it may join an empty open transaction.
     pub(crate) fn fits(&self, need: &Need) -> bool {
         bytes_beyond_step(need) <= self.bytes_max
     }
 
-    /// Was nothing applied since the last seal?
+    /// True if no transaction was applied since the last seal.
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.borrow().is_empty()
     }
@@ -170,7 +170,9 @@ impl OpenTransaction {
             .expect("the journal's own buffers hold any admitted transaction");
         }
         // Even a transaction of which nothing is left has an LSN: `Point`s count on it.
-        encoder.zero(state_page, 0, 0).expect("as above");
+        encoder
+            .zero(state_page, 0, 0)
+            .expect("an admitted transaction has room for it");
         let lsn = ring.next();
         let pages = encoder.finish(volume, self.epoch, lsn, ring.horizon());
         assert_eq!(ring.reserve(pages), lsn);

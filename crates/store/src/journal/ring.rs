@@ -53,8 +53,8 @@ impl Ring {
         self.next() - self.flushed_tail()
     }
 
-    /// Is there room for `pages` more that no checkpoint needs? The last eighth is kept for the
-    /// commit that begins one.
+    /// True if there is room for `pages` more pages. The last eighth is kept for the commit that
+    /// begins a checkpoint.
     pub(crate) fn has_ordinary_room(&self, pages: u64) -> bool {
         self.live_pages() + pages <= self.pages - self.pages / 8
     }

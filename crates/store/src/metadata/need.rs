@@ -1,4 +1,4 @@
-//! Upper bounds of what a transaction stages, computed by its operations.
+//! Upper bounds of a transaction's staged pages and bytes, computed by its operations.
 //!
 //! A bound counts each page for each change that may be the first one to stage it, so the needs of
 //! several changes can be added up.
@@ -10,7 +10,7 @@ use std::ops::Add;
 /// Payload bytes of the journal for a page that changed as a whole, with its records' headers.
 const PAGE_RECORDS_BYTES: usize = PAGE_BYTES + 256;
 
-/// What a transaction may stage at most.
+/// The most that a transaction may stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Need {
     /// Frames of the cache: shadows, and those of pages that are made.
@@ -69,7 +69,7 @@ impl Need {
         }
     }
 
-    /// Is there room for `other` where there is for this?
+    /// True if room for this is room for `other`.
     pub(crate) fn covers(&self, other: &Need) -> bool {
         self.frames >= other.frames
             && self.journal_bytes >= other.journal_bytes

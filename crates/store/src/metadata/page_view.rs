@@ -60,8 +60,8 @@ pub fn corrupt(page: u64, what: impl std::fmt::Display) -> Stop {
     ))
 }
 
-/// Is this a page of metadata with a header? (Pages of slots are told by the maps: a page of data
-/// may have the slots of earlier times behind its end.)
+/// True if this is a page of metadata with a header. (Maps identify pages of slots: a page of data
+/// may have old slots behind its end.)
 pub(crate) fn is_metadata(volume: &VolumeId, page: u64, content: &Page) -> bool {
     let header = header(content);
     header.algorithm == ALGORITHM_CRC32C && header.crc == volume.checksum(page, &content.0, 0)

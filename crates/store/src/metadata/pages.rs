@@ -15,9 +15,10 @@ use std::ops::Range;
 pub enum Stop {
     /// This device page has to be loaded, then the closure runs again.
     Miss(u64, PageKind),
-    /// Somebody loads this page, which is to be freed or made anew: wait for that, then run again.
+    /// Another task loads this page, which is to be freed or made anew: wait for the load, then run
+    /// again.
     Busy(u64),
-    /// The transaction asked for more than there is at the moment: wait for that, then run again.
+    /// The transaction's need exceeds the present room: wait for room, then run again.
     Room,
     /// The operation fails.
     Fail(Error),
@@ -72,6 +73,6 @@ pub trait Pages: PagesRead {
     /// [`Pages::fresh_page`] to fill it.
     fn allocate_page(&mut self, near: u64) -> Result<u64, Stop>;
 
-    /// Frees a metadata page that nothing refers to any more.
+    /// Frees an unreferenced metadata page.
     fn free_page(&mut self, page: u64) -> Result<(), Stop>;
 }

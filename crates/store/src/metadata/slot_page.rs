@@ -1,10 +1,10 @@
-//! Slots: where the 512 bytes that describe a blob are.
+//! Slot pages: the places of slots, the 512 bytes that describe a blob.
 //!
 //! Slot pages are ordinary pages of the groups, told apart by their second bit in the map; the
 //! other bit says whether a slot in them is free. A slot address is device page × 8 + sector.
 //!
 //! Invariants: a page `SlotsWithRoom` has a sector whose kind byte is 0, a page `SlotsFull` has
-//! none; a free slot is all zeroes. Not here: what is in a slot, and its checksum.
+//! none; a free slot is all zeroes. Not here: the content of a slot, and its checksum.
 
 use crate::format::BLOB_BYTES_MAX;
 use crate::format::{
@@ -19,7 +19,7 @@ use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, SECTOR_BYTES, granules};
 use std::mem::offset_of;
 
-/// Slot pages that are made at once, if so many lie together.
+/// Slot pages that are made at once, if that many lie together.
 pub(super) const CHUNK_PAGES: u32 = 8;
 
 /// Device page and byte offset in it of a slot address.
@@ -30,7 +30,7 @@ pub const fn slot_place(address: u64) -> (u64, usize) {
     )
 }
 
-/// Has the page no slot in use?
+/// True if the page has no slot in use.
 fn is_empty(pages: &impl PagesRead, page: u64) -> Result<bool, Stop> {
     for sector in 0..SLOTS_PER_PAGE as usize {
         let kind = sector * SECTOR_BYTES + offset_of!(Slot, kind);
@@ -81,7 +81,7 @@ pub(crate) fn absurdities(slot: &Slot) -> Vec<String> {
         found.push(format!("a map of depth {}", slot.map_depth));
     }
     if slot.map_kind == MAP_NAME_TREE && kind != Some(BlobKind::Directory) {
-        found.push("names, and it is no directory".into());
+        found.push("names, but it is not a directory".into());
     }
     if slot.map_kind == MAP_INLINE && usize::from(slot.map_count) > SLOT_PAYLOAD_BYTES {
         found.push(format!("{} bytes of content in the slot", slot.map_count));
@@ -139,9 +139,10 @@ impl Space {
         let _in = breakdown::enter(Layer::Allocate);
         let (page, offset) = slot_place(address);
         let avoided = self.avoids(page);
-        let state = match avoided {
-            true => PageState::SlotsWithRoom,
-            false => self.page_state(pages, page)?,
+        let state = if avoided {
+            PageState::SlotsWithRoom
+        } else {
+            self.page_state(pages, page)?
         };
         if !matches!(state, PageState::SlotsWithRoom | PageState::SlotsFull) {
             return Err(corrupt(

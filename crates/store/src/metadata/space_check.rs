@@ -1,15 +1,15 @@
-//! Compares the group maps with what is really used, for `adit check` and tests.
+//! Compares the group maps with the pages in use, for `adit check` and tests.
 //!
-//! The checker marks in [`UsedPages`] everything that something refers to (data and tree pages of
-//! all blobs, slot pages, extended attributes), then compares group by group, so that only one map
-//! page has to be resident at a time. Nothing here repairs.
+//! The checker marks all referenced pages in [`UsedPages`] (data and tree pages of all blobs, slot
+//! pages, extended attributes), then compares group by group, so that only one map page has to be
+//! resident at a time. Nothing here repairs.
 
 use crate::format::GROUP_MAP_WORDS;
 use crate::metadata::pages::{PagesRead, Stop};
 use crate::metadata::space::{Bitmap, Run, Space, SpaceGeometry, all_set, none_set, set, words_of};
 use std::collections::HashMap;
 
-/// What [`UsedPages::mark`] found.
+/// The result of [`UsedPages::mark`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Marked {
     /// Nothing had marked these pages before.
@@ -68,7 +68,7 @@ impl UsedPages {
         place.filter(|_| self.geometry.contains(run))
     }
 
-    /// Does nothing refer to any of these pages? Not for pages that can't be allocated.
+    /// True if none of these pages is marked. Not for pages that can't be allocated.
     pub(crate) fn is_unused(&self, run: Run) -> bool {
         self.place(run).is_some_and(|(group, offset)| {
             self.words(group)
@@ -102,7 +102,7 @@ impl UsedPages {
         if fresh { Marked::Fresh } else { Marked::Shared }
     }
 
-    /// Does something refer to all of these pages?
+    /// True if all of these pages are marked.
     pub fn contains(&self, run: Run) -> bool {
         self.place(run).is_some_and(|(group, offset)| {
             self.words(group)

@@ -1,8 +1,8 @@
-//! What a check says: a problem, its place, what follows from it, and what a repair does about it.
+//! A finding of a check: a problem, its place, its consequence, and its repair.
 
 use std::path::PathBuf;
 
-/// What kind of thing is wrong; the word that `adit check --json` uses is [`FindingKind::word`].
+/// The kind of a problem; `adit check --json` prints it as [`FindingKind::word`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FindingKind {
@@ -38,7 +38,7 @@ pub enum FindingKind {
     Orphan,
     /// A symbolic link that says nothing.
     Symlink,
-    /// Anything, found while the volume is in use: only the sentence says what.
+    /// Any problem found while the volume is in use: only the sentence tells which.
     InUse,
 }
 
@@ -71,7 +71,7 @@ impl FindingKind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What kind of thing is wrong.
+    /// The kind of the problem.
     pub kind: FindingKind,
     /// The device page, if it is about one.
     pub page: Option<u64>,
@@ -79,11 +79,11 @@ pub struct Finding {
     pub slot: Option<u64>,
     /// A path of that inode, where one is known.
     pub path: Option<PathBuf>,
-    /// What is wrong: a sentence without its place.
+    /// The problem: a sentence without its place.
     pub what: String,
-    /// What follows from it for whoever uses the volume.
+    /// The consequence for users of the volume.
     pub consequence: String,
-    /// What a repair does, or did; `None`: it can't be repaired.
+    /// The action of a repair; `None`: beyond repair.
     pub repair: Option<String>,
 }
 
@@ -106,19 +106,19 @@ impl Finding {
         }
     }
 
-    /// The same, at a device page.
+    /// Adds the device page.
     pub fn at_page(mut self, page: u64) -> Finding {
         self.page = Some(page);
         self
     }
 
-    /// The same, about the inode at a slot address.
+    /// Adds the slot address of the inode.
     pub fn of_slot(mut self, slot: u64) -> Finding {
         self.slot = Some(slot);
         self
     }
 
-    /// The same, but nothing can be done about it.
+    /// Marks the problem as beyond repair.
     pub fn beyond_repair(mut self) -> Finding {
         self.repair = None;
         self
@@ -150,7 +150,7 @@ impl std::fmt::Display for Finding {
 /// Findings that are kept; of others only the number.
 const FINDINGS_MAX: usize = 10_000;
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Clone, Default, Debug)]
 #[non_exhaustive]
 pub struct Findings {
@@ -170,7 +170,7 @@ impl Findings {
         }
     }
 
-    /// Is nothing wrong?
+    /// True if there are no findings.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

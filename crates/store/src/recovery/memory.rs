@@ -1,11 +1,11 @@
-//! Where the memory of a volume's openings is looked for, and what is said where it is gone.
+//! Finds the memory of a volume's openings, and reports its loss.
 //!
 //! An opening looks into its own directory, and into those that the superblock's memo names
-//! (`format/memo.rs`): it was perhaps given another one than the last opening. Anybody may have
-//! written the image. So a named directory is looked at only if the table of mounts says that it
-//! lies in memory, on a disk or an overlay ([`LOCAL`]), and no symbolic link leads there: nothing
-//! that may hang, or act when it is looked at, is touched. What is found there is judged as what
-//! lies in the own directory.
+//! (`format/memo.rs`): the last opening perhaps had another one. Any user may have written the
+//! image. So it looks into a named directory only if the table of mounts says that it lies in
+//! memory, on a disk or an overlay ([`LOCAL`]), and no symbolic link leads there: it never touches
+//! a file system that may hang, or act on a look. Files found there are judged like those in its
+//! own directory.
 
 use crate::cache::{Leftover, Purpose, boot_id, image_tag};
 use crate::format::memo::{Memo, Memory};
@@ -29,7 +29,7 @@ pub(crate) struct Search<'a> {
     pub(crate) claim: Option<&'a Path>,
 }
 
-/// What the last opening of a volume left word of.
+/// The last opening's memo of its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Last {
     memo: Option<Memo>,
@@ -56,14 +56,14 @@ impl Search<'_> {
         if last.closed || planted(Bug::ForgottenDirectory) {
             return Ok((found, last));
         }
-        // Each directory once: who looks at a mapping locks it.
+        // Each directory once: a look at a mapping locks it.
         let mut seen: Vec<(u64, u64)> = identity_of(self.own).into_iter().collect();
         let own = std::fs::canonicalize(self.own).ok();
         for (number, directory) in last.named().to_vec().into_iter().enumerate() {
             if own.as_ref() == Some(&directory) {
-                continue; // on whatever file system
+                continue; // on any file system
             }
-            // Behind the first one nothing counts any more once it is taken over.
+            // Once a takeover is complete, only the first directory counts.
             let is_past = number > 0 && !last.taking_over;
             let list = || Leftover::list(&directory, volume, self.purpose, None);
             let looked = match look_at(&directory) {
@@ -127,8 +127,8 @@ impl Last {
         Err(Error::with(Errno::OWNERDEAD, what))
     }
 
-    /// Says what is lost, where the last opening did not close the volume and nothing of it was
-    /// taken over.
+    /// Reports the loss if the last opening did not close the volume and nothing of it was taken
+    /// over.
     pub(crate) fn tell(&self, resolution: &Resolution, device: &dyn Device, looks: bool) {
         let image = device.identity();
         let known = resolution.found_last();
@@ -149,11 +149,11 @@ impl Last {
             {
                 let gone = self.gone();
                 if looks {
-                    tracing::warn!(volume, "{gone}: what is shown is as after a power cut");
+                    tracing::warn!(volume, "{gone}: this shows the volume as after a power cut");
                 } else {
                     tracing::error!(
                         volume,
-                        "{gone}: opened as after a power cut; what was written and not synced is lost"
+                        "{gone}: opened as after a power cut; unsynced writes are lost"
                     );
                 }
             }
@@ -161,40 +161,43 @@ impl Last {
             Some(memo) if of_this_boot && memo.image != tag => tracing::warn!(
                 volume,
                 "it is a copy of a volume that was open, or was moved: opened as after a power cut; \
-                 what was not synced is not here"
+                 unsynced writes are not here"
             ),
             _ => tracing::warn!(
                 volume,
-                "was not closed: opened as after a power cut or a restart of the machine; what was \
-                 not synced is lost"
+                "was not closed: opened as after a power cut or a restart of the machine; unsynced \
+                 writes are lost"
             ),
         }
     }
 
     /// Where the memory was, and that it isn't there.
     fn gone(&self) -> String {
-        // That of its own; the others count until it has taken over what is there.
+        // Its own directory; the others count until its takeover is complete.
         let count = if self.taking_over { usize::MAX } else { 1 };
         let named: Vec<&PathBuf> = self.named().iter().take(count).collect();
         let paths: Vec<String> = named
             .iter()
             .map(|path| path.display().to_string())
             .collect();
-        let place = match paths.is_empty() {
-            true => "a directory whose name is too long for the superblock".into(),
-            false => paths.join(" and "),
+        let place = if paths.is_empty() {
+            "a directory whose name is too long for the superblock".into()
+        } else {
+            paths.join(" and ")
         };
         let unseen = (self.unseen.iter())
             .filter(|(path, _)| named.contains(&path))
             .map(|(path, why)| format!("{}: {why}", path.display()));
         let unseen: Vec<String> = unseen.collect();
-        let why = match unseen.is_empty() {
-            true => "nothing of this volume is there".into(),
-            false => unseen.join("; "),
+        let why = if unseen.is_empty() {
+            "nothing of this volume is there".into()
+        } else {
+            unseen.join("; ")
         };
-        let is_gone = match paths.is_empty() || !unseen.is_empty() {
-            true => "was not found",
-            false => "is not there any more",
+        let is_gone = if paths.is_empty() || !unseen.is_empty() {
+            "was not found"
+        } else {
+            "is not there any more"
         };
         format!(
             "the memory in {place} in which unsynced data of the last opening survived {is_gone} ({why})"
@@ -219,9 +222,10 @@ pub(crate) fn memo_of(image: &Identity, own: &Path, survives: bool, others: &[Pa
     Memo {
         boot: boot_id().unwrap_or(0),
         image: image_tag(image),
-        memory: match survives {
-            true => Memory::In(paths),
-            false => Memory::Nothing(paths),
+        memory: if survives {
+            Memory::In(paths)
+        } else {
+            Memory::Nothing(paths)
         },
     }
 }
@@ -235,7 +239,7 @@ fn identity_of(directory: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// What is at the path of a directory that an image names.
+/// The file at the path of a directory that an image names.
 #[derive(Debug, PartialEq, Eq)]
 enum AtPath {
     /// A directory that may be looked into, with this identity.
@@ -279,7 +283,7 @@ fn look_at(directory: &Path) -> Result<AtPath> {
     for ancestor in ancestors {
         match std::fs::symlink_metadata(ancestor) {
             Ok(metadata) if metadata.is_dir() => identity = Some((metadata.dev(), metadata.ino())),
-            Ok(_) => return unseen(&format!("{} is no directory", ancestor.display())),
+            Ok(_) => return unseen(&format!("{} is not a directory", ancestor.display())),
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename) => {
                 return unseen("there is no such directory");
             }
@@ -315,7 +319,8 @@ fn file_system_of<'a>(mountinfo: &'a [u8], path: &Path) -> Option<&'a [u8]> {
             })
         })
         .collect();
-    // As a lookup goes: from each mount to the first one on the way that is mounted on it.
+    // Follows the path like a lookup: from each mount to the first one on the way that is mounted
+    // on it.
     let mut on: Option<Mount<'a>> = None;
     loop {
         let is_mounted_on = |mount: &Mount<'_>| match &on {
@@ -422,9 +427,9 @@ mod tests {
         assert_eq!(look_at(&there).unwrap(), AtPath::Directory(identity));
         for (name, word) in [
             (path.join("gone"), "no such"),
-            (path.join("link"), "no directory"),
-            (path.join("link/dev/shm"), "no directory"),
-            (path.join("file"), "no directory"),
+            (path.join("link"), "not a directory"),
+            (path.join("link/dev/shm"), "not a directory"),
+            (path.join("file"), "not a directory"),
             ("/proc".into(), "type proc"),
         ] {
             let AtPath::Unseen(said) = look_at(&name).unwrap() else {

@@ -1,4 +1,4 @@
-//! What an opening finds: the journal is replayed, and what killed processes left is judged.
+//! Recovery of an opening: replays the journal, and judges the memory that killed processes left.
 
 mod finding;
 mod memory;

@@ -50,13 +50,13 @@ impl RawIo {
         Ok(read.expect("a read returns its buffer"))
     }
 
-    /// A page as it is; `None` where the device can't read it.
+    /// Reads a page unverified; `None` if the device can't read it.
     pub(crate) async fn page(&self, page: u64) -> Option<Box<Page>> {
         let read = self.read(page, 1).await.ok()?;
         Some(copy_of(&read.as_slice()[..PAGE_BYTES]))
     }
 
-    /// Likewise, pages that lie one behind the other.
+    /// Reads adjacent pages unverified; `None` for each that the device can't read.
     pub(crate) async fn pages(&self, first: u64, count: u64) -> Vec<Option<Box<Page>>> {
         let mut pages = Vec::with_capacity(count as usize);
         match self.read(first, count).await {
@@ -93,8 +93,8 @@ impl RawIo {
         self.request(Operation::Flush, 0, None).await.map(drop)
     }
 
-    /// The superblock that counts. `leniently`, for a repair: a flipped bit is put right, and what
-    /// is wrong is told.
+    /// Reads the newest valid superblock. `leniently`, for a repair: fixes a flipped bit, and
+    /// returns the problems.
     pub(crate) async fn superblock(&self, leniently: bool) -> Result<(Box<Superblock>, Findings)> {
         let device_bytes = self.reactor.device().geometry().size_bytes;
         if device_bytes < 2 * PAGE_BYTES as u64 {
@@ -143,8 +143,8 @@ impl RawIo {
         Ok((superblock, findings))
     }
 
-    /// Writes the next superblock to both places, durably, one after the other: so that what it
-    /// says may be relied on, whichever of them is damaged later.
+    /// Writes the next superblock to both places, durably, one after the other: the caller may rely
+    /// on it even if one of them is damaged later.
     pub(crate) async fn write_superblocks(&self, superblock: &mut Superblock) -> Result<()> {
         let fua = self.reactor.device().capabilities().volatile_cache;
         for _ in SUPERBLOCK_PAGES {

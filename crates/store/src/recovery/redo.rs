@@ -1,6 +1,6 @@
 //! Redo: bytes of records become pages at home.
 //!
-//! Redo is physical: every record is bytes of a device page, applied in LSN order to what is at
+//! Redo is physical: every record is bytes of a device page, applied in LSN order to the page at
 //! home, so it is idempotent and may be interrupted anywhere.
 
 use super::raw_io::{RawIo, SCAN_PAGES};
@@ -40,8 +40,8 @@ impl<'a> Redo<'a> {
         }
     }
 
-    /// Redoes the transaction of so many journal pages that begins at `end`. EUCLEAN for one that
-    /// can't be decoded: then `end` stays.
+    /// Redoes the transaction of `journal_pages` pages that begins at `end`. EUCLEAN if it can't be
+    /// decoded: then `end` stays.
     pub(super) async fn apply(&mut self, payload: &[u8], journal_pages: u64) -> Result<()> {
         self.fetch(payload).await?;
         record::decode(payload, self.geometry.volume_pages, &mut |record| {
@@ -57,14 +57,15 @@ impl<'a> Redo<'a> {
         self.end += journal_pages;
         self.recovered.transactions += 1;
         self.recovered.journal_pages += journal_pages;
-        match self.pages.len() > REDO_PAGES_MAX {
-            true => self.write_home().await,
-            false => Ok(()),
+        if self.pages.len() > REDO_PAGES_MAX {
+            self.write_home().await
+        } else {
+            Ok(())
         }
     }
 
-    /// Acts on a step of a scan as far as possible. What an opening refuses: the LSN of the
-    /// transaction, and what is wrong with it.
+    /// Acts on a step of a scan as far as possible. Returns the LSN and the error of a transaction
+    /// that an opening would refuse.
     pub(super) async fn try_step(&mut self, step: Step) -> Result<Option<(u64, String)>> {
         match step {
             Step::GoOn => Ok(None),
@@ -108,7 +109,7 @@ impl<'a> Redo<'a> {
         if pages.is_empty() {
             return Ok(());
         }
-        // What the ring was read as has to stay so: a dead process's last write may be in the
+        // The ring's content must become durable: a dead process's last write may be in the
         // device's cache only.
         self.io.flush().await?;
         self.recovered.home_pages += pages.len() as u64;
@@ -134,12 +135,11 @@ impl<'a> Redo<'a> {
             return;
         }
         let data = &mut self.recovered.data;
-        match is_metadata(&self.volume, page, content) {
-            true => data.remove(&page),
-            false => {
-                let sum = self.volume.data_checksum(page, &content.0);
-                data.insert(page, sum)
-            }
+        if is_metadata(&self.volume, page, content) {
+            data.remove(&page)
+        } else {
+            let sum = self.volume.data_checksum(page, &content.0);
+            data.insert(page, sum)
         };
     }
 

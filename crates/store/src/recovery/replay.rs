@@ -4,9 +4,9 @@
 //!   superblock -> scan from the tail -> redo, in order -> flush -> superblock with new tail and new epoch
 //! ```
 //!
-//! Two drivers act on what the judges say (of the ring: `scan.rs`; of a dead process's journal:
-//! [`Replay::lack`]). [`recover`] refuses what contradicts the superblock. [`recover_leniently`],
-//! for a repair, tells of it and replays as far as possible.
+//! Two drivers act on the verdicts (on the ring: `scan.rs`; on a dead process's journal:
+//! [`Replay::lack`]). [`recover`] refuses a contradiction to the superblock. [`recover_leniently`],
+//! for a repair, reports it and replays as far as possible.
 //!
 //! The new tail and the new epoch are written in one superblock, so pages beyond an old hole never
 //! join on.
@@ -26,7 +26,7 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
 
-/// What recovery did.
+/// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// Transactions replayed.
@@ -39,7 +39,7 @@ pub(crate) struct Recovered {
     pub(crate) data: BTreeMap<u64, u32>,
 }
 
-/// What the superblock of the new epoch gets.
+/// The new epoch's fields of the superblock.
 pub(crate) struct Next {
     pub(crate) state: u32,
     pub(crate) opening: u64,
@@ -47,8 +47,8 @@ pub(crate) struct Next {
 }
 
 /// Replays the journal of `superblock` and begins a new epoch, which `superblock` then has. `dead`
-/// is what a process of this boot left that had the volume open in the superblock's epoch: the end
-/// of its journal writing is done for it first, so that all that follows is as after a crash.
+/// is the memory of a process of this boot that had the volume open in the superblock's epoch:
+/// recovery first finishes its journal writes, so that the rest is as after a crash.
 pub(crate) async fn recover(
     io: &RawIo,
     superblock: &mut Superblock,
@@ -67,7 +67,7 @@ pub(crate) async fn recover(
     replay.begin_epoch(next).await
 }
 
-/// As [`recover`], for a repair: an opening would refuse what `findings` get.
+/// Recovers for a repair: problems that an opening would refuse go to `findings`.
 pub(crate) async fn recover_leniently(
     io: &RawIo,
     superblock: &mut Superblock,
@@ -143,9 +143,9 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// What the ring lacks of what a dead process knew to be durable: the LSN of the first such
-    /// page, and what an opening says. UCLEAN: the device damaged it. OWNERDEAD: the image is older
-    /// than the process.
+    /// The first page missing in the ring that a dead process knew to be durable: its LSN, and the
+    /// error for an opening. UCLEAN: the device damaged it. OWNERDEAD: the image is older than the
+    /// process.
     async fn lack(&self, dead: Option<&Abandoned>) -> Option<(u64, Error)> {
         let end = self.redo.end;
         let dead = dead.filter(|dead| end < dead.horizon() && !planted(Bug::OlderImage))?;
@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
         Some((end, Error::with(Errno::OWNERDEAD, older(&described))))
     }
 
-    /// Continues the journal with what a dead process left, and takes home all that was redone.
+    /// Continues the journal with a dead process's pages, and writes home all redone pages.
     async fn finish(&mut self, dead: Option<&Abandoned>) -> Result<()> {
         if let Some(dead) = dead {
             self.continue_with_sealed(dead).await?;
@@ -231,7 +231,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Seals what a dead process's frames hold beyond its journal pages, and redoes it.
+    /// Seals the changes in a dead process's frames beyond its journal pages, and redoes them.
     async fn continue_with_pending(&mut self, dead: &Abandoned) -> Result<()> {
         let pending = dead.pending();
         if pending.is_empty() || planted(Bug::ForgottenPending) {
@@ -239,7 +239,8 @@ impl<'a> Replay<'a> {
         }
         let volume = VolumeId(self.superblock.volume_id);
         let (end, ring_pages) = (self.redo.end, self.superblock.journal_pages);
-        // Superblocks and ring are nobody's frames, and a metadata page is where its key says.
+        // Superblocks and ring are never in frames, and a metadata page lies at the address of its
+        // key.
         let places = JOURNAL_FIRST_PAGE + ring_pages..self.superblock.volume_pages;
         let mut transaction: Vec<Box<Page>> = Vec::new();
         let mut next_page = || {
@@ -270,7 +271,7 @@ impl<'a> Replay<'a> {
     /// Writes the pages of the next transaction to the ring, and redoes it.
     async fn write_and_redo(&mut self, transaction: &[Box<Page>]) -> Result<()> {
         let mut payload = Vec::new();
-        // What the transaction refers to was written before it was sealed, perhaps not flushed.
+        // Data of the transaction was written before it was sealed, perhaps not flushed.
         self.io.flush().await?;
         for (lsn, page) in (self.redo.end..).zip(transaction) {
             if let Some(header) = header_at(self.superblock, lsn, &page.0) {
@@ -300,7 +301,7 @@ fn read_left(dead: &Abandoned, frame: FrameId) -> Result<Box<Page>> {
 
 fn unusable(dead: &Abandoned, error: Error) -> Error {
     let path = dead.path().display();
-    error.context(format_args!("use what a dead process left in {path}"))
+    error.context(format_args!("use a dead process's data in {path}"))
 }
 
 /// Pages of the ring that a closed superblock is held against.

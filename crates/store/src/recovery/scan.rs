@@ -1,7 +1,7 @@
-//! The judge of the ring: what each page of it means for the journal, page by page from the tail.
+//! The judge of the ring: the meaning of each page for the journal, page by page from the tail.
 //!
-//! What a scan finds at each place of the ring, and what it does ([`judge`] is the table, a test
-//! proves that exactly one row fits each case):
+//! The pages that a scan finds, and its actions ([`judge`] is the table, a test proves that exactly
+//! one row fits each case):
 //!
 //! | page | expected place | then |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | a later epoch | anywhere | the superblock that began it is damaged, this one is not the newest |
 //!
 //! The judge reads no device and refuses nothing: it answers with a [`Step`], and its drivers
-//! (`replay.rs`) refuse what is lost, or tell of it and go on.
+//! (`replay.rs`) refuse a loss, or report it and go on.
 
 use crate::format::heal::heal;
 use crate::format::record;
@@ -24,7 +24,7 @@ use adit_base::{Errno, Error};
 /// Where the checksum of a journal page is.
 const CRC_OFFSET: usize = std::mem::offset_of!(JournalHeader, crc);
 
-/// What a page found while scanning means.
+/// The meaning of a page in a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
     /// The next page of the journal.
@@ -83,11 +83,11 @@ impl Expected {
     }
 }
 
-/// What the driver of a scan has to act on.
+/// A result of a scan that its driver has to act on.
 pub(super) enum Step {
     /// Nothing.
     GoOn,
-    /// The page ends a transaction, of so many pages, to be redone.
+    /// The page ends a transaction of `pages` pages, to be redone.
     Redo { payload: Vec<u8>, pages: u64 },
     /// The page is the first to prove that the transaction with this LSN is lost, or a newer
     /// superblock.
@@ -132,9 +132,10 @@ impl<'s> Scan<'s> {
             Verdict::Hole => {
                 self.end_at(lsn);
                 let payload = std::mem::take(&mut self.payload);
-                match planted(Bug::RecoveryReadsTooFar) {
-                    true => Step::Redo { payload, pages: 0 },
-                    false => Step::GoOn,
+                if planted(Bug::RecoveryReadsTooFar) {
+                    Step::Redo { payload, pages: 0 }
+                } else {
+                    Step::GoOn
                 }
             }
             Verdict::Lost if !self.loss_is_told => {
@@ -171,8 +172,7 @@ impl<'s> Scan<'s> {
         self.hole = Some(lsn);
     }
 
-    /// Makes the page that is expected next out of one with a flipped bit; says whether it was
-    /// that.
+    /// Repairs a flipped bit in the next expected page; true if it is that page.
     pub(super) fn heal(&self, place: u64, page: &mut [u8]) -> bool {
         if self.hole.is_some() || header_at(self.superblock, place, page).is_some() {
             return false;
@@ -189,19 +189,20 @@ impl<'s> Scan<'s> {
     }
 }
 
-/// What a loss is refused with.
+/// The error for a loss.
 fn lost(epoch: u64, lsn: u64, proof: &JournalHeader) -> Error {
-    let what = match proof.epoch > epoch {
-        true => format!(
+    let what = if proof.epoch > epoch {
+        format!(
             "the journal holds epoch {}, but the superblock that is left is of epoch {epoch}: the newer one is \
              damaged; copy the device before any repair",
             proof.epoch
-        ),
-        false => format!(
+        )
+    } else {
+        format!(
             "the journal page with LSN {lsn} is missing although page {} proves that it was durable: \
              the device lost acknowledged writes; copy the device before any repair",
             proof.lsn
-        ),
+        )
     };
     Error::with(Errno::UCLEAN, what)
 }

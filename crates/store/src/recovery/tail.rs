@@ -1,4 +1,4 @@
-//! What a repair makes of a journal that an opening refuses. The replay itself is in
+//! A repair's treatment of a journal that an opening refuses. The replay itself is in
 //! `recovery/replay.rs`.
 
 use super::scan::{header_at, runs};
@@ -12,8 +12,8 @@ pub(crate) fn journal_finding(lsn: u64, what: &str) -> Finding {
     Finding::new(
         FindingKind::Journal,
         format!("the journal can't be replayed from LSN {lsn} on: {what}"),
-        "what was acknowledged after it is lost",
-        "the volume becomes as it was before that, and what contradicts it is resolved",
+        "later acknowledged changes are lost",
+        "the volume returns to its state before that, and contradictions are resolved",
     )
 }
 
@@ -21,8 +21,8 @@ pub(crate) fn healed_finding(place: u64) -> Finding {
     Finding::new(
         FindingKind::Journal,
         "one flipped bit in a page of the journal",
-        "the volume could not be opened, or what was acknowledged was lost",
-        "the bit is put right",
+        "the volume could not be opened, or acknowledged changes were lost",
+        "the bit is corrected",
     )
     .at_page(JOURNAL_FIRST_PAGE + place)
 }

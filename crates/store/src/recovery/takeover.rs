@@ -1,4 +1,4 @@
-//! What an opening does with the mappings that other openings of the volume left, or still use.
+//! Decides about the mappings that other openings of the volume left, or still use.
 //!
 //! The rule: *a mapping of this volume that is not provably obsolete is taken over completely, or
 //! the volume isn't opened.* [`judge`] is the rule as a table; a test goes through all cases.
@@ -14,17 +14,18 @@
 //! | … with nothing unsaved in it | any | not needed |
 //! | of an earlier opening that the superblock's one followed | the same | obsolete: delete |
 //! | of a later opening than the image knows, by somebody who may write the image | the same | refuse: an older image was put back |
-//! | any other | | somebody else's: leave alone |
+//! | any other | | of another volume or user: leave alone |
 //!
 //! A look passes by a mapping of another file or device, and shows the copy.
 //!
 //! "Of the superblock's opening" is proved by the seal of the name (`cache/name.rs`). Whether an
 //! image is older shows in the superblock's sequence number and in the journal's horizon, which
-//! `recovery/replay.rs` checks. [`Takeover`] is how the user decides otherwise.
+//! `recovery/replay.rs` checks. With [`Takeover`] the user decides otherwise.
 //!
 //! An opening that is killed while it takes over leaves a mapping, too, and so does the next one.
-//! Its header says which mappings it is a copy of, until the takeover is complete: nobody was
-//! promised anything of it. While exactly those are here and are taken over, it is obsolete.
+//! Until the takeover is complete, its header names the mappings that it copies, and it holds
+//! nothing else that was acknowledged. While exactly those are here and are taken over, it is
+//! obsolete.
 
 use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, Content, Denied, Header, Leftover, ParsedName, Purpose, Unsaved};
@@ -35,15 +36,15 @@ use adit_block::{Device, Identity};
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-/// What to do about data that a killed process left in shared memory.
+/// The policy for data that a killed process left in shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Takeover {
     /// All of it is taken over, or the volume isn't opened (`EOWNERDEAD`).
     #[default]
     Complete,
-    /// As `Complete`; and the image is the one that was open then, though it is another file or
-    /// device now: it was moved.
+    /// All of it is taken over, and this image counts as the one that was open, moved to another
+    /// file or device.
     Adopt,
     /// The volume is opened as after a power cut, and the data is left for the image that it
     /// belongs to: this one is a copy.
@@ -53,7 +54,7 @@ pub enum Takeover {
 }
 
 /// The opening before this one, if it closed the volume, or if its process died and its mapping was
-/// taken over completely: of what it applied in its epoch exactly that up to a number is here (see
+/// taken over completely: of its transactions exactly those up to a number are here (see
 /// [`crate::Receipt`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predecessor {
@@ -81,7 +82,7 @@ impl Predecessor {
     }
 }
 
-/// What the judge looks at.
+/// The facts for the judge.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     /// Sealed by the superblock's opening.
@@ -97,12 +98,12 @@ struct Facts {
 }
 
 impl Facts {
-    /// Does it depend on the content whether a dead owner's mapping is passed by?
+    /// True if the verdict on a dead owner's mapping depends on its content.
     fn may_matter(&self) -> bool {
         self.ours || self.same_image && self.trusted && self.epoch == Ordering::Greater
     }
 
-    /// Does the volume's state as the superblock has it need this mapping's?
+    /// True if the superblock's state of the volume needs this mapping.
     fn counts(&self) -> bool {
         match self.epoch {
             Ordering::Equal => !self.closed,
@@ -112,7 +113,7 @@ impl Facts {
     }
 }
 
-/// What is in a mapping, for the judge.
+/// The content of a mapping, for the judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Live,
@@ -156,7 +157,7 @@ fn judge(facts: Facts) -> Verdict {
     match facts.content {
         Live if ours || same_image && facts.trusted => Verdict::Busy,
         Live => Verdict::Elsewhere,
-        // Memory of another boot, and a dead process's claim, say nothing any more.
+        // Memory of another boot, and a dead process's claim, are void.
         Claim | OtherBoot if ours || same_image && facts.trusted => Verdict::Obsolete,
         Claim | OtherBoot => Verdict::Elsewhere,
         _ if !ours => match facts.content {
@@ -181,12 +182,12 @@ fn judge(facts: Facts) -> Verdict {
     }
 }
 
-/// What is to be done about the mappings that were found.
+/// The decision about the mappings found.
 #[derive(Debug, Default)]
 pub(crate) struct Resolution {
     /// To be taken over, by epoch.
     pub(crate) take: Vec<Abandoned>,
-    /// Provably of no use, whether this opening succeeds or not.
+    /// Provably useless, even if this opening fails.
     obsolete: Vec<Useless>,
     /// Of the superblock's opening, which wasn't closed, and with nothing in them that isn't on the
     /// device: if its journal reaches the horizon that each goes with.
@@ -198,18 +199,18 @@ pub(crate) struct Resolution {
     found_last: FoundLast,
 }
 
-/// What was found of the superblock's opening, which wasn't closed, or of those that it was taking
+/// The mappings of the superblock's opening, which wasn't closed, or of those that it was taking
 /// over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FoundLast {
-    /// A mapping of this boot, whatever is in it and becomes of it.
+    /// True if there is a mapping of this boot, with any content and verdict.
     pub(crate) memory: bool,
     /// A claim: it ended before it had a mapping, or had none.
     pub(crate) claim: bool,
 }
 
-/// A mapping to be deleted, with what was read of it: readers in other processes may have it
-/// mapped, and hear first that it ended.
+/// A mapping to be deleted, and its content: readers in other processes may have it mapped, so it
+/// is ended first.
 type Useless = (PathBuf, Option<Abandoned>);
 
 impl Resolution {
@@ -218,7 +219,7 @@ impl Resolution {
         self.take.iter().find(|dead| dead.epoch() == epoch)
     }
 
-    /// Whose place this opening takes, if there is one and how far it came is known. `end`: of the
+    /// The opening before this one, if there is one and its progress is known. `end`: of the
     /// journal, after recovery.
     pub(crate) fn predecessor(&self, end: u64) -> Option<Predecessor> {
         match (&self.take[..], &self.saved[..]) {
@@ -228,7 +229,7 @@ impl Resolution {
         }
     }
 
-    /// What the mapping of an opening that takes these over is a copy of.
+    /// The sum of seals of these mappings, for the header of the opening that takes them over.
     pub(crate) fn seals(&self) -> u64 {
         self.take
             .iter()
@@ -263,7 +264,7 @@ impl Resolution {
         }
     }
 
-    /// Is one of these what a killed opening had taken over of others, perhaps in part?
+    /// True if one of these is a copy, perhaps incomplete, that a killed opening made of others.
     pub(crate) fn takes_copies(&self) -> bool {
         self.take.iter().any(|dead| dead.copy_of() != 0)
     }
@@ -289,7 +290,7 @@ impl Resolution {
         taken.chain(discarded).any(|path| device(path) == Some(own))
     }
 
-    /// Says which memory of another boot goes.
+    /// Logs the memory of other boots that is deleted.
     pub(crate) fn tell_of_other_boots(&mut self, volume: &str) {
         for described in std::mem::take(&mut self.other_boot) {
             tracing::warn!(
@@ -306,8 +307,8 @@ impl Resolution {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Deletes the mappings that are of no use, before the superblock has another secret: the next
-    /// opening could not tell whose they are. A mapping that stays harms nobody.
+    /// Deletes useless mappings before the superblock gets another secret: the next opening could
+    /// not identify them. A mapping that stays is harmless.
     pub(crate) fn delete_obsolete(&mut self) -> Result<()> {
         delete_all(std::mem::take(&mut self.obsolete))
     }
@@ -358,7 +359,7 @@ pub(crate) fn resolve(
             Verdict::Busy if may_pass(&known, takeover, purpose, &device.identity()) => {
                 tracing::warn!(
                     volume = device.name(),
-                    "the volume that this is a copy of is in use by {}; what is shown is the copy",
+                    "this is a copy of a volume that is in use by {}; the copy is shown",
                     known.owner()
                 );
                 Verdict::Elsewhere
@@ -388,7 +389,7 @@ pub(crate) fn resolve(
                 } => Verdict::Refuse(Why::Older),
                 _ => Verdict::TakeOver,
             },
-            // It is another image's, with whatever content.
+            // It belongs to another image, with any content.
             Verdict::Refuse(_) if known.of_another_image && purpose == Purpose::Look => {
                 tracing::warn!(
                     volume = device.name(),
@@ -440,8 +441,8 @@ pub(crate) fn resolve(
     Ok(resolution)
 }
 
-/// May a volume be opened although another process has the same opening of it? A copy may be looked
-/// at, and opened for writing if it is one beyond doubt and the user says so.
+/// True if the volume may be opened although another process has the same opening of it. A look at
+/// a copy is allowed; an opening for writing only if it is certainly a copy and the user says so.
 fn may_pass(known: &FoundMapping, takeover: Takeover, purpose: Purpose, image: &Identity) -> bool {
     match purpose {
         Purpose::Look => !known.facts.same_image,
@@ -457,15 +458,16 @@ fn in_use(known: &FoundMapping, image: &Identity) -> String {
     if known.of_another_image {
         what += ", which has it from another file or device. If this is a copy, it can be looked at; \
                  to open it, ";
-        what += match known.is_certainly_not(image) {
-            true => "choose takeover = leave",
-            false => "close the volume there first",
+        what += if known.is_certainly_not(image) {
+            "choose takeover = leave"
+        } else {
+            "close the volume there first"
         };
     }
     what
 }
 
-/// A mapping, and what is known of it.
+/// A mapping, and the facts about it.
 struct FoundMapping {
     facts: Facts,
     /// Its name says that it belongs to another file or device.
@@ -567,7 +569,7 @@ impl FoundMapping {
                 }
                 Kind::OtherBoot
             }
-            // Whatever it holds, it isn't needed: nothing of it is read.
+            // Its content isn't needed: nothing of it is read.
             Content::Dead(_) if !known.facts.may_matter() => Kind::Empty,
             Content::Dead(_) if !trusted => Kind::Unsaved { newer: false },
             Content::Dead(dead) => {
@@ -577,13 +579,14 @@ impl FoundMapping {
                         let unsaved = abandoned.unsaved();
                         known.unsaved = Some(unsaved);
                         known.abandoned = Some(abandoned);
-                        match unsaved.is_none() && !TailMemory::any_left(&known.path)? {
-                            true => Kind::Empty,
-                            false => Kind::Unsaved {
+                        if unsaved.is_none() && !TailMemory::any_left(&known.path)? {
+                            Kind::Empty
+                        } else {
+                            Kind::Unsaved {
                                 // Each change is written to both places, under two numbers.
                                 newer: sequence > superblock.sequence + 1
                                     && !planted(Bug::OlderImage),
-                            },
+                            }
                         }
                     }
                     // Of a mapping that says impossible things.
@@ -608,12 +611,12 @@ impl FoundMapping {
         (dead.sequence() <= superblock.sequence + 1).then_some(dead)
     }
 
-    /// Is its image another file for sure, and no other way to this one?
+    /// True if its image is certainly another file, and not another way to this one.
     fn is_certainly_not(&self, image: &Identity) -> bool {
         (self.image).is_some_and(|other| image.is_certainly_not(&other))
     }
 
-    /// Does it say that an older image was put back, but its maker may not write the image?
+    /// True if it claims that an older image was put back, but its owner may not write the image.
     fn is_not_believed(&self) -> bool {
         let Facts {
             ours,
@@ -653,7 +656,7 @@ impl FoundMapping {
     }
 }
 
-/// Does the header say the same as the name?
+/// True if the header agrees with the name.
 fn is_of(header: &Header, name: Option<&ParsedName>, superblock: &Superblock, ours: bool) -> bool {
     name.is_some_and(|name| {
         header.volume_id == name.volume_id
@@ -663,7 +666,7 @@ fn is_of(header: &Header, name: Option<&ParsedName>, superblock: &Superblock, ou
     })
 }
 
-/// What is in the way, and the ways out; `beside`: what else a way out would do without.
+/// The error: the obstacle, and the remedies. `beside`: other data that a remedy would give up.
 fn refusal(why: Why, known: &FoundMapping, beside: &[String]) -> Error {
     let described = known.described();
     let problem = known.problem.as_ref().map_or("", |error| error.what());
@@ -698,19 +701,20 @@ fn refusal(why: Why, known: &FoundMapping, beside: &[String]) -> Error {
         // Another image, or a newer one, needs it.
         let is_removable = !known.of_another_image && why != Why::Older;
         let beside = beside.join("; ");
-        what = match is_removable {
-            true => format!(
+        what = if is_removable {
+            format!(
                 "{what}. But discard and leave open the volume without this data, too: {beside}. To be \
                  without the first only: adit mappings --remove {}",
                 known.path.display()
-            ),
-            false => format!("{what}. Beside it: {beside}"),
+            )
+        } else {
+            format!("{what}. Beside it: {beside}")
         };
     }
     Error::with(Errno::OWNERDEAD, what)
 }
 
-/// The words of a refusal where the image lacks what the mapping relies on.
+/// The message of a refusal if the image is older than the mapping.
 pub(crate) fn older(described: &str) -> String {
     format!(
         "the image is older than unsaved data of this volume: {described}. An older copy was put back, \
@@ -806,7 +810,7 @@ mod tests {
                 assert!(!(ours && open && holds), "{facts:?}");
             }
         }
-        // And the other way round: what the superblock's opening needs is used or refused.
+        // And the reverse: a mapping that the superblock's opening needs is used or refused.
         if ours && open && holds {
             assert!(matches!(verdict, Verdict::TakeOver | Verdict::Refuse(_)));
         }

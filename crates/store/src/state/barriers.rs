@@ -1,14 +1,14 @@
-//! Barriers: flushes and durable writes, by which what the device's volatile cache holds becomes
+//! Barriers: flushes and durable writes, which make the content of the device's volatile cache
 //! durable.
 //!
 //! Invariants:
 //! 1. A flush covers only writes whose completion was seen before it is submitted. There is one at
 //!    a time, and callers share it.
-//! 2. A device tells once what it lost, and it tells whichever barrier happens to be there: a
-//!    durable write is a flush, too, where the device has none of its own. So none is believed
-//!    before all have answered that were submitted before its own answer, and none once one has
-//!    failed: the volume is read-only from then on. It waits for answers, not for belief, so for
-//!    one more time of the device at most (decision 0016).
+//! 2. A device reports a loss once, to any barrier in flight: a durable write is a flush, too, if
+//!    the device has no FUA. So a barrier counts only after all barriers submitted before its
+//!    completion have completed, and none counts once one has failed: the volume is read-only from
+//!    then on. It waits for completions only, so at most one more time of the device (decision
+//!    0016).
 
 use crate::state::Store;
 use crate::state::latency::Latency;
@@ -20,10 +20,10 @@ use adit_reactor::sync::Event;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
-/// What was written home, and what is at the device to make it durable.
+/// The writes home, and the barriers in flight that make them durable.
 #[derive(Default)]
 pub(crate) struct Barriers {
-    /// Writes home that completed, and how many of them a flush has covered.
+    /// Completed writes home, and the number of them that a flush has covered.
     written: Cell<u64>,
     flushed: Cell<u64>,
     flushing: Cell<bool>,
@@ -81,7 +81,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes whole pages, durably. `what` says so in an error.
+    /// Writes whole pages, durably. `what` names the write in an error.
     pub(crate) async fn write_durably(
         &self,
         page: u64,
@@ -90,16 +90,13 @@ impl Store {
     ) -> Result<()> {
         let latency = &self.barriers.latency;
         let begun = latency.begin(buffers.len());
-        let result = match self.volatile_cache {
-            false => {
-                let written = self.write_pages(page, buffers).await;
-                written.map_err(|errno| Error::with(errno, what()))
-            }
-            true => {
-                let mut request = self.request(Operation::Write { fua: true }, page);
-                request.buffers = buffers;
-                self.barrier(self.reactor.submit(request), what).await
-            }
+        let result = if self.volatile_cache {
+            let mut request = self.request(Operation::Write { fua: true }, page);
+            request.buffers = buffers;
+            self.barrier(self.reactor.submit(request), what).await
+        } else {
+            let written = self.write_pages(page, buffers).await;
+            written.map_err(|errno| Error::with(errno, what()))
         };
         latency.end(begun);
         result

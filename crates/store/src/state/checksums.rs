@@ -1,4 +1,4 @@
-//! What the store knows of checksums of data beside what is on the device (`data/checksums.rs`).
+//! The store's state of data checksums beside the device (`data/checksums.rs`).
 
 use crate::format::geometry::SpaceGeometry;
 use crate::format::superblock::{list_of, places_of};
@@ -11,13 +11,13 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Pages of checksums that one transaction of settling changes.
+/// Most pages of checksums that one transaction of settling changes.
 const SETTLED_PLACES_MAX: usize = 16;
 
-/// Pages of data that one does.
+/// Most pages of data that one transaction settles.
 const SETTLED_MAX: usize = 1024;
 
-/// What the store knows of checksums beside what is on the device.
+/// The store's state of data checksums beside the device.
 #[derive(Default)]
 pub(crate) struct Checksums {
     /// Pages whose checksum is to become known, and it, or [`READING`].
@@ -25,7 +25,7 @@ pub(crate) struct Checksums {
     /// Pages of checksums some of which may be missing on the device, and when they will be there;
     /// [`OPEN`]: not yet known.
     pub(crate) unsettled: RefCell<BTreeMap<u64, Point>>,
-    /// Those of them of which a crash left us to find out what is missing.
+    /// Those with missing checksums that a crash left unknown.
     pub(crate) unknown: RefCell<Vec<u64>>,
     pub(crate) running: Cell<bool>,
     pub(crate) ended: Event,
@@ -38,11 +38,11 @@ pub(crate) const READING: u32 = 0;
 const OPEN: Point = Point(u64::MAX);
 
 impl Checksums {
-    /// Knows what a superblock says is missing.
+    /// Starts with the missing checksums that a superblock lists.
     pub(crate) fn new(listed: &[u64; UNSETTLED_MAX], geometry: &SpaceGeometry) -> Checksums {
         let (mut places, more) = places_of(listed);
         if more {
-            tracing::warn!("after the crash some data is without a checksum until `adit scrub`");
+            tracing::warn!("after the crash some data has no checksum until `adit scrub`");
         }
         places.retain(|place| is_place(geometry, *place));
         Checksums {
@@ -59,7 +59,7 @@ impl Checksums {
         }
     }
 
-    /// What a superblock has to say: the places where something is missing on the device.
+    /// The list for a superblock: the places with checksums missing on the device.
     pub(crate) fn listed(&self, horizon: u64) -> [u64; UNSETTLED_MAX] {
         if planted(Bug::ForgottenUnsettled) {
             return [0; UNSETTLED_MAX];
@@ -83,7 +83,7 @@ impl Checksums {
         self.settling.borrow_mut().entry(page).or_insert(sum);
     }
 
-    /// The page changes: what is known of it is not true any more.
+    /// Drops the known checksums of pages that change.
     pub(crate) fn unsettle(&self, run: Run) {
         let mut settling = self.settling.borrow_mut();
         if settling.is_empty() {
@@ -118,7 +118,7 @@ impl Checksums {
     }
 }
 
-/// Is this page one of checksums?
+/// True if this is a page of checksums.
 pub(crate) fn is_place(geometry: &SpaceGeometry, place: u64) -> bool {
     let Some(offset) = place.checked_sub(geometry.first_group) else {
         return false;

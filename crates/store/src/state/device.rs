@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::state::Store;
 
 impl Store {
-    /// Fails when the volume takes no more writes.
+    /// Fails if the volume is read-only.
     pub(crate) fn writable(&self) -> Result<()> {
         if let Some(error) = &*self.failure.borrow() {
             return Err(Error::with(
@@ -41,8 +41,8 @@ impl Store {
         }
     }
 
-    /// Fails the volume if somebody has truncated its image. The next write behind the image's end
-    /// would make that longer again, with a hole in place of pages that the volume refers to.
+    /// Fails the volume if its image was truncated. The next write behind the image's end would
+    /// grow it again, with a hole in place of used pages.
     pub(crate) fn look_at_size(&self) -> Result<()> {
         let device = self.reactor.device();
         let size_bytes = self.layout.get().volume_pages * PAGE_BYTES as u64;
@@ -52,11 +52,11 @@ impl Store {
         let name = device.name();
         let path = std::path::absolute(&name).map_or(name, |path| path.display().to_string());
         let what = format!(
-            "use the image {path}, which somebody has truncated while it is open: it has {now_bytes} \
-             bytes, and the volume has {size_bytes}. What lay behind its end is lost, except what is \
-             still in memory. Copy the volume's files elsewhere before it is closed (by the program \
-             that has it open, or by adit get from its server). What the image has left is to be had \
-             by truncate -s {size_bytes} {path}, and then adit check --repair {path}"
+            "use the image {path}, which was truncated while it is open: it has {now_bytes} bytes, and \
+             the volume has {size_bytes}. Data behind its end is lost, except pages that are still in \
+             memory. Copy the volume's files elsewhere before it is closed (with the program that has \
+             it open, or with adit get from its server). To recover the rest of the image, run \
+             truncate -s {size_bytes} {path}, then adit check --repair {path}"
         );
         let error = Error::with(Errno::IO, what);
         if !self.read_only.get() {
@@ -73,7 +73,7 @@ impl Store {
         }
     }
 
-    /// Does the volume take no more writes, until it is opened anew?
+    /// True if the volume is read-only until it is opened anew.
     pub fn has_failed(&self) -> bool {
         self.failure.borrow().is_some()
     }
@@ -97,7 +97,7 @@ impl Store {
         self.submit_write(page, buffers).await.result
     }
 
-    /// As [`Store::write_pages`], to be waited for later: it is under way from now on.
+    /// Submits a write of pages; the caller awaits it later.
     pub(crate) fn submit_write(&self, page: u64, buffers: SmallVec<[Buffer; 4]>) -> Submit<'_> {
         let mut request = self.request(Operation::Write { fua: false }, page);
         request.buffers = buffers;
@@ -109,8 +109,9 @@ impl Store {
         (self.checksums.as_ref()).map(|_| self.volume.data_checksum(page, bytes))
     }
 
-    /// May written data be overwritten at home? Where data has checksums it goes to fresh pages, or
-    /// through the journal: overwritten in place, a page would not match its checksum for a while.
+    /// True if written data may be overwritten at home. On a volume with data checksums it goes to
+    /// fresh pages, or through the journal: a page overwritten in place would not match its
+    /// checksum for a while.
     pub(crate) fn overwrites_in_place(&self) -> bool {
         self.checksums.is_none()
     }

@@ -9,21 +9,21 @@ const TIMED_PAGES_MAX: usize = 2;
 /// The latest times, of which the shortest counts: the others waited for the processor, or for
 /// other requests.
 const TIMES: usize = 4;
-/// Once all times are known, one write in so many is timed: the clock costs 50 ns.
+/// Once all times are known, one write in this many is timed: the clock costs 50 ns.
 const TIMED_ONE_IN: u64 = 16;
 
 /// The latency of a device; 0 until [`TIMES`] writes have shown it.
 #[derive(Default)]
 pub(crate) struct Latency {
     times_us: [Cell<u64>; TIMES],
-    /// Writes that could be timed, and how many were.
+    /// Writes that could be timed.
     writes: Cell<u64>,
     timed: Cell<u64>,
     least_us: Cell<u64>,
 }
 
 impl Latency {
-    /// A durable write of so many pages begins. The answer is for [`Latency::end`].
+    /// A durable write of `pages` pages begins. The result is for [`Latency::end`].
     pub(crate) fn begin(&self, pages: usize) -> Option<u64> {
         if pages > TIMED_PAGES_MAX {
             return None;

@@ -2,7 +2,7 @@
 //!
 //! [`Store`] is a cheap handle on [`Inner`]. It is single-owner: only the thread that drives the
 //! worker touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an
-//! `await`. What other threads may see (frames, sizes) is in [`crate::cache`] and
+//! `await`. The state that other threads may see (frames, sizes) is in [`crate::cache`] and
 //! [`crate::blob::BlobShared`].
 
 mod barriers;
@@ -51,9 +51,9 @@ pub struct StoreOptions {
     pub read_only: bool,
     /// The device is a copy in memory, so a read-only opening may recover on it.
     pub in_memory: bool,
-    /// Keep dirty frames in a shared mapping, so that what `write` acknowledged survives SIGKILL.
+    /// Keep dirty frames in a shared mapping, so that acknowledged writes survive SIGKILL.
     pub survive: Survive,
-    /// What to do about what a killed process left there.
+    /// The policy for data that a killed process left there.
     pub takeover: Takeover,
     /// Where that mapping lies: a tmpfs.
     pub shared_directory: PathBuf,
@@ -100,7 +100,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// What an open volume consists of; only this crate sees inside.
+/// The state of an open volume; only this crate sees inside.
 pub struct StoreState {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) options: StoreOptions,
@@ -109,7 +109,7 @@ pub struct StoreState {
     pub(crate) layout: Cell<Layout>,
     pub(crate) superblock: RefCell<Superblock>,
     pub(crate) volatile_cache: bool,
-    /// DMA-able memory for what isn't in a frame.
+    /// DMA-able memory outside of frames.
     pub(crate) pool: Arc<BufferPool>,
     pub(crate) upcalls: Upcalls,
     pub(crate) cache: OwnedCache,
@@ -126,7 +126,7 @@ pub struct StoreState {
     pub(crate) frame_idle: Event,
     /// Write grants may be given.
     pub(crate) grants_writes: Cell<bool>,
-    /// Loads of data under way, whose frames nobody else can have.
+    /// Loads of data under way; their frames are unavailable.
     pub(crate) loading: Cell<u32>,
     pub(crate) reservations: Reservations,
     /// See [`crate::VolumeInfo::unsaved`].
@@ -142,15 +142,17 @@ pub struct StoreState {
     pub(crate) write_back: WriteBack,
     /// Set by close: background tasks end.
     pub(crate) closing: Cell<bool>,
-    /// Why nothing is written any more.
+    /// The error that made the volume read-only.
     pub(crate) failure: RefCell<Option<Error>>,
 }
 
-/// What lower rooms ask of upper ones.
+/// Functions of upper rooms that lower ones call.
 pub(crate) struct Upcalls {
-    /// A transaction needs frames: makes so many evictable, by writing back dirty data if need be.
+    /// Makes a number of frames evictable for a transaction, by write-back of dirty data if need
+    /// be.
     pub(crate) reclaim_frames: fn(&Store, usize) -> ColdFuture<'_, Result<()>>,
-    /// Something was applied that nobody may ever commit: starts the task that does after a while.
+    /// A transaction was applied that no caller may ever commit: starts the task that commits it
+    /// later.
     pub(crate) start_write_back: fn(&Store),
     /// A checkpoint ended: starts making the checksums known of the data that it took home.
     pub(crate) start_settling: fn(&Store),
@@ -178,19 +180,19 @@ impl Store {
         &self.frames
     }
 
-    /// Was the volume opened without the right to write?
+    /// True if the volume was opened read-only.
     pub fn is_read_only(&self) -> bool {
         self.read_only.get()
     }
 
-    /// Leaves the volume to its next opening. For who drops it: after a panic, the operations that
-    /// were under way keep it from being freed.
+    /// Leaves the volume to its next opening, after a panic: interrupted operations keep the store
+    /// from being freed.
     pub fn abandon(&self) {
         self.frames.abandon();
         self.claim.borrow_mut().take();
     }
 
-    /// Is the volume being closed? Background work of the layer above ends then.
+    /// True while the volume is being closed. Background work of the layer above ends then.
     pub fn is_closing(&self) -> bool {
         self.closing.get()
     }

@@ -1,8 +1,8 @@
-//! An operation learns the number of its transaction, and the next opening how far this one came.
+//! Tells an operation the number of its transaction, and the next opening the progress of this one.
 //!
-//! Numbers count from the opening on: that of an epoch says nothing in another one. Whether a
-//! process that has gone had applied number `n` of its epoch is told by [`Store::predecessor`] of
-//! the opening after it.
+//! Numbers count from the opening on: that of an epoch says nothing in another one.
+//! [`Store::predecessor`] of the next opening tells whether a dead process had applied number `n`
+//! of its epoch.
 //!
 //! While an operation is polled, its receipt lies in the store; between two polls it
 //! is back with the operation, so no other task's transaction finds it.
@@ -14,14 +14,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Hears which number an operation's transaction has.
+/// Takes the number of an operation's transaction.
 pub trait Receipt {
     /// The transaction counts with the next store, if the process lives until then. Called in the
     /// middle of an apply: it may not use the store, wait or panic.
     fn decided(&self, apply: u64);
 
-    /// The operation appends to a file, which has not changed yet, from this offset on. The same
-    /// holds for it.
+    /// The operation appends to a file, not changed yet, from this offset on. It may not use the
+    /// store, wait or panic.
     fn appends(&self, offset: u64) {
         let _ = offset;
     }
@@ -93,8 +93,7 @@ impl Store {
         }
     }
 
-    /// Runs what an operation happens to do for others: its transactions tell the operation's
-    /// receipt nothing.
+    /// Runs work of an operation for other operations: its transactions leave the receipt alone.
     pub async fn without_receipt<F: Future>(&self, others: F) -> F::Output {
         let mut others = std::pin::pin!(others);
         std::future::poll_fn(|context| {
@@ -120,7 +119,7 @@ impl Store {
         }
     }
 
-    /// The opening before this one, if all that it had applied is here: how far it came.
+    /// The opening before this one and its progress, if all of its transactions are here.
     pub fn predecessor(&self) -> Option<Predecessor> {
         self.predecessor.get()
     }

@@ -7,9 +7,9 @@
 use adit_base::simulation::{Bug, planted};
 use std::cell::Cell;
 
-/// Pages that data may not take, so that deleting always finds room for its own metadata.
+/// Pages that data may not take, so that a deletion always finds room for its own metadata.
 pub(crate) const RESERVE_PAGES: u64 = 48;
-/// One page is kept for so many promised ones: every 200 data pages may need a node of an extent
+/// One page is kept for each 128 reserved ones: every 200 data pages may need a node of an extent
 /// tree.
 const PAGES_PER_NODE: u64 = 128;
 /// Most pages that a new blob takes before it has data: a chunk of slots, the leaves and the node
@@ -20,7 +20,7 @@ const CREATION_PAGES: u64 = 16;
 #[derive(Default)]
 pub(crate) struct Reservations {
     pages: Cell<u64>,
-    /// What a killed process had accepted is being written again.
+    /// A takeover writes a killed process's data again.
     taking_over: Cell<bool>,
 }
 
@@ -30,13 +30,13 @@ impl Reservations {
         self.pages.get()
     }
 
-    /// Promises pages; the caller has asked whether there are so many.
+    /// Reserves pages; the caller has checked that they are available.
     pub(crate) fn add(&self, pages: u64) {
         self.pages.set(self.pages.get() + pages);
     }
 
-    /// Ends the promise of so many pages. More than were promised end only where maps on the device
-    /// changed behind our back.
+    /// Ends the reservation of `pages` pages. They exceed the reserved ones only if maps on the
+    /// device changed behind our back.
     pub(crate) fn end(&self, pages: u64) {
         let promised = self.pages.get();
         if pages > promised {
@@ -55,26 +55,27 @@ impl Reservations {
     /// Of `free` pages, `pending` of which wait for a commit: those that cached data may still
     /// claim.
     pub(crate) fn available(&self, free: u64, pending: u64) -> u64 {
-        match self.taking_over.get() {
+        if self.taking_over.get() && !planted(Bug::ReserveAtTakeover) {
             // The killed process was promised them; deleting may have used some of the reserve
             // since.
-            true if !planted(Bug::ReserveAtTakeover) => self.unclaimed(free, pending),
-            _ => self.spare(free, pending),
+            self.unclaimed(free, pending)
+        } else {
+            self.spare(free, pending)
         }
     }
 
-    /// Likewise, for data that can go elsewhere: the reserve stays.
+    /// Of `free` pages, `pending` of which wait for a commit: those that data may claim which can
+    /// go elsewhere. The reserve stays.
     pub(crate) fn spare(&self, free: u64, pending: u64) -> u64 {
         self.unclaimed(free, pending).saturating_sub(self.kept())
     }
 
-    /// Pages that are kept for the nodes of so many more promised ones. None while a takeover runs.
+    /// Pages that are kept for the nodes of `pages` more reserved ones. None while a takeover runs.
     pub(crate) fn nodes_of(&self, pages: u64) -> u64 {
-        match self.taking_over.get() {
-            true => 0,
-            false => {
-                (self.pages.get() + pages) / PAGES_PER_NODE - self.pages.get() / PAGES_PER_NODE
-            }
+        if self.taking_over.get() {
+            0
+        } else {
+            (self.pages.get() + pages) / PAGES_PER_NODE - self.pages.get() / PAGES_PER_NODE
         }
     }
 

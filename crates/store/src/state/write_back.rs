@@ -1,4 +1,4 @@
-//! What is on its way home, and which tasks take it there.
+//! Dirty blobs, and the tasks that write them back.
 
 use crate::blob::DirtyBlobs;
 use crate::cache::Frames;
@@ -21,9 +21,9 @@ pub(crate) struct WriteBack {
     /// Dirty pages by writer, as they were when that task last began: counting them takes a look at
     /// each dirty blob.
     pub(crate) pages_by_writer: RefCell<HashMap<u64, usize>>,
-    /// The operator was told that the cache's mapping has no name any more.
+    /// The loss of the mapping's name was logged.
     pub(crate) told_of_name: Cell<bool>,
-    /// And that the image isn't found any more where it was opened.
+    /// The loss of the image's name was logged.
     pub(crate) told_of_image: Cell<bool>,
     /// The tails of blobs, by slot.
     pub(crate) tails: RefCell<HashMap<u64, Arc<TailMemory>>>,

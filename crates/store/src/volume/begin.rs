@@ -1,10 +1,10 @@
-//! An opening up to its store: the superblock, the claim, and the mappings that others left.
+//! An opening up to its store: the superblock, the claim, and the mappings of earlier openings.
 //!
 //! ```text
 //!  begin -> (claim_next -> recovery) -> start
 //! ```
 //!
-//! `Store::open` and `Store::repair` (`open.rs`) decide what happens in between.
+//! `Store::open` and `Store::repair` (`open.rs`) decide about the steps in between.
 
 use super::open::{CACHE_FRAMES_MIN, build, frames_max};
 use crate::cache::{Claim, Purpose, SharedName, Survive, has_room_for, impossible};
@@ -29,7 +29,7 @@ pub(super) struct Begun<'a> {
     /// It takes nothing away: neither from the image nor from a mapping.
     looks: bool,
     pub(super) superblock: Box<Superblock>,
-    /// Did the last opening close the volume?
+    /// True if the last opening closed the volume.
     was_closed: bool,
     /// Keeps others away until there is a mapping.
     claim: Option<Claim>,
@@ -43,9 +43,9 @@ pub(super) struct Begun<'a> {
     pub(super) makes_room: bool,
 }
 
-/// Reads the superblock, claims the volume, decides about the mappings that are there, and makes
-/// sure that nobody opened or closed the volume in another way meanwhile. `leniently`: with what is
-/// wrong with the superblocks.
+/// Reads the superblock, claims the volume, decides about the mappings found, and checks that no
+/// other process opened or closed the volume in another way meanwhile. `leniently`: returns the
+/// problems of the superblocks.
 pub(super) async fn begin<'a>(
     io: &'a RawIo,
     options: &'a StoreOptions,
@@ -61,7 +61,7 @@ pub(super) async fn begin<'a>(
             return Ok((begun, findings));
         }
     }
-    let what = "another process opens and closes the volume again and again";
+    let what = "another process keeps opening and closing the volume";
     Err(Error::with(Errno::BUSY, what))
 }
 
@@ -73,12 +73,11 @@ impl<'a> Begun<'a> {
         superblock: Box<Superblock>,
     ) -> Result<Begun<'a>> {
         let device = io.reactor.device();
-        let (purpose, claim) = match looks {
-            true => (Purpose::Look, None),
-            false => {
-                let claim = make_claim(&OpeningName::of(&superblock), &**device, options)?;
-                (Purpose::TakeOver, claim)
-            }
+        let (purpose, claim) = if looks {
+            (Purpose::Look, None)
+        } else {
+            let claim = make_claim(&OpeningName::of(&superblock), &**device, options)?;
+            (Purpose::TakeOver, claim)
         };
         let search = Search {
             own: &options.shared_directory,
@@ -115,18 +114,19 @@ impl<'a> Begun<'a> {
             && !has_room_for(directory, frames.0, frames.1);
     }
 
-    /// Is there nothing to recover?
+    /// True if there is nothing to recover.
     pub(super) fn needs_no_recovery(&self) -> bool {
         self.was_closed && self.resolution.take.is_empty()
     }
 
-    /// Claims the epoch that recovery begins, before its superblock is on the device: nobody finds
-    /// it there without an owner.
+    /// Claims the epoch that recovery begins, before its superblock is on the device: no process
+    /// finds it there without an owner.
     pub(super) fn claim_next(&mut self) -> Result<Next> {
         verify_writable(&self.superblock)?;
-        let (state, opening) = match self.resolution.take.is_empty() {
-            true => (0, os_random_u64()),
-            false => (STATE_TAKING_OVER, self.superblock.opening),
+        let (state, opening) = if self.resolution.take.is_empty() {
+            (0, os_random_u64())
+        } else {
+            (STATE_TAKING_OVER, self.superblock.opening)
         };
         let device = self.io.reactor.device();
         if self.claim.is_some() {
@@ -152,8 +152,8 @@ impl<'a> Begun<'a> {
         })
     }
 
-    /// The memo of this opening, with the directories that it takes over from; None: what is in
-    /// memory has no memory to survive it.
+    /// The memo of this opening, with the directories that it takes over from; None: the device is
+    /// in memory, and dies with the process.
     fn next_memo(&self, survives: bool) -> Option<Memo> {
         let image = self.io.reactor.device().identity();
         let (own, others) = (
@@ -163,7 +163,7 @@ impl<'a> Begun<'a> {
         (image.kind != IdentityKind::Unknown).then(|| memo_of(&image, own, survives, &others))
     }
 
-    /// Says what was recovered, and what is lost.
+    /// Logs the recovered data and the losses.
     pub(super) fn tell(&self, recovered: &Recovered) {
         let reactor = &self.io.reactor;
         (self.last).tell(&self.resolution, &**reactor.device(), self.looks);
@@ -187,17 +187,17 @@ impl<'a> Begun<'a> {
         }
     }
 
-    /// The store, with all that dead processes left. `recovered`: what recovery did, if there was
-    /// one.
+    /// The store, with the data of dead processes. `recovered`: the result of recovery, if there
+    /// was one.
     pub(super) async fn start(mut self, recovered: Option<Recovered>) -> Result<Store> {
         let store = self.build(recovered.is_none()).await?;
         if self.memo.is_some() {
-            // With the directories of what is taken over: its files go after the superblock that
-            // says that nothing of it counts any more.
+            // With the directories of the takeover: its files are deleted after the superblock that
+            // declares them obsolete.
             self.memo = self.next_memo(store.mapping.is_some());
         }
-        // If this opening fails or is killed, the next one needs what the dead left, and not a copy
-        // of it. Each would leave another one.
+        // If this opening fails or is killed, the next one needs the dead processes' mappings, and
+        // not a copy of them. Each attempt would leave another copy.
         store.frames.header().set_copy_of(self.resolution.seals());
         // The mapping guards the volume from here on; where there is none, the claim of this
         // opening does.
@@ -228,9 +228,10 @@ impl<'a> Begun<'a> {
             cache_bytes: CACHE_BYTES_MIN,
             ..self.options.clone()
         };
-        let options = match self.makes_room {
-            true => &without,
-            false => self.options,
+        let options = if self.makes_room {
+            &without
+        } else {
+            self.options
         };
         let superblock = (*self.superblock).clone();
         let built = build(
@@ -246,21 +247,21 @@ impl<'a> Begun<'a> {
         built
     }
 
-    /// Says in the superblock that this opening accepted nothing: so the next one tells of no loss.
-    /// Where that can't be written, it does.
+    /// Records in the superblock that this opening accepted nothing, so that the next one reports
+    /// no loss. If the write fails, it will report one.
     async fn say_unused(&self) {
         let mut superblock = self.superblock.clone();
         if let Some(mut memo) = superblock.memo() {
             memo.memory = Memory::Unused;
             superblock.set_memo(&memo);
             if let Err(error) = self.io.write_superblocks(&mut superblock).await {
-                tracing::debug!(%error, "that this opening failed could not be noted");
+                tracing::debug!(%error, "could not note that this opening failed");
             }
         }
     }
 }
 
-/// An opening of a volume: what the names of its mapping and claims say.
+/// An opening of a volume, as in the names of its mapping and claims.
 pub(super) struct OpeningName {
     volume_id: u128,
     epoch: u64,
@@ -297,7 +298,7 @@ fn absolute(path: String) -> String {
     }
 }
 
-/// Claims an opening, where that can be. A device in memory is nobody else's.
+/// Claims an opening, if the device has an identity. No other process has a device in memory.
 fn make_claim(
     next: &OpeningName,
     device: &dyn Device,

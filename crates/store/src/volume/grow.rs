@@ -1,23 +1,22 @@
-//! Growing a volume while it is open, and giving it another label.
+//! Grows a volume while it is open, and changes its label.
 //!
-//! Two places say how large a volume is. The *superblock* says which pages of the device it may
-//! use, which is what recovery holds records against; the *state page* says which it does use, and
-//! changes in one transaction with everything that follows from it: the number of groups, the count
-//! of free pages, and the map of the group that was the last one and short. The order is
+//! Two places have the size of a volume. The *superblock* has the pages of the device that it may
+//! use, and recovery checks records against it; the *state page* has those that it does use, and
+//! changes in one transaction with the number of groups, the count of free pages, and the map of
+//! the formerly last, short group. The order is
 //!
 //! ```text
 //!   device grows, flush -> both superblocks promise more -> state page, last map: one transaction -> commit
 //! ```
 //!
 //! A crash anywhere leaves the old size or the new one: a superblock that promises more than the
-//! state page uses is harmless (and growing again goes on from there), the reverse is refused when
-//! the volume is opened. Both superblocks, as always, so that either of them alone lets the records
-//! of what follows pass. The new pages are free and unwritten; new groups come to be as they are
-//! used.
+//! state page uses is harmless (and another attempt to grow continues), an opening refuses the
+//! reverse. Both superblocks, so that either of them alone admits the later records. The new pages
+//! are free and unwritten; new groups get their maps at first use.
 //!
 //! The label is in the superblocks alone. A crash between the two leaves the old one or the new one.
 //!
-//! Not here: shrinking, which would have to move what lies behind the new end.
+//! Not here: shrinking, which would have to move pages from behind the new end.
 
 use crate::commit::Transaction;
 use crate::format::Superblock;
@@ -142,7 +141,7 @@ impl Store {
 }
 
 impl Space {
-    /// Stages what the state page and the map of the last group say of a larger volume.
+    /// Stages the state page and the last group's map of a larger volume.
     fn stage_growth(&self, txn: &mut Transaction<'_>, new: &SpaceGeometry) -> Result<(), Stop> {
         let old = self.geometry();
         let initialized = self.state(txn)?.groups_initialized;

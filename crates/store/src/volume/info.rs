@@ -15,9 +15,9 @@ pub struct VolumeInfo {
     pub label: String,
     /// Bytes of the volume.
     pub volume_bytes: u64,
-    /// Bytes free, after what is reserved for cached writes.
+    /// Free bytes, less the reservations for cached writes.
     pub free_bytes: u64,
-    /// Bytes that a new file can take: those, less what its metadata needs.
+    /// Bytes that a new file can take: free bytes, less its metadata.
     pub usable_bytes: u64,
     /// Bytes of the journal ring.
     pub journal_bytes: u64,
@@ -31,27 +31,26 @@ pub struct VolumeInfo {
     pub epoch: u64,
     /// Creation, seconds since 1970.
     pub created_seconds: i64,
-    /// Bytes the page cache may use: what it was given, which is less than was asked for where
-    /// there was no room for that.
+    /// Bytes that the page cache may use: less than the wanted size if there was no room.
     pub cache_bytes: u64,
-    /// Bytes of its memory that the cache put on huge pages. Those that the kernel gives to
-    /// anonymous memory on its own are not known, nor counted.
+    /// Bytes of its memory that the cache put on huge pages. Huge pages that the kernel gives to
+    /// anonymous memory by itself are not counted.
     pub cache_huge_bytes: u64,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,
-    /// Has every page of data a checksum?
+    /// True if every page of data has a checksum.
     pub data_checksums: bool,
-    /// Does what `write` acknowledged survive the death of the process?
+    /// True if acknowledged writes survive the death of the process.
     pub survives: bool,
     /// The file by which it survives. A server tells it only root and its own user.
     pub mapping: Option<String>,
-    /// For who only looks: how much of what is shown lies in the mapping of a killed process, and
-    /// where.
+    /// In a look: the amount of the shown data that is in a killed process's mapping, and the
+    /// mapping's path.
     pub unsaved: Option<String>,
-    /// Why the volume takes no more writes, if so.
+    /// The reason if the volume has become read-only.
     pub failure: Option<String>,
-    /// Where the image was found when it was opened, if another file or none is there now: what is
-    /// written goes to a file that this path doesn't lead to.
+    /// The path of the image at its opening, if another file or none is there now: writes go to a
+    /// file without this path.
     pub lost_path: Option<String>,
 }
 

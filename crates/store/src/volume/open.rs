@@ -1,4 +1,4 @@
-//! Making, opening and closing a volume.
+//! Makes, opens and closes volumes.
 //!
 //! ```text
 //!  open: superblock -> claim, mappings (takeover.rs) -> recovery (journal, then what a dead process left)
@@ -52,13 +52,12 @@ pub struct MkfsOptions {
     pub journal_bytes: Option<u64>,
     /// Preferred allocation unit in bytes, a multiple of 4096.
     pub cluster_bytes: u32,
-    /// Give every page of data a checksum, which every read from the device is held against: what a
-    /// device changes silently becomes EIO. Data that is overwritten goes to fresh pages then, or
-    /// through the journal.
+    /// Give every page of data a checksum, which every read from the device verifies: silent
+    /// changes by the device become EIO. Overwrites then go to fresh pages, or through the journal.
     pub data_checksums: bool,
     /// Label, at most 64 bytes.
     pub label: String,
-    /// Overwrite a volume or whatever else is recognized on the device.
+    /// Overwrite a volume, or other recognized content of the device.
     pub force: bool,
     /// Where the mappings of a volume that is overwritten are.
     pub shared_directory: PathBuf,
@@ -79,7 +78,7 @@ impl Default for MkfsOptions {
 }
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// How often closing takes everything home before it gives up on who goes on writing.
+/// Rounds of write-back at a close before it fails because of operations that still write.
 const CLOSE_ATTEMPTS_MAX: u32 = 16;
 pub(super) const CACHE_FRAMES_MIN: u64 = CACHE_BYTES_MIN / PAGE;
 /// Pages that a volume has beside its journal at least: superblocks, state, maps, the reserve for
@@ -170,7 +169,7 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
             ));
         }
     }
-    // First what the superblock points to, last the superblock: a half-made volume is none.
+    // The superblock last, after all that it points to: a half-made volume is none.
     let zero = Page::zeroed();
     io.write(SUPERBLOCK_PAGES[0], &zero.0, false).await?;
     io.write(SUPERBLOCK_PAGES[1], &zero.0, false).await?;
@@ -204,9 +203,10 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     superblock.volume_pages = volume_pages;
     superblock.journal_pages = journal_pages;
     superblock.cluster_pages = cluster_pages as u32;
-    superblock.features_read_only = match options.data_checksums {
-        true => FEATURE_DATA_CHECKSUMS,
-        false => 0,
+    superblock.features_read_only = if options.data_checksums {
+        FEATURE_DATA_CHECKSUMS
+    } else {
+        0
     };
     superblock.created_seconds = Timestamp::now().seconds;
     superblock.hash_key = [key as u64, (key >> 64) as u64];
@@ -218,8 +218,8 @@ pub async fn mkfs(reactor: &Rc<Reactor>, options: &MkfsOptions) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of the mappings of a volume that mkfs overwrites: those of dead processes go with
-/// it. EBUSY while somebody has it open, be it through another device.
+/// Finds the mappings of a volume that mkfs overwrites: those of dead processes go with it. EBUSY
+/// while a process has it open, even through another device.
 fn replaced(head: &[u8], device: &dyn Device, options: &MkfsOptions) -> Result<Resolution> {
     let pages = [&head[..PAGE_BYTES], &head[PAGE_BYTES..2 * PAGE_BYTES]];
     let Ok(superblock) = superblock::choose(pages, device.geometry().size_bytes) else {
@@ -274,14 +274,15 @@ impl Store {
         let (predecessor, makes_room) = (opening.predecessor(), opening.makes_room);
         let store = opening.start(Some(recovered)).await?;
         store.predecessor.set(predecessor);
-        match makes_room {
-            true => store.open_again(options).await,
-            false => Ok(store),
+        if makes_room {
+            store.open_again(options).await
+        } else {
+            Ok(store)
         }
     }
 
-    /// As [`Store::open`], but what is damaged is repaired first (see `repair/mod.rs`): all but
-    /// what is in names. With what was found. The volume is opened for writing.
+    /// Repairs a volume (see `repair/mod.rs`), all but its names, and opens it for writing. Returns
+    /// the findings, too.
     pub async fn repair(
         reactor: Rc<Reactor>,
         options: &StoreOptions,
@@ -301,23 +302,23 @@ impl Store {
         Ok((opening.start(Some(recovered)).await?, findings))
     }
 
-    /// Closes the volume, whose leftovers have been taken over, and opens it with a mapping of its
-    /// own. Nobody was promised anything in between: a kill before the end of the takeover leaves
-    /// it to the next opening, and one after it nothing but a closed volume.
+    /// Closes the volume after a complete takeover, and opens it with its own mapping. Nothing is
+    /// acknowledged in between: a kill before the end of the takeover leaves it to the next
+    /// opening, a later one leaves a closed volume.
     async fn open_again(self, options: &StoreOptions) -> Result<Store> {
         let predecessor = self.predecessor.get();
         self.close().await?;
         let (reactor, epoch) = (self.reactor.clone(), self.epoch());
         drop(self);
         let again = Box::pin(Store::open(reactor, options)).await?;
-        // Unless somebody had the volume in between, through another device.
+        // Unless another process had the volume in between, through another device.
         if again.epoch() == epoch + 1 {
             again.predecessor.set(predecessor);
         }
         Ok(again)
     }
 
-    /// What recovery wrote home has checksums again soon.
+    /// Queues pages that recovery wrote home, to get checksums again.
     pub(crate) fn settle_recovered(&self, recovered: Recovered) {
         if let Some(checksums) = &self.checksums {
             for (page, sum) in recovered.data {
@@ -359,8 +360,7 @@ impl Store {
         if self.read_only.get() {
             return Ok(());
         }
-        // Background work that had begun may still add to the journal: clean is what has an empty
-        // one.
+        // Background work in flight may still add to the journal: a clean volume has an empty one.
         let mut attempts = 0;
         loop {
             self.sync_all().await?;

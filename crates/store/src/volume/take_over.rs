@@ -1,4 +1,4 @@
-//! Writing again what a killed process had accepted.
+//! Writes a killed process's accepted data again.
 
 use crate::cache::tail::TailMemory;
 use crate::cache::{Abandoned, delete_file};
@@ -11,8 +11,8 @@ use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, PAGE_BYTES, Result};
 
 impl Store {
-    /// Writes again what dead processes of this boot had accepted and not yet taken to the device.
-    /// With `keep`, their mappings stay. `memo`: where this opening's own data survives.
+    /// Writes again the data that dead processes of this boot had accepted and not yet written
+    /// home. With `keep`, their mappings stay. `memo`: where this opening's own data survives.
     pub(crate) async fn take_over(
         &self,
         mut resolution: Resolution,
@@ -27,20 +27,18 @@ impl Store {
             }
             let path = dead.path().display();
             let pages = self.write_again(dead).await.map_err(|error| {
-                error.context(format_args!(
-                    "write again what a dead process left in {path}"
-                ))
+                error.context(format_args!("write again a dead process's data in {path}"))
             })?;
             self.absorb_left(dead.path(), keep).await?;
             self.sync_all().await?;
             if pages > 0 {
                 let epoch = dead.epoch();
                 let volume = self.reactor.name();
-                tracing::info!(%volume, pages, epoch, "took over what a dead process had written");
+                tracing::info!(%volume, pages, epoch, "took over a dead process's unsynced data");
             }
         }
         self.reservations.set_taking_over(false);
-        // Before the superblock says so: from then on nobody believes what the dead left.
+        // Before the superblock says so: from then on the dead processes' mappings are obsolete.
         self.frames.header().set_copy_of(0);
         let (state, told) = {
             let superblock = self.superblock.borrow();
@@ -74,7 +72,7 @@ impl Store {
         resolution.delete_discarded()
     }
 
-    /// Writes a dead process's dirty pages into the cache; answers how many.
+    /// Writes a dead process's dirty pages into the cache; returns their number.
     async fn write_again(&self, dead: &Abandoned) -> Result<u64> {
         let mut page = Box::new([0; PAGE_BYTES]);
         let mut pages = 0;

@@ -1,4 +1,4 @@
-//! Atomic writes: what they cost, what they refuse, and that a crash leaves all of one or nothing.
+//! Atomic writes: their cost, their refusals, and that a crash leaves all of one or nothing.
 //!
 //! `ADIT_SEED=7` runs one seed of the power cuts, `ADIT_SEEDS=1000` a campaign.
 
@@ -94,7 +94,7 @@ fn a_durable_atomic_write_of_three_mapped_pages_is_one_write_and_one_flush() {
                 counts.writes == 1 && barriers == 1 && counts.reads == 0,
                 "batch {index}: {counts:?}"
             );
-            // What is durable needs nothing more.
+            // Durable data needs no more requests.
             device.reset_counts();
             run(&engine, async |store| {
                 let blob = store.blob(id).await?;
@@ -152,7 +152,7 @@ fn an_atomic_write_changes_holes_preallocated_space_the_end_and_what_is_dirty() 
             let mut direct = vec![0; 120_000];
             store.read_direct(&blob, 0, &mut direct).await?;
             assert!(direct == expected);
-            // What was dirty before is durable with it.
+            // Data dirty before is durable with it.
             store.sync(&blob, SyncKind::Data).await?;
             Ok((id, expected))
         })
@@ -199,7 +199,7 @@ fn what_a_truncation_cut_off_does_not_come_back_when_an_atomic_write_moves_the_e
         expected[9 * PAGE as usize..].copy_from_slice(b"end");
         let found = run(&engine, async |store| content(store, id).await).unwrap();
         assert!(found == expected);
-        // The same where only the page of the old end has content behind it.
+        // Here only the page of the old end has content behind it.
         let id = run(&engine, async |store| {
             let id = new_blob(store, 1).await?;
             let blob = store.blob(id).await?;
@@ -234,7 +234,7 @@ fn what_one_transaction_cannot_hold_is_refused_and_changes_nothing() {
             let data = pattern((max as usize + 1) * 4096, 2);
             let refused = store.write_atomic(&blob, &[(PAGE, &data)]).await;
             assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
-            // Not aligned, so many bytes touch one page more.
+            // Unaligned, the same number of bytes touches one page more.
             let refused = store.write_atomic(&blob, &[(1, &data[4096..])]).await;
             assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
             let scattered: Vec<_> = (0..=max).map(|page| (page * PAGE, &data[..1])).collect();
@@ -242,7 +242,7 @@ fn what_one_transaction_cannot_hold_is_refused_and_changes_nothing() {
             assert_eq!(refused.unwrap_err().errno(), Errno::TOOBIG);
             assert!(content(store, id).await? == before);
             assert!(!blob.is_dirty());
-            // As much as may be, several times, wherever it goes.
+            // The largest atomic write, several times, at any place.
             let most = &data[4096..];
             store.write_atomic(&blob, &[(0, most)]).await?;
             store.write_atomic(&blob, &[(PAGE, most)]).await?;
@@ -357,7 +357,7 @@ fn a_failed_read_or_write_before_the_transaction_changes_nothing() {
         .unwrap();
         device.inject(FaultRule::new(FaultOn::Read, FaultEffect::Error(Errno::IO)).times(1));
         assert_eq!(write().unwrap_err().errno(), Errno::IO);
-        // What was dirty before, too much for the journal, can't be written home.
+        // Data dirty before, too much for the journal, can't be written home.
         run(&engine, async |store| {
             let blob = store.blob(id).await?;
             store.write(&blob, 5 * PAGE, &before[..3 * 4096]).await
@@ -412,9 +412,9 @@ fn after_a_failed_journal_write_the_next_opening_finds_all_of_it_or_nothing() {
 // -------------------------------------------------------------------------------------- power cuts
 //
 // Each page of the blob has a cell, which only atomic writes, punching and truncation change, and
-// behind it bytes that plain writes change at any time. Whatever the journal orders makes a history
-// of states of the cells; after a cut they are as in one of those states, not older than the last
-// that was made durable.
+// behind it bytes that plain writes change at any time. The journal's order makes a history of
+// states of the cells; after a cut they are in one of those states, not older than the last durable
+// one.
 
 const PAGES_MAX: u64 = 90;
 /// Not a multiple of a granule: the last one is shared with plain bytes.
@@ -484,7 +484,7 @@ impl Change {
     }
 }
 
-/// What happens while the changes are made.
+/// The operation beside the changes.
 #[derive(Clone, Debug)]
 enum Beside {
     Plain(u64, Range<usize>),
@@ -656,7 +656,7 @@ impl Cuts {
                 self.fail(&format!("{error}"));
             }
         }
-        // What was there before the step is durable with any sync, commit or checkpoint beside it.
+        // Any sync, commit or checkpoint beside the step makes the state before it durable.
         if done[1].iter().any(|result| matches!(result, Ok(true))) {
             self.history.drain(..self.history.len() - 1);
         }
@@ -673,7 +673,7 @@ impl Cuts {
         !cut
     }
 
-    /// Opens what the cut left, perhaps with more cuts during recovery.
+    /// Opens the device after the cut, perhaps with more cuts during recovery.
     fn recover(&mut self) -> Arc<Engine<Store>> {
         self.device = self.device.reopen(self.device.power_cut(&mut self.random));
         while self.random.chance(1, 3) {
@@ -687,7 +687,7 @@ impl Cuts {
             .unwrap_or_else(|error| self.fail(&format!("opening after a cut: {error}")))
     }
 
-    /// Is it one of the states of the history? That is where the next one begins.
+    /// Checks that it is one of the states of the history, where the next one begins.
     fn judge(&self, engine: &Arc<Engine<Store>>) -> Cells {
         let bytes = run(engine, async |store| content(store, self.id).await);
         let bytes = bytes.unwrap_or_else(|error| self.fail(&format!("read: {error}")));
@@ -721,7 +721,7 @@ impl Cuts {
             engine = self.recover();
             self.history = vec![self.judge(&engine)];
         }
-        // Nothing is promised to nobody: 48 pages are kept back for deleting.
+        // No reservation leaked: 48 pages are kept back for deletions.
         for _ in 0..20 {
             self.step(&engine);
         }

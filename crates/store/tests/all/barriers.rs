@@ -1,5 +1,5 @@
-//! A device tells once what it lost, to whichever flush or durable write is there: nobody else may
-//! believe his own.
+//! A device reports a loss once, to any flush or durable write in flight: no other one may count
+//! then.
 
 use crate::rig::{PAGE, create, drop_dead, errno, format_as, formatted, open, pattern, until};
 use adit_base::{Errno, Result, SECTOR_BYTES};
@@ -49,7 +49,7 @@ fn failing(on: FaultOn) -> FaultRule {
 
 type Work<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// How both end, at the same time.
+/// Runs both at the same time; returns their results.
 async fn both(first: Work<'_>, second: Work<'_>) -> [Option<Errno>; 2] {
     let results = join_all([first, second]).await;
     let mut errors = (results.into_iter()).map(|result| result.err().map(|error| error.errno()));
@@ -115,7 +115,7 @@ fn a_commit_is_not_believed_beside_a_flush_that_fails() {
 }
 
 /// Pages of the checkpoint are at the device when a commit's write begins, which fails after the
-/// checkpoint's flush has succeeded. The journal must keep what they hold.
+/// checkpoint's flush has succeeded. The journal must keep their content.
 #[test]
 fn a_checkpoint_does_not_believe_its_flush_beside_a_commit_that_fails() {
     let (device, engine, large, small) = two_files();
@@ -138,7 +138,7 @@ fn a_checkpoint_does_not_believe_its_flush_beside_a_commit_that_fails() {
         };
         Ok(both(Box::pin(store.checkpoint()), Box::pin(commit)).await)
     });
-    // Nothing is left of what could be lost, but for superblocks.
+    // The cut loses all it can, except superblocks.
     let superblocks = 2 * PAGE / SECTOR_BYTES as u64;
     let image = device.power_cut_with(|_, sector| sector < superblocks);
     drop_dead(engine);
@@ -157,7 +157,7 @@ fn a_checkpoint_does_not_believe_its_flush_beside_a_commit_that_fails() {
     drop_dead(engine);
 }
 
-/// A device says only once that a flush failed, and what it lost may be what a checkpoint wrote
+/// A device reports a failed flush only once, and it may have lost pages that a checkpoint wrote
 /// home meanwhile.
 #[test]
 fn a_checkpoint_does_not_believe_a_flush_after_one_that_failed() {

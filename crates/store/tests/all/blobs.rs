@@ -367,8 +367,7 @@ fn a_write_beyond_the_largest_size_is_efbig() {
     close(engine);
 }
 
-/// All that nobody used went at once, when there were 16,384: milliseconds in which some create
-/// waited.
+/// At 16,384 blobs all unused ones went at once: a create waited for milliseconds.
 #[test]
 fn blobs_that_nobody_uses_leave_memory_one_by_one() {
     const KEPT: usize = 1 << 10;
@@ -396,7 +395,7 @@ fn blobs_that_nobody_uses_leave_memory_one_by_one() {
                 let resident = store.blob_resident(blob.id).unwrap();
                 assert!(std::rc::Rc::ptr_eq(blob, &resident));
             }
-            // Whoever is taken in again is the same.
+            // Blobs loaded again are the same.
             for id in &ids[..100] {
                 assert_eq!(store.blob(*id).await?.id, *id);
             }
@@ -440,9 +439,9 @@ impl Receipt for Onlooker {
     }
 }
 
-/// Else it could be told of fewer pages, and of a later time, while the cache still gives out what
-/// they held: the frames go after the transaction. The other step can't be seen from here: that the
-/// blob is counted until the frames have gone, between two of which nothing is awaited.
+/// Else it could see fewer pages, and a later time, while the cache still has their old content:
+/// the frames go after the transaction. This test can't see the other step: the blob stays counted
+/// until the frames have gone, without an await in between.
 #[test]
 fn a_look_beside_a_punch_asks_the_worker() {
     let device = formatted(64 << 20);

@@ -1,4 +1,4 @@
-//! What operations may cost in device requests, counted on a device with a volatile cache.
+//! Bounds of operations in device requests, counted on a device with a volatile cache.
 
 use crate::rig::{close, create, engine_options, pattern};
 use adit_base::Result;
@@ -45,7 +45,7 @@ fn open(device: Arc<dyn Device>) -> Arc<Engine<Store>> {
     Engine::start(device, engine_options(), |reactor| async move {
         let options = StoreOptions {
             survive: Survive::Off,
-            // Nothing is counted but what a test asks for, however long it takes.
+            // No timer adds requests, however long a test takes.
             writeback_interval: Duration::from_secs(1 << 20),
             ..StoreOptions::default()
         };
@@ -69,7 +69,7 @@ fn barriers(counts: &IoCounts) -> u64 {
     counts.flushes + counts.fua_writes
 }
 
-/// Waits for what a checkpoint leaves to do in the background.
+/// Waits for the background work after a checkpoint.
 fn settled(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
     let is_idle = || {
         let is_busy = AtomicBool::new(false);
@@ -80,7 +80,7 @@ fn settled(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
                 for _ in 0..20 {
                     reactor.yield_now().await;
                 }
-                // A thread may have lost its core before it executes what it took.
+                // A thread may have lost its core before it executes the requests that it took.
                 let busy = reactor.has_inline_requests() || reactor.has_requests_under_way();
                 is_busy.store(busy, Ordering::Relaxed);
                 Ok(())
@@ -158,7 +158,7 @@ fn direct_access_to_some_blocks_is_one_request_of_these_blocks() {
             let data = data.clone();
             async move {
                 let blob = store.blob(id).await?;
-                // What the cache has of it is dropped.
+                // Its cached pages are dropped.
                 store.write_direct(&blob, offset, &data).await
             }
         });
@@ -303,8 +303,9 @@ fn volume_with_latency(data_checksums: bool) -> (Arc<MemoryDevice>, Arc<Engine<S
     (device, engine)
 }
 
-/// As [`settled`], on a device with latency: what is in flight isn't counted yet. This thread
-/// drives all the while, since the keeper may be late, and waits for longer than a request takes.
+/// Waits until the engine is idle, on a device with latency: requests in flight aren't counted yet.
+/// This thread drives all the while, since the keeper may be late, and waits for longer than a
+/// request takes.
 fn landed(device: &MemoryDevice, engine: &Arc<Engine<Store>>) {
     let idle = || {
         cost(device, engine, |store| async move {
@@ -565,9 +566,9 @@ fn syncs_of_one_worker_at_the_same_time_share_two_flushes() {
     close(engine);
 }
 
-/// Two that do something in between took turns for ever: each began a commit when the other's
-/// ended. (A device with latency: without, one waits for 2 µs, and a busy machine takes longer for
-/// what the other does.)
+/// Two callers with work in between took turns for ever: each began a commit when the other's
+/// ended. (A device with latency: without, a leader waits for 2 µs, and on a busy machine the
+/// other's work takes longer.)
 #[test]
 fn syncs_that_take_turns_come_to_share_their_flushes() {
     const TURNS: u64 = 100;
@@ -595,8 +596,7 @@ fn syncs_that_take_turns_come_to_share_their_flushes() {
     close(engine);
 }
 
-/// Who begins a commit waits for others to join it; another commit may be faster, in whatever
-/// order.
+/// The leader of a commit waits for followers; another commit may be faster, in any order.
 #[test]
 fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
     let (device, engine) = volume(None);
@@ -632,7 +632,7 @@ fn who_joins_a_commit_that_another_was_faster_with_gets_through() {
                             pause(&store, first).await;
                             done.set(done.get() + 10);
                             store.sync_all().await.unwrap();
-                            // Before who gathers has looked again.
+                            // Before the leader has looked again.
                             append(&store, blobs[1]).await;
                         }
                         _ => {

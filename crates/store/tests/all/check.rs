@@ -1,5 +1,4 @@
-//! The checker: silent about sound volumes, whatever was done to them, and right about damaged
-//! ones.
+//! The checker: silent about sound volumes after any operations, and right about damaged ones.
 
 use crate::rig;
 use crate::rig::{
@@ -113,7 +112,7 @@ struct Slots {
     attributes: Slot,
 }
 
-/// Checks a damaged volume; the one who asks knows that it can be opened.
+/// Checks a damaged volume that can be opened.
 fn found(bytes: Bytes) -> CheckReport {
     let engine = open(&bytes.device());
     let report = check(&engine);
@@ -239,7 +238,7 @@ fn a_flipped_byte_in_a_slot_is_found_there_and_other_blobs_are_not_blamed() {
     assert_eq!((report.blobs, report.slots_damaged), (3, 1));
     for problem in &report.problems[1..] {
         assert!(problem.what.contains("nothing refers to them"), "{problem}");
-        assert!(problem.consequence.contains("can't be read"), "{problem}");
+        assert!(problem.consequence.contains("unreadable"), "{problem}");
     }
 }
 
@@ -379,8 +378,10 @@ fn slots_with_fields_that_can_not_be_are_found() {
         ("are valid", |slot| slot.valid_size = slot.size + 1),
         ("unknown kind of map", |slot| slot.map_kind = 9),
         ("a map of depth", |slot| slot.map_depth = 3),
-        ("it is no directory", |slot| slot.map_kind = MAP_NAME_TREE),
-        ("says that it has", |slot| slot.allocated_pages += 1),
+        ("it is not a directory", |slot| {
+            slot.map_kind = MAP_NAME_TREE
+        }),
+        ("pages, but has", |slot| slot.allocated_pages += 1),
     ];
     for (what, edit) in edits {
         let report = found(Bytes::of(&device).forge_slot(zoo.small.slot, edit));
@@ -509,9 +510,8 @@ fn bytes_state_page(device: &Arc<adit_block::FaultDevice>) -> u64 {
     Bytes::of(device).state_page
 }
 
-/// A check looks whether anything has changed meanwhile. Transactions that joined a commit which
-/// had begun before the check did not count: it told of space that is lost, and of pages in use
-/// that are marked as free.
+/// A check looks whether anything has changed meanwhile. It ignored transactions that joined a
+/// commit begun before the check: it reported lost space, and used pages marked as free.
 #[test]
 fn changes_while_a_check_runs_are_no_damage() {
     let device = formatted(64 << 20);

@@ -1,6 +1,5 @@
-//! Volumes whose data has checksums: what a device changes behind our back is an error and nothing
-//! else is, and what is overwritten stays as it was until a commit. Power cuts and rot are the
-//! simulator's.
+//! Volumes with data checksums: only the device's own changes are errors, and overwritten content
+//! stays until a commit. The simulator tests power cuts and rot.
 
 use crate::rig;
 use crate::rig::{
@@ -69,7 +68,7 @@ fn read(
     })
 }
 
-/// All of a blob, a page at a time; what can't be read isn't there.
+/// All of a blob, a page at a time, without unreadable pages.
 fn read_pages(engine: &Arc<Engine<Store>>, id: BlobId, pages: u64) -> Vec<Result<Vec<u8>>> {
     (0..pages)
         .map(|page| read(engine, id, How::Cached, page * PAGE, PAGE_BYTES))
@@ -114,7 +113,7 @@ fn stored_sum(bytes: &Bytes, page: u64) -> u32 {
     ChecksumPage::read_from_bytes(&content).unwrap().sums[index]
 }
 
-/// Closes the volume; after that all data of these blobs has the checksum of what is there.
+/// Closes the volume; after that all data of these blobs has its checksum.
 fn close_and_verify(
     device: &Arc<FaultDevice>,
     engine: Arc<Engine<Store>>,
@@ -412,7 +411,7 @@ fn a_full_volume_can_be_overwritten_through_the_journal() {
     let mut engine = open(&device);
     let id = engine.run(|store| async { create(store).await }).unwrap();
     let mut len = 0;
-    // What a map might have needed is free again after a checkpoint.
+    // Pages reserved for the map are free again after a checkpoint.
     for chunk in [MIB as usize, 64 << 10, PAGE_BYTES, PAGE_BYTES, PAGE_BYTES] {
         let more = |at: usize| {
             engine.run(|store| async {
@@ -493,13 +492,10 @@ fn a_volume_without_checksums_has_no_pages_of_them() {
             content[5] == PageKind::Checksums as u8
                 && bytes.volume.checksum(*page, &content, 0) == crc
         });
-        let expected = match data_checksums {
-            true => CHECKSUM_PAGES,
-            false => 0,
-        };
+        let expected = if data_checksums { CHECKSUM_PAGES } else { 0 };
         assert_eq!(of_checksums.count() as u64, expected);
     }
-    // What it was before there were checksums.
+    // The capacity without checksums.
     assert_eq!(capacity[0], VOLUME_BYTES / PAGE - FIRST_GROUP - 1);
     assert_eq!(capacity[1], capacity[0] - CHECKSUM_PAGES);
 }
@@ -527,7 +523,7 @@ fn a_volume_whose_last_group_was_short_can_grow() {
         format_as(&device, options);
         let engine = open(&device);
         let allocated = engine.run(|store| async {
-            // Takes most of what there is, so that new data is at the end and behind it.
+            // Takes most of the space, so that new data is at the end and behind it.
             let blob = store.blob(create(store).await?).await?;
             let free = store.state().await?.free_pages - 400;
             let range = 0..free * PAGE;
@@ -551,7 +547,7 @@ fn a_volume_whose_last_group_was_short_can_grow() {
         let engine = open(&device);
         assert_clean(&engine);
         close_and_verify(&device, engine, &[old, new]);
-        // Also of what is behind the old end.
+        // Also for pages behind the old end.
         let damaged = Bytes::of(&device)
             .flip(last, |bytes| bytes[9] ^= 1)
             .device();
@@ -625,7 +621,7 @@ fn a_damaged_page_of_checksums_costs_its_data_until_a_repair_makes_it_anew() {
         assert_clean(&engine);
         assert!(read(&engine, id, How::Direct, 0, len).unwrap() == right);
         close(engine);
-        // What was not damaged kept its checksums.
+        // Undamaged pages kept their checksums.
         let bytes = Bytes::of(&damaged);
         for (_, home) in &all {
             assert_eq!(stored_sum(&bytes, *home) == 0, place_of(*home).0 == place);
@@ -641,7 +637,7 @@ fn a_damaged_page_of_checksums_costs_its_data_until_a_repair_makes_it_anew() {
     let report = check(&engine);
     assert_eq!((report.problems.len(), report.data_pages), (1, 0));
     close(engine);
-    // One bit is put right: then nothing is forgotten, and damaged data stays damaged.
+    // One bit is corrected: then nothing is forgotten, and damaged data stays damaged.
     let damaged = Bytes::of(&device)
         .flip(place, |bytes| bytes[2000] ^= 4)
         .flip(bad[7].1, |bytes| bytes[0] ^= 1)
@@ -688,8 +684,8 @@ fn what_can_not_be_written_where_checksums_are_damaged_goes_elsewhere() {
 }
 
 /// The page in which the valid size lies may go through the journal, and home, with data behind it,
-/// although nobody writes to it: a direct read that was under way met the new bytes, and took them
-/// for damage.
+/// although no program writes to it: a direct read in flight met the new bytes, and took them for
+/// damage.
 #[test]
 fn a_direct_read_of_the_last_page_stands_a_sync_of_what_follows() {
     let device = FaultDevice::new(FaultConfig {
@@ -748,8 +744,8 @@ fn a_direct_read_of_the_last_page_stands_a_sync_of_what_follows() {
     close(engine);
 }
 
-/// Zeroed pages were written over where they are, before it was durable that they are zeroed: after
-/// a power cut what had been synced in them was unreadable.
+/// Zeroed pages were overwritten in place before the zeroing was durable: after a power cut their
+/// synced content was unreadable.
 #[test]
 fn zeroed_pages_are_not_written_over_before_it_is_durable_that_they_are() {
     const LEN: usize = 24 * PAGE_BYTES;

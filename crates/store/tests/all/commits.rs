@@ -67,7 +67,7 @@ async fn append(store: &Store, id: BlobId) -> Result<()> {
     store.sync(&blob, SyncKind::Data).await
 }
 
-/// What each file holds after the machine lost power now, keeping whatever was written.
+/// The content of each file if power failed now and the device kept all writes.
 fn after_power_cut(device: &Arc<FaultDevice>, ids: &[BlobId]) -> Vec<Vec<u8>> {
     let image = device.power_cut_with(|_, _| true);
     let engine = open(&device.reopen(image));

@@ -1,4 +1,4 @@
-//! `docs/reference/volume-format.md` says what the code does: every field of every structure, by
+//! `docs/reference/volume-format.md` agrees with the code: every field of every structure, by
 //! offset and size.
 
 use adit_store::format::*;
@@ -141,7 +141,7 @@ fn from_code() -> BTreeMap<String, Vec<(usize, usize, String)>> {
     all
 }
 
-/// The same from the document's tables.
+/// The structures in the tables of the document.
 fn from_document() -> BTreeMap<String, Vec<(usize, usize, String)>> {
     let mut all: BTreeMap<String, Vec<(usize, usize, String)>> = BTreeMap::new();
     let mut current = String::new();

@@ -1,4 +1,4 @@
-//! Devices that fail, fill up or lie: what is reported, what still works, and that nothing panics.
+//! Devices that fail, fill up or lie: reported errors, operations that still work, and no panics.
 
 use crate::rig::{
     Bytes, PAGE, assert_clean, close, create, cut, drop_dead, errno, formatted, formatted_with,
@@ -79,10 +79,10 @@ fn a_failed_data_write_is_reported_once_to_each_descriptor_and_lost_to_none() {
         }
         let opened_later = AtomicU64::new(shared.error_sequence());
         shared.check_error(&opened_later).unwrap();
-        // The neighbour is not concerned, and readers see what was written.
+        // The neighbour is not affected, and readers see the written bytes.
         sync(&engine, good).unwrap();
         assert!(read(&engine, bad).unwrap() == pattern(65536, 3));
-        // Success is said only of what is really there.
+        // A sync succeeds only if the data is really there.
         sync(&engine, bad).unwrap();
         let device = cut(&device, engine);
         let engine = open(&device);
@@ -217,7 +217,7 @@ fn a_failed_journal_write_or_flush_makes_the_volume_read_only_and_readable() {
             store.checkpoint().await
         });
         assert!(outcome.is_err(), "{what}");
-        // The fault was transient, but what was acknowledged before it can't be known to be there.
+        // The fault was transient, but writes acknowledged before it may be lost.
         assert_eq!(errno(write(&engine, id, 0, b"x")), Errno::ROFS, "{what}");
         assert_eq!(
             errno(engine.run(|store| async { store.commit().await })),
@@ -290,7 +290,7 @@ fn a_full_volume_answers_enospc_everywhere_and_deleting_always_works() {
                     refusals += 1;
                 }
             }
-            // What was accepted has its place promised.
+            // Accepted writes have reserved places.
             if round % 100 == 99 {
                 engine
                     .run(|store| async { store.sync_all().await })
@@ -366,8 +366,7 @@ fn rich_volume(data_checksums: bool) -> (Arc<FaultDevice>, Vec<BlobId>) {
     (device, blobs)
 }
 
-/// Does all there is to do; whatever is answered, nothing may panic, hang or write where no data
-/// belongs.
+/// Runs all operations; with any result, nothing may panic, hang or write where no data belongs.
 fn use_everything(device: &Arc<FaultDevice>, blobs: &[BlobId], what: &str) -> bool {
     let Ok(engine) = try_open(device) else {
         return false;
@@ -533,8 +532,7 @@ fn a_writer_does_not_hear_of_another_files_failed_write_back() {
     }
 }
 
-/// Truncation threw away what was dirty and published the new size before the first step that can
-/// fail.
+/// Truncation dropped dirty pages and published the new size before the first step that can fail.
 #[test]
 fn a_truncation_or_deletion_that_fails_has_lost_nothing() {
     for data_checksums in [false, true] {
@@ -604,7 +602,7 @@ fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
         device.inject(io_error(FaultOn::Read).within(DATA));
         assert_eq!(errno(resize(PAGE)), Errno::IO);
         device.clear_faults();
-        // What is left of it must not come to light.
+        // The rest of it must not become visible.
         assert_eq!(errno(write(&engine, id, 300 * PAGE, b"x")), Errno::IO);
         assert_eq!(read(&engine, id).unwrap(), pattern(4096, 0));
         resize(PAGE).unwrap();
@@ -621,9 +619,9 @@ fn a_truncation_that_failed_half_way_is_finished_by_the_next_one() {
     }
 }
 
-/// What was dirty behind the place where the truncation had stopped was written over what is there,
-/// before it was durable that anything had been cut off: with data checksums, what had been synced
-/// was unreadable after a power cut.
+/// Dirty pages behind the place where the truncation had stopped were written over the old content,
+/// before the truncation was durable: with data checksums, synced content was unreadable after a
+/// power cut.
 #[test]
 fn a_truncation_or_deletion_that_failed_half_way_keeps_what_a_power_cut_may_bring_back() {
     for (data_checksums, delete) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -643,9 +641,10 @@ fn a_truncation_or_deletion_that_failed_half_way_keeps_what_a_power_cut_may_brin
         write(&engine, id, DIRTY.start * PAGE, &dirty).unwrap();
         device.inject(io_error(FaultOn::Read).within(DATA));
         let cut = engine.run(|store| async {
-            match delete {
-                true => store.delete(id).await,
-                false => store.resize(&store.blob(id).await?, PAGE).await,
+            if delete {
+                store.delete(id).await
+            } else {
+                store.resize(&store.blob(id).await?, PAGE).await
             }
         });
         assert_eq!(errno(cut), Errno::IO);
@@ -697,9 +696,10 @@ fn zeroing_or_punching_a_range_that_fails_before_its_pages_changes_nothing() {
             device.inject(io_error(FaultOn::Flush));
             let result = engine.run(|store| async {
                 let blob = store.blob(id).await?;
-                match punch {
-                    true => store.punch(&blob, 0..5000).await,
-                    false => (store.zero_range(&blob, 0..5000, AllocateMode::KeepSize)).await,
+                if punch {
+                    store.punch(&blob, 0..5000).await
+                } else {
+                    (store.zero_range(&blob, 0..5000, AllocateMode::KeepSize)).await
                 }
             });
             assert_eq!(errno(result), Errno::IO);

@@ -1,5 +1,5 @@
-//! What the store promises, a file a subject. One program: each one more would compile the store
-//! again, for the code of an async function is made where it is awaited.
+//! Tests of the store, a file a subject. One program: each more would compile the store again,
+//! because the code of an async function is generated where it is awaited.
 //!
 //! `cargo test -p adit-store power_cut` runs one subject.
 

@@ -9,7 +9,7 @@ use adit_store::{MkfsOptions, SyncKind};
 
 const VOLUME_BYTES: u64 = 32 << 20;
 
-/// Both synced and closed well, and what the second one had written was gone, without a word.
+/// Both synced and closed well, and the second one's writes were gone, without a word.
 #[test]
 fn who_finds_the_superblock_of_another_opening_writes_no_more() {
     let device = formatted(VOLUME_BYTES);

@@ -1,9 +1,9 @@
 //! Power cuts at random places of random workloads, against a model of the durability contract.
 //!
 //! A *seed* decides everything: the device (volatile cache or not, in-flight requests completing in
-//! any order or not), the workload, where power fails, what of the writes at risk the device kept,
-//! and where power fails again during recovery. After each cut the volume is opened on several
-//! legal outcomes; the last of them is worked on with, up to the next cut.
+//! any order or not), the workload, the place of the power cut, the writes at risk that the device
+//! kept, and another cut during recovery. After each cut the volume is opened on several legal
+//! outcomes; the last of them is worked on with, up to the next cut.
 //!
 //! `ADIT_SEED=7` runs one seed, `ADIT_SEEDS=10000` (from `ADIT_SEED_FROM`, default 0) a campaign;
 //! without them the test takes about 15 seconds.
@@ -38,7 +38,7 @@ enum Op {
         version: u64,
         direct: bool,
     },
-    /// At the end, wherever that is then.
+    /// At the end of that moment.
     Append {
         range: Range<u64>,
         version: u64,
@@ -57,7 +57,7 @@ enum Op {
     Checkpoint,
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Debug)]
 enum Done {
     Nothing,
@@ -229,7 +229,7 @@ impl Run {
         start..(start + len).min(SIZE_MAX)
     }
 
-    /// What was zeroed last is often written next, as recycled logs are.
+    /// A zeroed range is often written next, like a recycled log.
     fn range_to_write(&mut self, blob: usize) -> Range<u64> {
         match self.zeroed.take() {
             Some((tag, range)) if tag == self.blobs[blob].tag => range,
@@ -289,7 +289,7 @@ impl Run {
     }
 
     /// Some operations to be under way at the same time: any number of syncs and commits, but only
-    /// one that changes a given blob, and reads only of blobs that nobody changes.
+    /// one that changes a given blob, and reads only of blobs without a change.
     fn batch(&mut self) -> Vec<(usize, Op)> {
         let mut batch: Vec<(usize, Op)> = Vec::new();
         if self.blobs.len() < 3 || (self.blobs.len() < BLOBS_MAX && self.random.chance(1, 12)) {
@@ -312,7 +312,7 @@ impl Run {
                     let op = self.mutation(blob);
                     let deletes = matches!(op, Op::Delete);
                     batch.push((blob, op));
-                    // A sync of it at the same time is where sizes and data get out of step.
+                    // A sync of it at the same time may bring sizes and data out of step.
                     if !deletes && self.random.chance(1, 3) {
                         batch.push((blob, Op::Sync(SyncKind::Data)));
                         let at = self.random.index(batch.len());
@@ -382,7 +382,7 @@ impl Run {
         }
         let results = results.unwrap_or_else(|error| self.fail(&format!("run: {error}")));
         let cut = self.device.is_cut();
-        // First what changed, then what that means for what was synced at the same time.
+        // First the changes, then their effect on syncs at the same time.
         for ((blob, op), result) in batch.iter().zip(&results) {
             if let Err(error) = result
                 && !cut
@@ -498,7 +498,7 @@ impl Run {
         }
     }
 
-    /// Opens what a cut left, perhaps with another cut during recovery.
+    /// Opens the device after a cut, perhaps with another cut during recovery.
     fn recover(&mut self) -> Arc<Engine<Store>> {
         let mut device = self.device.reopen(self.device.power_cut(&mut self.random));
         while self.random.chance(1, 3) {
@@ -521,8 +521,8 @@ impl Run {
         }
     }
 
-    /// Compares the volume with the models. Answers what was found, a content for each blob that is
-    /// there.
+    /// Compares the volume with the models. Returns the found content of each blob, None for a
+    /// missing one.
     fn judge(&self, engine: &Arc<Engine<Store>>) -> Vec<Option<Vec<u8>>> {
         let mut found = Vec::new();
         for (index, model) in self.blobs.iter().enumerate() {
@@ -555,7 +555,7 @@ impl Run {
         found
     }
 
-    /// No page is lost, none is used twice, and nothing is promised to nobody.
+    /// No page is lost, none is used twice, and no reservation leaks.
     fn check_space(&self, engine: &Arc<Engine<Store>>) {
         let outcome = engine.run(|store| async move {
             store.sync_all().await?;
@@ -601,7 +601,7 @@ impl Run {
             drop_dead(engine);
             self.cuts += 1;
             let cut = self.device.clone();
-            // Other outcomes of the same cut are only looked at.
+            // Other outcomes of the cut are only opened and compared.
             for _ in 0..self.random.below(3) {
                 let other = self.recover();
                 self.judge(&other);

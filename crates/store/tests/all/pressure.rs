@@ -1,4 +1,5 @@
-//! More work than the device or the cache keeps up with: who waits, and that everybody gets a turn.
+//! More work than the device or the cache keeps up with: the callers that wait, and that every one
+//! gets a turn.
 
 use crate::rig::{
     PAGE, assert_clean, close, create, cut, drop_dead, engine_options, format_as, formatted, open,
@@ -133,8 +134,7 @@ fn a_modest_writer_does_not_wait_for_a_greedy_one() {
     close(engine);
 }
 
-/// The same by programs: one that writes many files, little to each, waits, and another one doesn't
-/// wait for it.
+/// A program that writes little to each of many files waits; another program doesn't wait for it.
 #[test]
 fn a_modest_program_does_not_wait_for_one_that_writes_many_files() {
     let device = slow(256 << 20, 200);
@@ -223,8 +223,8 @@ fn a_sync_ends_although_the_file_is_overwritten_all_the_time() {
     });
 }
 
-/// The same for a file that grows: each round found pages behind the last one. What was written to
-/// other files meanwhile was not written back either.
+/// A sync of a growing file went on as long as others appended: each round found new pages at the
+/// end. Meanwhile nothing wrote back other files either.
 #[test]
 fn a_sync_ends_although_the_file_is_appended_to_all_the_time() {
     const PAGES: usize = 500;
@@ -234,8 +234,8 @@ fn a_sync_ends_although_the_file_is_appended_to_all_the_time() {
     });
 }
 
-/// A request for as many pages as were free but for the reserve was granted, and its own tree nodes
-/// then took the reserve: it failed half way, with pages that nobody gave back.
+/// A request for all free pages except the reserve was granted, and its tree nodes then took the
+/// reserve: it failed half way, and leaked pages.
 #[test]
 fn a_preallocation_without_room_for_its_nodes_takes_nothing() {
     const HOLES: u64 = 40_000;
@@ -273,8 +273,8 @@ fn a_preallocation_without_room_for_its_nodes_takes_nothing() {
     close(engine);
 }
 
-/// What the sweep of a sync has passed, and is written to again, isn't covered by it: nor may be a
-/// size that was reached there.
+/// A sync's sweep doesn't cover pages written again behind it, nor may it cover a size reached
+/// there.
 #[test]
 fn a_size_is_not_durable_before_the_bytes_that_were_appended_behind_the_sweep() {
     const ROUND: u64 = 256; // a plan's pages with this cache
@@ -349,8 +349,8 @@ fn commits_back_to_back_do_not_keep_a_checkpoint_waiting() {
     close(engine);
 }
 
-/// What a jump of the valid size left behind was made unwritten in one transaction, however many
-/// extents it had: the journal's buffers overflowed, and that panicked.
+/// After a jump of the valid size all extents in between were made unwritten in one transaction,
+/// however many: the journal's buffers overflowed, and that panicked.
 #[test]
 fn the_last_page_of_a_fragmented_preallocation_can_be_written_first() {
     const HOLES: u64 = 30_000;
@@ -482,7 +482,7 @@ fn many_long_writes_at_once_leave_room_to_write_them_back() {
     close(engine);
 }
 
-/// Who waited for the worker waited for all of a long write.
+/// Callers waited for the worker during all of a long write.
 #[test]
 fn others_get_their_turn_while_a_long_write_goes_on() {
     const BYTES: usize = 1 << 20;

@@ -1,5 +1,5 @@
-//! Prints what operations of a store cost on a memory device; ignored, for humans:
-//! `cargo test --release -p adit-store --test all speed -- --ignored --nocapture`
+//! Prints the times of a store's operations on a memory device; ignored, for humans: `cargo test
+//! --release -p adit-store --test all speed -- --ignored --nocapture`
 
 use adit_block::{Device, DeviceOptions, MemoryConfig, MemoryDevice, open_device};
 use adit_reactor::{Engine, EngineOptions};

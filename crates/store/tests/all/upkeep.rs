@@ -112,7 +112,7 @@ fn attributes_have_limits_that_are_exact() {
             store.xattr_set(id, name, &vec![1; room], any).await?;
             let set = store.xattr_set(id, b"x", b"", any).await;
             assert_eq!(errno(set), Errno::NOSPC);
-            // What is replaced makes room for its successor.
+            // A replaced value makes room for its successor.
             store.xattr_set(id, name, &vec![2; room], any).await?;
             store.xattr_set(id, name, &vec![3; room - 5], any).await?;
             store.xattr_set(id, b"x", b"", any).await?;
@@ -508,7 +508,7 @@ fn a_close_when_a_checkpoint_is_due_loses_nothing() {
     }
 }
 
-/// Whoever comes while a checkpoint runs waits for a few pages at most, however many there are.
+/// A caller waits for a few pages of a running checkpoint at most, however many there are.
 #[test]
 fn a_checkpoint_of_many_pages_lets_others_in_again_and_again() {
     const PAGES: u64 = 200;
@@ -685,9 +685,10 @@ fn a_direct_write_waits_for_a_truncation_that_runs() {
                     return Poll::Ready(());
                 }
                 cut = cutting.as_mut().poll(context);
-                match blob.size() == rig::PAGE {
-                    true => Poll::Ready(()),
-                    false => Poll::Pending,
+                if blob.size() == rig::PAGE {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
                 }
             })
             .await;
@@ -702,9 +703,10 @@ fn a_direct_write_waits_for_a_truncation_that_runs() {
                 if cut.is_pending() {
                     cut = cutting.as_mut().poll(context);
                 }
-                match cut.is_ready() && written.is_some() {
-                    true => Poll::Ready(()),
-                    false => Poll::Pending,
+                if cut.is_ready() && written.is_some() {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
                 }
             })
             .await;
@@ -735,7 +737,7 @@ fn a_write_of_many_pieces_gives_way_like_one_of_few() {
                     engine.run(|_| async { Ok(()) }).unwrap();
                 }
             });
-            // As often as it takes until the other thread waits in the middle of a write.
+            // Tries until the other thread waits in the middle of a write.
             let begin = Instant::now();
             let mut tries = (0..).take_while(|_| begin.elapsed() < Duration::from_secs(240));
             let met = tries.any(|_| {

@@ -1,6 +1,6 @@
-//! The kernel as an oracle: the same operations are done by its file system and by the library, and
-//! have to come to the same. Needs root and a build directory on ext4 with relatime; without them
-//! these tests are skipped.
+//! The kernel as an oracle: its file system and the library run the same operations, and must
+//! agree. Needs root and a build directory on ext4 with relatime; without them these tests are
+//! skipped.
 
 use super::*;
 use adit_base::clock::Timestamp;
@@ -22,8 +22,8 @@ fn look(target: &mut dyn Target, slots: &[usize]) -> Tree {
     tree
 }
 
-/// What both sides have to agree on about a node: times that somebody set as they are, others by
-/// whether they changed.
+/// The attributes of a node that must agree: times set by the script as they are, others by whether
+/// they changed.
 fn essence(path: &str, node: &Node, before: &Tree, tree: &Tree) -> String {
     let same = tree.iter().find(|(_, other)| other.inode == node.inode);
     let first = same.map_or(path, |(path, _)| path);
@@ -66,7 +66,7 @@ pub struct Pair {
     before: (Tree, Tree),
     /// Where they came to different results.
     differences: Vec<String>,
-    /// The same, times left out of account.
+    /// Differences other than those of times.
     without_times: Vec<String>,
     steps: usize,
     /// A tick of the clock fell into a step of one side: which of the times that the step sets is
@@ -116,8 +116,7 @@ impl Pair {
         (library, look(&mut self.kernel, &slots))
     }
 
-    /// Does a step on both sides and compares what it answers; and, if so asked, everything there
-    /// is afterwards.
+    /// Runs a step on both sides and compares the results, and with `look` both trees afterwards.
     fn compare(&mut self, who: &Credentials, step: &Call<'_>, look: bool) -> bool {
         if look {
             wait_for_the_clock();
@@ -160,7 +159,7 @@ impl Pair {
         self.compare(who, &step, false)
     }
 
-    /// Is there something on either side?
+    /// True if the path exists on either side.
     pub fn exists(&mut self, path: &str) -> bool {
         let there = self.both(&ROOT, &Call::Stat(path, Follow::No));
         there.iter().any(Result::is_ok)
@@ -179,7 +178,7 @@ impl Pair {
     }
 }
 
-/// Waits until what happens now gets another time than what happened before.
+/// Waits until the clock has ticked, so that later changes get another time.
 fn wait_for_the_clock() {
     let before = Timestamp::now();
     while Timestamp::now() == before {
@@ -187,7 +186,8 @@ fn wait_for_the_clock() {
     }
 }
 
-/// Can the kernel be asked here? It takes root, and ext4 mounted with relatime, or a mount of Adit.
+/// True if the kernel can be the oracle here: it takes root, and ext4 mounted with relatime, or a
+/// mount of Adit.
 fn is_possible(directory: &std::path::Path) -> bool {
     const EXT4_MAGIC: i64 = 0xef53;
     /// A mount of Adit, if a directory was named.
@@ -212,8 +212,8 @@ fn is_possible(directory: &std::path::Path) -> bool {
 /// Copying a range within a file sets its time of access and that of its last change. If the clock
 /// ticks between the two, the next read changes the time of access on one side only; and since
 /// Linux 6.13 the clock of a kernel's file system also goes on when another file gets a time that
-/// is finer than a tick, which nobody outside can see. So times differ only if they do in each of
-/// many attempts, of which one had no tick.
+/// is finer than a tick, which is invisible from outside. So times differ only if they do in each
+/// of many attempts, of which one had no tick.
 #[track_caller]
 pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     // Another file system of the kernel, or a mount, may take this one's place.
@@ -236,9 +236,10 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
             break pair.differences;
         }
         if attempt == ATTEMPTS_MAX {
-            break match is_proven {
-                true => pair.differences,
-                false => Vec::new(),
+            break if is_proven {
+                pair.differences
+            } else {
+                Vec::new()
             };
         }
         attempt += 1;

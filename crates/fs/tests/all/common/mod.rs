@@ -20,7 +20,7 @@ pub const RW: OpenFlags = OpenFlags::READ_WRITE;
 pub const RO: OpenFlags = OpenFlags::empty();
 pub const CREATE: OpenFlags = OpenFlags::CREATE.union(OpenFlags::READ_WRITE);
 
-/// Who asks, if a test says nothing else.
+/// The default caller of tests.
 pub static SELF: LazyLock<Credentials> = LazyLock::new(Credentials::process);
 
 /// A path from the root.
@@ -133,7 +133,7 @@ impl Volume {
         Ok(Volume { engine })
     }
 
-    /// Without deleting what lost its last name.
+    /// Opens without deleting orphans.
     pub fn open_with_orphans(device: Arc<dyn Device>, cache_bytes: u64) -> Volume {
         let options = options(cache_bytes);
         let engine = Engine::start(device, engine_options(true), |reactor| async move {
@@ -160,7 +160,7 @@ impl Volume {
         self.engine.run(operation).map_err(|error| error.errno())
     }
 
-    /// Begins an operation that has to wait for another one. When this answers, it waits.
+    /// Begins an operation that has to wait for another one, and returns once it waits.
     pub fn waiting<T, F, Fut>(&self, operation: F) -> Handle<T>
     where
         T: Send + 'static,
@@ -216,13 +216,14 @@ impl Volume {
 
     /// Past the worker where that is possible, as the client does it.
     pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Answer<()> {
-        match self.write_past_worker(file, offset, data)? {
-            true => Ok(()),
-            false => self.run(|fs| fs.write(file, offset, data)),
+        if self.write_past_worker(file, offset, data)? {
+            Ok(())
+        } else {
+            self.run(|fs| fs.write(file, offset, data))
         }
     }
 
-    /// A direct write past the worker, if that is possible; says whether it was.
+    /// Tries a direct write past the worker; true if it was done.
     pub fn write_past_worker(&self, file: &OpenFile, offset: u64, data: &[u8]) -> Answer<bool> {
         let direct = file.try_write(offset, data);
         if direct.recalled {

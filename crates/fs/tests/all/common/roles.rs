@@ -1,4 +1,4 @@
-//! What the pages of a volume are, from outside: by what is on the device.
+//! The kinds of a volume's pages, by the content of the device.
 
 use adit_base::PAGE_BYTES;
 use adit_block::Image;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 const SECTOR: usize = 512;
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Superblock,
@@ -35,7 +35,7 @@ fn crc_of(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// The pages of metadata of an image, by what verifies.
+/// The pages of metadata of an image that verify.
 pub fn roles(image: &Image) -> Vec<(u64, Role)> {
     let first = page_of(image, 0);
     let at =

@@ -1,5 +1,4 @@
-//! Pages that verify and say what is wrong, or was once right: of a device that lost a write, or a
-//! bug.
+//! Pages that verify with wrong or outdated content: from a device that lost a write, or a bug.
 
 use super::*;
 use adit_store::format::{Slot, VolumeId};
@@ -89,8 +88,8 @@ fn forge(random: &mut Prng, variant: &Variant, image: &mut Image) -> Harm {
     harm
 }
 
-/// What the checks of the open volume say, and whether all names are text; `None` if it can't be
-/// opened. Whatever is in it, using it fails at most.
+/// The findings of the open volume's checks, and whether all names are text; `None` if it can't be
+/// opened. With any content, using it may fail, but not panic.
 fn use_as_it_is(image: Image) -> Option<(Vec<String>, bool)> {
     let volume = Volume::try_open_on(device(image, 3), CACHE_BYTES, false).ok()?;
     let problems = volume.check();
@@ -120,10 +119,10 @@ fn use_as_it_is(image: Image) -> Option<(Vec<String>, bool)> {
     Some((problems, is_text))
 }
 
-/// Pages that verify and say what can't be: of a device that lost a write, or of a bug. What the
-/// check of the open volume finds is what the repair finds, and a repair is as good as any other.
+/// Pages that verify with impossible content: from a device that lost a write, or a bug. The check
+/// of the open volume and the repair find the same, and one repair suffices.
 ///
-/// An entry of a map that can't be stayed where it was in its leaf, so each repair found it again.
+/// An impossible entry of a map stayed in its leaf, so each repair found it again.
 #[test]
 fn a_repair_makes_a_volume_with_wrong_numbers_sound_and_costs_nothing_else() {
     let run = |seed| {
@@ -173,7 +172,7 @@ fn forge_page(image: &mut Image, page: u64, change: impl FnOnce(&mut [u8])) {
     image.write(page * PAGE_BYTES as u64, &bytes);
 }
 
-/// Changes a slot, likewise.
+/// Changes a slot, with a right checksum.
 fn forge_slot(image: &mut Image, address: u64, change: impl FnOnce(&mut [u8])) {
     let mut slot = vec![0; SECTOR];
     image.read(address * SECTOR as u64, &mut slot);
@@ -183,8 +182,8 @@ fn forge_slot(image: &mut Image, address: u64, change: impl FnOnce(&mut [u8])) {
     image.write(address * SECTOR as u64, &slot);
 }
 
-/// A map of a group is older than the group if its last write was lost: what it calls slots may be
-/// data by now. The repair believed it and zeroed the data.
+/// A map of a group is older than the group if its last write was lost: its slot pages may be data
+/// by now. The repair trusted it and zeroed the data.
 #[test]
 fn data_that_an_older_map_calls_slots_stays_data() {
     let variant = variant(0);
@@ -198,7 +197,7 @@ fn data_that_an_older_map_calls_slots_stays_data() {
     let place = pages.find(|(page, bytes)| *page > map && bytes[..] == *wanted);
     let page = place.expect("its first page").0;
     let (word, bit) = ((page - map) as usize / 64, (page - map) % 64);
-    // As a page of slots with room, and as one without.
+    // The group map says that the page holds slots, with room or without.
     for full in [false, true] {
         let mut image = variant.image.clone();
         forge_page(&mut image, map, |map| {
@@ -215,7 +214,7 @@ fn data_that_an_older_map_calls_slots_stays_data() {
 }
 
 /// A state page whose last write was lost may know of an earlier end of the volume. The repair
-/// dropped what lies behind it, from every file.
+/// dropped the pages behind it, from every file.
 #[test]
 fn a_state_page_from_before_a_growth_costs_nothing() {
     for (small, large) in [(40 << 20, 44 << 20), (40 << 20, 160 << 20)] {
@@ -302,9 +301,8 @@ fn a_growth_that_did_not_happen_is_no_damage() {
     });
 }
 
-/// A directory whose name is lost and that says that it has no links was taken for a removed one,
-/// and its entries for none: what they lead to got names in `/lost+found`, and so did the
-/// directory.
+/// A directory without a name and with a link count of 0 was taken for a removed one, without
+/// entries: its children got names in `/lost+found`, and so did the directory.
 #[test]
 fn a_directory_with_entries_was_not_removed() {
     let variant = variant(0);

@@ -116,7 +116,7 @@ impl Judge {
         }
     }
 
-    /// What it had at least when that began is durable.
+    /// The least content when the sync began is durable.
     pub(in crate::sessions) fn board_synced(&mut self, board: Board, floor: &Floor) {
         for (worker, least) in floor {
             let word = self.words.entry((board, *worker)).or_default();
@@ -166,7 +166,7 @@ impl Judge {
         Ok(())
     }
 
-    /// What is found is the truth from here on.
+    /// Adopts the observed state.
     pub(super) fn forget_boards(&mut self, observed: &Observed) -> Result<(), String> {
         for board in Board::ALL {
             for worker in 1..BOARD_WORKERS {

@@ -162,9 +162,10 @@ impl Worker<'_> {
             return Ok(());
         }
         let own = word_offset(number) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
-        let (offset, len) = match self.random.chance(1, 2) {
-            true => (0, BOARD_BYTES),
-            false => (own, PAGE_BYTES),
+        let (offset, len) = if self.random.chance(1, 2) {
+            (0, BOARD_BYTES)
+        } else {
+            (own, PAGE_BYTES)
         };
         self.tell(|judge| judge.say(format!("worker {number}: map {len} bytes from {offset}")));
         let mapping = of("map", self.boards.shared.map_shared(offset, len))?;

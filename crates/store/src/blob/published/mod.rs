@@ -1,16 +1,16 @@
-//! Where whole pages of a blob are on the device: for direct reads that need no worker. (A grant
-//! has places too, which direct writes may go to; what holds for those is in `blob/write_grant`.)
+//! Where whole pages of a blob are on the device: for direct reads that need no worker. (A write
+//! grant also publishes places, for direct writes: see `blob/write_grant`.)
 //!
-//! The worker publishes extents whose content is on the device and nowhere newer. Any thread may
-//! then read the device there by itself, and asks afterwards whether what it was told still holds;
-//! if not, it asks the worker to read again.
+//! The worker publishes extents whose newest content is on the device. Any thread may then read the
+//! device there by itself. Afterwards it checks that the extent is still published; if not, the
+//! worker reads again.
 //!
 //! Invariants:
 //! 1. Under the worker's lock: [`PublishedExtents::publish`] while nothing of the blob is dirty, in
 //!    write-back or journaled; [`PublishedExtents::forget`] before a write to the cache is
 //!    acknowledged, and when a transaction that changes the blob is applied.
-//! 2. So what a ticket that is still current was read with are this blob's bytes, as they were at
-//!    some time during the read: pages that are freed are another's only after that.
+//! 2. So bytes read under a ticket that is still current are this blob's bytes at some time during
+//!    the read: freed pages go to another blob only after that.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -60,7 +60,7 @@ pub(crate) struct PublishedExtents {
     places: [PublishedExtent; EXTENTS],
 }
 
-/// Where to read, and what has to be still so afterwards.
+/// Where to read, and the version that must still be current afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     pub(crate) home: u64,
@@ -82,7 +82,7 @@ impl PublishedExtents {
         self.is_current(ticket).then_some(ticket)
     }
 
-    /// Is what was told then still so?
+    /// True if the extents of the ticket are still published.
     pub(crate) fn is_current(&self, ticket: Ticket) -> bool {
         self.sequence.is_still(ticket.sequence)
     }
@@ -106,7 +106,7 @@ impl PublishedExtents {
         self.sequence.end();
     }
 
-    /// Tells of nothing any more. The worker only.
+    /// Withdraws all extents. The worker only.
     pub(crate) fn forget(&self) {
         let known = |place: &PublishedExtent| place.pages.load(Ordering::Relaxed) != 0;
         if !self.places.iter().any(known) {

@@ -1,15 +1,14 @@
-//! Models of direct reads against the worker, which changes where the blob is (`cargo xtask
-//! models`).
+//! Models of direct reads against the worker, which moves the blob's pages (`cargo xtask models`).
 //!
-//! The device is two pages, of one number each. A device's queue orders what it does after what its
-//! caller did before, and before what comes after; so do Acquire and Release here.
+//! The device is two pages, of one number each. A device's queue orders its accesses between the
+//! caller's earlier and later ones; so do Acquire and Release here.
 
 use super::*;
 use adit_base::sync::model::Wrong::Skipped;
 use adit_base::sync::model::{Bug, check, spawn};
 use std::sync::Arc;
 
-/// What the blob has, and what another blob has.
+/// The content of the blob, and of another one.
 const OWN: u64 = 1;
 const NEWER: u64 = 2;
 const FOREIGN: u64 = 9;

@@ -1,5 +1,5 @@
 //! The part of a blob that any thread reads: its size, its cached pages, its write-back errors, and
-//! what direct IO without the worker needs.
+//! the state of direct IO without the worker.
 
 #[cfg(all(test, loom))]
 mod models;
@@ -22,18 +22,18 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// Bytes of one direct request.
 pub(crate) const DIRECT_BYTES_MAX: usize = 1 << 20;
 
-/// Offset and length of what is read directly to the caller's memory are multiples of this.
+/// Direct reads to the caller's memory are aligned to this, in offset and length.
 pub(crate) fn direct_read_unit(device: &Arc<dyn Device>) -> u64 {
     device.geometry().logical_block_bytes.into()
 }
 
-/// Likewise what is written: a smaller piece could cost what is beside it, which may have been
-/// synced. (Of a device with larger blocks than pages, a write risks other pages anyway.)
+/// Direct writes are aligned to this, in offset and length: a torn block could cost synced bytes
+/// beside a smaller write. (If blocks are larger than pages, a write risks other pages anyway.)
 pub(crate) fn direct_write_unit(device: &Arc<dyn Device>) -> u64 {
     u64::from(device.geometry().physical_block_bytes).min(PAGE)
 }
 
-/// What any thread may know of a blob.
+/// The part of a blob that any thread may read.
 #[derive(Debug)]
 pub struct BlobShared {
     id: BlobId,
@@ -56,14 +56,14 @@ pub struct BlobShared {
     direct: OnceLock<Box<DirectIo>>,
 }
 
-/// What direct reads and writes without the worker need.
+/// State of direct reads and writes without the worker.
 #[derive(Debug)]
 pub(crate) struct DirectIo {
     extents: PublishedExtents,
     pub(crate) grant: WriteGrant,
-    /// What is read is a multiple of this.
+    /// Reads are multiples of this.
     read_unit: u64,
-    /// What is written is.
+    /// Writes are multiples of this.
     write_unit: u64,
     device: DeviceHandle,
 }
@@ -96,7 +96,7 @@ impl std::fmt::Debug for FramesHandle {
 }
 
 impl BlobShared {
-    /// What is known of a blob of this size.
+    /// The shared part of a blob of this size.
     pub(crate) fn new(id: BlobId, size_bytes: u64, frames: Arc<Frames>) -> BlobShared {
         BlobShared {
             id,
@@ -205,7 +205,7 @@ impl BlobShared {
         let reading = breakdown::enter(Layer::Device);
         let completion = device.execute(request);
         drop(reading);
-        // What failed is read again by the worker, which says what and where.
+        // If a read fails, the worker repeats it and reports the error with its place.
         let sound = completion.result.is_ok() && direct.extents.is_current(ticket);
         sound.then_some(len)
     }
@@ -231,8 +231,8 @@ impl BlobShared {
         })
     }
 
-    /// Writes within the grant, if there is one; `home`: to the device. The answer of `write` is
-    /// whether it did.
+    /// Writes within the grant, if there is one; `home`: to the device. `write` returns whether it
+    /// wrote.
     fn within_grant(&self, home: bool, write: impl FnOnce(&DirectIo) -> bool) -> GrantedWrite {
         let no = GrantedWrite::default();
         let Some(direct) = self.direct.get() else {
@@ -251,7 +251,7 @@ impl BlobShared {
         }
     }
 
-    /// What direct reads and writes need.
+    /// State of direct reads and writes.
     pub(crate) fn direct(&self, device: &Arc<dyn Device>) -> &DirectIo {
         self.direct.get_or_init(|| {
             Box::new(DirectIo {
@@ -275,7 +275,8 @@ impl BlobShared {
         self.direct(device).extents.publish(extent);
     }
 
-    /// Something is newer than what is on the device, or about to be elsewhere. The worker only.
+    /// Withdraws the published extents: newer bytes exist, or the bytes are about to move. The
+    /// worker only.
     #[inline]
     pub(crate) fn withdraw_extents(&self) {
         if let Some(direct) = self.direct.get() {
@@ -283,7 +284,7 @@ impl BlobShared {
         }
     }
 
-    /// Have programs mapped some of it, or does one append to its tail?
+    /// True if programs have mapped some of it, or one appends to its tail.
     #[inline]
     pub fn is_mapped(&self) -> bool {
         self.is_mapped.load(Ordering::Relaxed)
@@ -302,21 +303,21 @@ impl BlobShared {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
     }
 
-    /// A program in another process appends to its tail, or does no more. The worker only; to
-    /// begin, with the blob's `lock` held exclusively.
+    /// Notes whether a program in another process appends to its tail. The worker only; to begin,
+    /// with the blob's `lock` held exclusively.
     pub(crate) fn set_tail(&self, has_tail: bool) {
         self.is_mapped.store(has_tail, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.count_size(has_tail);
     }
 
-    /// Is the next read one that changes the time of access?
+    /// True if the next read changes the time of access.
     #[inline]
     pub fn access_due(&self) -> bool {
         self.access_due.load(Ordering::Relaxed)
     }
 
-    /// Says so.
+    /// Sets whether the next read changes the time of access.
     pub fn set_access_due(&self, due: bool) {
         self.access_due.store(due, Ordering::Relaxed);
     }
@@ -344,7 +345,7 @@ impl BlobShared {
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The worker only; before it changes or removes what lies behind a smaller size.
+    /// Sets the size. The worker only; before it changes or removes bytes behind a smaller size.
     pub(super) fn set_size(&self, size: u64) {
         let is_cut = size < self.size.load(Ordering::Relaxed);
         self.size.store(size, Ordering::Release);
@@ -356,17 +357,19 @@ impl BlobShared {
     /// Its size isn't that of its slot, or is again, for readers in other processes.
     pub(super) fn count_size(&self, is_ahead: bool) {
         let counts = self.frames.0.ahead(AheadOf::Size);
-        match is_ahead {
-            _ if !self.frames.0.is_published() => {}
-            true => counts.add(self.id.slot),
-            false => counts.remove(self.id.slot),
+        if self.frames.0.is_published() {
+            if is_ahead {
+                counts.add(self.id.slot);
+            } else {
+                counts.remove(self.id.slot);
+            }
         }
     }
 }
 
 impl DirectIo {
-    /// Writes whole physical blocks for who is inside the grant; false: their pages are not all
-    /// granted, or it failed, and the worker says how.
+    /// Writes whole physical blocks; the caller is inside the grant. False: not all of their pages
+    /// are granted, or the write failed; the worker repeats it and reports the error.
     fn write(&self, offset: u64, data: &[u8]) -> bool {
         let found = find(&self.grant.extents, self.write_unit, offset, data.len());
         let (Some((_, place)), Some(device)) = (found, self.device.0.upgrade()) else {
@@ -378,8 +381,8 @@ impl DirectIo {
         let mut request = Request::read(place, memory, 0);
         request.operation = Operation::Write { fua: false };
         let _in = breakdown::enter(Layer::Device);
-        // A device that panics does so again for the worker, which poisons the volume. Nobody must
-        // be left inside.
+        // If the device panics, it panics again for the worker, which poisons the volume. The
+        // writer must leave the grant first.
         catch_unwind(AssertUnwindSafe(|| device.execute(request)))
             .is_ok_and(|completion| completion.result.is_ok())
     }

@@ -1,4 +1,4 @@
-//! Models of what other threads know of a blob: its size, its bytes, its errors (`cargo xtask
+//! Models of a blob as other threads see it: its size, its bytes, its errors (`cargo xtask
 //! models`).
 
 use super::*;
@@ -74,7 +74,7 @@ fn a_read_beside_a_truncation_sees_the_file_before_or_after() {
                 }
             })
         };
-        // As `truncate_in_steps` and `zero_tail` do.
+        // The steps of `truncate_in_steps` and `zero_tail`.
         blob.set_size(1);
         let _ = cache.write_or_replace(frame, |page| page[1] = 0);
         reader.join().expect("a thread");

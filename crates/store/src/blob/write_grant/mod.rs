@@ -1,5 +1,5 @@
 //! Write grants: any thread may overwrite pages of a blob without the worker: the granted extents
-//! on the device (decision 0017), and what is dirty in the cache (decision 0021).
+//! on the device (decision 0017), and dirty pages in the cache (decision 0021).
 //!
 //! The worker grants writes while it holds both of the blob's locks shared, and holds them until
 //! the grant ends. Truncation, deletion, cached writes and write-back need a lock exclusively, so
@@ -45,13 +45,13 @@ const INSIDE: u32 = RECALLED - 1;
 /// The part of it that writers see.
 #[derive(Debug, Default)]
 pub(crate) struct WriteGrant {
-    /// OPEN, RECALLED, and how many are inside.
+    /// OPEN, RECALLED, and the number of writers inside.
     word: AtomicU32,
-    /// What is granted.
+    /// The granted extents.
     pub(crate) extents: PublishedExtents,
-    /// Somebody has written to the device.
+    /// A writer has written to the device.
     written_home: AtomicBool,
-    /// When somebody last wrote, in ns since 1970; 0: nobody, or that doesn't count any more.
+    /// Time of the last write, in ns since 1970; 0: none that counts.
     written_ns: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl WriteGrant {
         Ok(())
     }
 
-    /// For who is inside: something was written, to the device or to a frame.
+    /// Notes a write to the device or to a frame. The caller is inside.
     pub(crate) fn note_written(&self, time: Timestamp, home: bool) {
         let ns = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds);
         let ns = u64::try_from(ns).unwrap_or(0);
@@ -79,15 +79,15 @@ impl WriteGrant {
         }
     }
 
-    /// For who is inside: leaves. True: the worker waits for that and must be told.
+    /// Leaves the grant. True: the worker waits for this writer and must be told.
     pub(crate) fn leave(&self) -> bool {
-        // Release: what was written, and noted, comes before.
+        // Release: the write, and its note, come before.
         let before = self.word.fetch_sub(1, Ordering::Release);
         before & RECALLED != 0 && before & INSIDE == 1
     }
 
-    /// The worker: whoever enters from now on may write to the extents. Not while a recall waits
-    /// for writers.
+    /// Opens the grant: threads may enter and write to the extents. The worker only; not while a
+    /// recall waits for writers.
     pub(crate) fn open(&self) {
         if self.word.load(Ordering::Relaxed) & RECALLED != 0 {
             return;
@@ -95,10 +95,10 @@ impl WriteGrant {
         self.word.fetch_or(OPEN, Ordering::Release);
     }
 
-    /// The worker: nobody enters any more. True: nobody is inside.
+    /// Recalls the grant: no thread enters. True: no writer is inside. The worker only.
     pub(crate) fn recall(&self) -> bool {
         if self.word.load(Ordering::Relaxed) & OPEN != 0 {
-            // Acquire: who has left by now has written by now.
+            // Acquire: writers that have left have written before.
             let free = (self.word).compare_exchange(OPEN, 0, Ordering::Acquire, Ordering::Relaxed);
             if free.is_ok() {
                 return true;
@@ -109,24 +109,24 @@ impl WriteGrant {
         self.end()
     }
 
-    /// The worker, after [`WriteGrant::recall`]: whether nobody is inside any more.
+    /// True if the last writer has left, after [`WriteGrant::recall`]. The worker only.
     pub(crate) fn end(&self) -> bool {
         (self.word)
             .compare_exchange(RECALLED, 0, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// The worker: whether anybody has written to the device since this was last asked.
+    /// True if a writer has written to the device since the last call. The worker only.
     pub(crate) fn take_written_home(&self) -> bool {
         self.written_home.swap(false, Ordering::Relaxed)
     }
 
-    /// Nobody enters any more: the blob leaves memory, and nobody asks who is inside.
+    /// Closes the grant for good: the blob leaves memory, and no recall follows.
     pub(crate) fn close(&self) {
         self.word.fetch_and(!OPEN, Ordering::Relaxed);
     }
 
-    /// When somebody last wrote, if anybody did.
+    /// Time of the last write, if there was one.
     pub(crate) fn written_at(&self) -> Option<Timestamp> {
         let ns = self.written_ns.load(Ordering::Relaxed);
         (ns != 0).then_some(Timestamp {

@@ -1,8 +1,7 @@
-//! Models of writers without the worker against the worker, which takes their pages back (`cargo
-//! xtask models`).
+//! Models of writers under a grant against the worker, which recalls it (`cargo xtask models`).
 //!
-//! The device is two pages, of one number each; its queue orders what it does after what its caller
-//! did before, and before what comes after.
+//! The device is two pages, of one number each; its queue orders its accesses between the caller's
+//! earlier and later ones.
 
 use super::*;
 use crate::metadata::extents::Extent;
@@ -32,7 +31,7 @@ fn lent() -> Arc<World> {
 }
 
 impl World {
-    /// As `BlobShared::try_write_direct`, and its caller, who tells the worker.
+    /// The steps of `BlobShared::try_write_direct` and of its caller, who tells the worker.
     fn write(&self) -> bool {
         let (written, recalled) = match self.grant.enter() {
             Err(recalled) => (false, recalled),
@@ -58,7 +57,7 @@ impl World {
         written
     }
 
-    /// As `Store::lend`.
+    /// The steps of `Store::grant_writes`.
     fn grant_writes(&self, physical: u64) {
         self.grant.extents.publish(Extent {
             logical: 0,
@@ -69,7 +68,7 @@ impl World {
         self.grant.open();
     }
 
-    /// As `Store::recalled`: waits to be told.
+    /// The steps of `Store::wait_for_recall`: waits to be told.
     fn take_back(&self) {
         while !self.grant.recall() {
             let mut told = self.told.0.lock().expect("held");
@@ -98,7 +97,7 @@ fn pages_that_came_back_are_written_by_nobody() {
             found == NEWER,
             "a write that the worker doesn't hear of"
         );
-        // The page is given to somebody else, and the blob gets another.
+        // The page goes to another blob, and the blob gets another page.
         world.device[0].store(FOREIGN, Ordering::Relaxed);
         world.grant_writes(1);
         let written = writers.map(|writer| writer.join().expect("a thread"));

@@ -1,6 +1,6 @@
-//! Which blobs may be ahead of their slots, for whoever reads slots without the worker.
+//! Counts the blobs that may be ahead of their slots, for readers of slots without the worker.
 //!
-//! Counts blobs by their slot addresses, many of which share a count. Where the cache is published,
+//! Blobs are counted by slot address; many addresses share a count. Where the cache is published,
 //! the counts lie behind the version words (`published.rs`), and readers in other processes see
 //! them, too.
 //!
@@ -8,11 +8,11 @@
 //! 1. A blob is counted before the first change that its slot lacks is acknowledged.
 //! 2. It is uncounted after the transaction became visible that put the last such change there. So
 //!    a reader that reads the slot, then finds the blob uncounted, and then that no transaction
-//!    became visible meanwhile (`Frames::is_at`, or the version of the slot's page), has read what
-//!    was acknowledged before.
+//!    became visible meanwhile (`Frames::is_at`, or the version of the slot's page), has read all
+//!    that was acknowledged before.
 //! 3. While a transaction changes the size, it is counted until
-//!    [`BlobShared`](crate::blob::BlobShared) has that size, and until what lies behind the new end
-//!    can't be read. While one punches a hole, until what was there can't be.
+//!    [`BlobShared`](crate::blob::BlobShared) has that size, and until bytes behind the new end
+//!    can't be read. While one punches a hole, until its old bytes can't be read.
 //! 4. While a transaction changes several slots, which readers in other processes would see one by
 //!    one, all of them are counted.
 
@@ -26,7 +26,7 @@ const COUNTS: usize = if cfg!(loom) { 1 } else { 1 << 12 };
 /// Of both kinds.
 pub(super) const AHEAD_COUNTS: usize = 2 * COUNTS;
 
-/// In what a blob is ahead of its slot. The number is the place of its counts.
+/// The attribute in which a blob is ahead of its slot. The number is the place of its counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AheadOf {
     /// Size or times.
@@ -39,7 +39,7 @@ pub(crate) enum AheadOf {
 #[derive(Clone, Copy)]
 pub(crate) struct AheadCounts<'m>(&'m [AtomicU32]);
 
-/// Dropped, the blob is counted no more.
+/// Uncounts the blob when dropped.
 pub(crate) struct HeldAhead<'m> {
     counts: AheadCounts<'m>,
     slot: u64,
@@ -61,10 +61,11 @@ impl<'m> AheadCounts<'m> {
         &self.0[slot as usize % COUNTS]
     }
 
-    /// May it be ahead? Never a wrong no, if no transaction became visible meanwhile.
+    /// True if the blob may be ahead. Never wrongly false, if no transaction became visible
+    /// meanwhile.
     #[inline]
     pub(crate) fn may_contain(&self, slot: u64) -> bool {
-        // That look comes behind a fence: it sees what was applied before the count fell.
+        // That check comes behind a fence: it sees transactions applied before the count fell.
         self.count(slot).load(Ordering::Relaxed) != 0
     }
 
@@ -74,7 +75,7 @@ impl<'m> AheadCounts<'m> {
     }
 
     pub(crate) fn remove(&self, slot: u64) {
-        // Release: a reader that sees that it is counted no more sees what came before.
+        // Release: a reader that sees it uncounted sees all that came before.
         let before = self.count(slot).fetch_sub(1, Ordering::Release);
         assert!(before > 0, "a blob is uncounted twice");
     }

@@ -22,7 +22,7 @@ fn a_slot_that_is_read_without_the_worker_has_what_was_acknowledged_before() {
         let frames = cache.frames().clone();
         let ahead = frames.ahead(AheadOf::Attributes);
         let acknowledged = Arc::new(AtomicU32::new(1));
-        // As `BlobShared` has it.
+        // The size that `BlobShared` holds.
         let shared_size = Arc::new(AtomicU32::new(1));
         let reader = {
             let (acknowledged, shared_size) = (acknowledged.clone(), shared_size.clone());

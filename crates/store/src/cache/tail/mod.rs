@@ -4,14 +4,15 @@
 //! client ── copy, publish ──► tail (a file of a tmpfs) ── absorb ──► the end of the file
 //! ```
 //! The memory is a ring of the file's own bytes: byte `n` of the tail is byte `base + n` of the
-//! file. The client says how many bytes there are, the server how many it has absorbed, and, once,
-//! how many there will ever be. It has a name, so the next process finds it when both are killed.
+//! file. The client publishes the number of its bytes, the server the number that it has absorbed,
+//! and finally the number that counts. The memory has a name, so the next process finds it when
+//! both are killed.
 //!
 //! Invariants:
 //! 1. An append is acknowledged after its bytes are published, and only if the tail has not ended
 //!    then. So all acknowledged bytes are among those that the server finds when it ends the tail.
 //! 2. Only the absorption of the tail changes the size of a file that has one. So the file's size
-//!    says how far it went, also for a process that takes the tail over.
+//!    shows its progress, also to a process that takes the tail over.
 //! 3. Both sides can be stopped between two stores, and copies by system calls may be torn. So each
 //!    count stands there twice ([`Words::count`]).
 
@@ -52,7 +53,7 @@ mod word {
     pub(super) const ABSORBED: u64 = 40;
     /// Bytes that there are; counted twice. In a cache line of the client's.
     pub(super) const PUBLISHED: u64 = 128;
-    /// 1: the client appends, and nobody else may begin to.
+    /// 1: a client appends, and no other may begin to.
     pub(super) const CLAIMED: u64 = 144;
 }
 
@@ -61,7 +62,7 @@ mod state {
     pub(super) const OPEN: u64 = 0;
     /// The server is deciding which published bytes count.
     pub(super) const ENDING: u64 = 1;
-    /// [`FINAL`](super::word::FINAL) says how much counts.
+    /// [`FINAL`](super::word::FINAL) has the number of bytes that count.
     pub(super) const ENDED: u64 = 2;
 }
 
@@ -70,20 +71,20 @@ trait Words {
     fn get(&self, word: u64) -> Result<u64>;
     fn set(&self, word: u64, value: u64) -> Result<()>;
 
-    /// Counts: the number, and behind it the same number in other bits.
+    /// Writes a count: the number, and behind it the same number in other bits.
     fn set_count(&self, word: u64, count: u64) -> Result<()> {
         self.set(word + 8, other_bits(count))?;
         self.set(word, count)
     }
 
-    /// The count. None: the other side is changing it.
+    /// Reads a count. None: the other side is changing it.
     fn try_count(&self, word: u64) -> Result<Option<u64>> {
         let count = self.get(word)?;
         Ok((self.get(word + 8)? == other_bits(count)).then_some(count))
     }
 
-    /// The same, after some looks. None: the other side was stopped while it changed it, or writes
-    /// nonsense.
+    /// Reads a count, several times while the other side changes it. None: the other side was
+    /// stopped in the middle of a change, or writes nonsense.
     fn settled_count(&self, word: u64) -> Result<Option<u64>> {
         for look in 0..LOOKS_MAX {
             if let Some(count) = self.try_count(word)? {
@@ -113,7 +114,7 @@ trait Words {
         Ok(self.get(word::STATE)? == state::OPEN)
     }
 
-    /// Nothing is acknowledged any more. The bytes that there are, and will ever be.
+    /// Ends acknowledgements. Returns the final number of bytes.
     fn end(&self) -> Result<u64> {
         if self.get(word::STATE)? == state::ENDED {
             return self.get(word::FINAL);
@@ -195,8 +196,8 @@ impl TailMemory {
         }
     }
 
-    /// Makes one under a name, on a tmpfs, for bytes of a file from `base` on. `ENOMEM`: there is
-    /// no memory for so many bytes.
+    /// Makes a tail under a name, on a tmpfs, for bytes of a file from `base` on. `ENOMEM`: no
+    /// memory for that many bytes.
     pub fn create(name: PathBuf, base: u64, capacity: u64) -> Result<TailMemory> {
         let file = make_file(&name, USE)?;
         let tail = TailMemory::new(file, name, base, capacity);
@@ -226,15 +227,15 @@ impl TailMemory {
         let file = numbers::high(|| open(&path, flags, Mode::empty())).map_err(failed)?;
         let mut tail = TailMemory::new(file, path, 0, 0);
         let word = |word| tail.get(word).unwrap_or(0);
-        // Without the magic nobody ever had it.
+        // Without the magic no client ever had it.
         if word(word::MAGIC) == MAGIC {
             (tail.base, tail.capacity) = (word(word::BASE), word(word::CAPACITY));
         }
         Ok(tail)
     }
 
-    /// Those that belong to the mapping of a volume's cache, with slots and generations of their
-    /// blobs. Whatever else somebody has given such a name is none.
+    /// Tails that belong to the mapping of a volume's cache, with slots and generations of their
+    /// blobs. Other files with similar names are skipped.
     pub(crate) fn left(mapping: &Path) -> Result<Vec<(u64, u32, PathBuf)>> {
         let mut tails = Vec::new();
         let stat = |path: &Path| rustix::fs::lstat(path).map_err(failed);
@@ -254,7 +255,7 @@ impl TailMemory {
         Ok(tails)
     }
 
-    /// Pages that those of a mapping hold, and nobody has absorbed.
+    /// Unabsorbed pages in the tails of a mapping.
     pub(crate) fn pages_left(mapping: &Path) -> u64 {
         let pages = |path: PathBuf| {
             let tail = TailMemory::open(path).ok()?;
@@ -270,12 +271,12 @@ impl TailMemory {
             .sum()
     }
 
-    /// Is there one that belongs to this mapping?
+    /// True if a tail belongs to this mapping.
     pub(crate) fn any_left(mapping: &Path) -> Result<bool> {
         Ok(!TailMemory::left(mapping)?.is_empty())
     }
 
-    /// Deletes those that belong to a mapping. A client that lives appends no more to them.
+    /// Deletes the tails of a mapping. Living clients can no longer append to them.
     pub(crate) fn remove_left(mapping: &Path) {
         for (_, _, path) in TailMemory::left(mapping).unwrap_or_default() {
             if let Ok(tail) = TailMemory::open(path) {
@@ -300,7 +301,7 @@ impl TailMemory {
         self.memory.descriptor(true)
     }
 
-    /// Bytes that the client has published. `EINVAL`: that can't be told, and the tail is to end.
+    /// Bytes that the client has published. `EINVAL`: the count is garbled, and the tail must end.
     pub fn published(&self) -> Result<u64> {
         let published = self.settled_count(word::PUBLISHED)?;
         let published = published.ok_or_else(garbled)?;
@@ -308,12 +309,12 @@ impl TailMemory {
         Ok(published)
     }
 
-    /// The client appends no more; what it has published. Again: the same.
+    /// Stops the client and returns the bytes that it has published. Idempotent.
     pub fn end(&self) -> Result<u64> {
         Words::end(self)
     }
 
-    /// As [`TailMemory::end`], for a look that changes nothing.
+    /// The number that [`TailMemory::end`] would return; changes nothing.
     pub(crate) fn would_end_at(&self) -> Result<u64> {
         match self.ended_at()? {
             Some(ended) => Ok(ended),
@@ -355,13 +356,15 @@ impl TailMemory {
     }
 
     fn read_exactly(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        match self.memory.read(offset, into)? == into.len() {
-            true => Ok(()),
-            false => Err(garbled()), // somebody has shortened it
+        if self.memory.read(offset, into)? == into.len() {
+            Ok(())
+        } else {
+            // The client has shortened the file.
+            Err(garbled())
         }
     }
 
-    /// Nobody finds it from here on.
+    /// Removes its name: no later process finds it.
     pub fn remove(&self) {
         if let Err(error) = std::fs::remove_file(&self.name)
             && error.kind() != std::io::ErrorKind::NotFound

@@ -21,23 +21,23 @@ pub struct TailWriter {
 #[derive(Debug)]
 struct Counts {
     published: u64,
-    /// As last seen.
+    /// The count of absorbed bytes, as last read.
     absorbed: u64,
 }
 
-/// What became of an append.
+/// The outcome of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
     /// It is done, at this offset of the file.
     At(u64),
     /// It is not: another thread appends, or this one does, and a signal has interrupted it.
     Busy,
-    /// It is not: there is no room until the server has absorbed what there is.
+    /// Not appended: the tail is full until the server absorbs it.
     Full,
-    /// It is not: the tail has ended, and nothing can be appended to it any more.
+    /// Not appended: the tail has ended.
     Ended,
-    /// The tail ends, and the server knows whether it is done: [`TailWriter::outcome`] says it when
-    /// the server has replied to a message about the file, with this.
+    /// Unsure: the tail is ending. Once the server has replied to a message about the file,
+    /// [`TailWriter::outcome`] tells.
     Ending(Unsure),
 }
 
@@ -64,10 +64,10 @@ struct Memory {
     generation: u32,
 }
 
-// SAFETY: the memory is shared with another process anyway. Words are atomic; the ring is written
-// under a lock, and read by nobody in this process.
+// SAFETY: the memory is shared with another process anyway. Words are atomic; this process writes
+// the ring under a lock, and never reads it.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: threads write the ring under a lock; the words are atomic.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -82,7 +82,7 @@ impl Drop for Memory {
         if self.generation != fork::generation() {
             return;
         }
-        // SAFETY: nobody has a reference into it.
+        // SAFETY: no reference into it exists.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
     }
 }
@@ -114,7 +114,7 @@ impl Memory {
         let first = bytes.len().min(self.capacity as usize - at);
         let (head, rest) = bytes.split_at(first);
         for (at, part) in [(at, head), (0, rest)] {
-            // SAFETY: within the ring, into which nobody has a reference.
+            // SAFETY: within the ring, into which no reference exists.
             unsafe {
                 let into = self.start.as_ptr().add(RING as usize + at);
                 std::ptr::copy_nonoverlapping(part.as_ptr(), into, part.len());
@@ -142,8 +142,8 @@ pub fn locked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl TailWriter {
-    /// Maps a tail, which nobody else has mapped to append: `EBUSY`. A child of fork doesn't have
-    /// it.
+    /// Maps a tail to append to it; `EBUSY` if another writer has it. A child of fork doesn't
+    /// inherit the memory.
     pub fn map(file: &OwnedFd) -> Result<TailWriter> {
         let what = "map the tail of a file";
         let failed = |errno| Error::with(from_rustix(errno), what);
@@ -177,7 +177,7 @@ impl TailWriter {
         if memory.get(word::MAGIC)? != super::MAGIC || memory.get(word::CAPACITY)? != capacity {
             return Err(Error::with(Errno::PROTO, what));
         }
-        // Another thread may have been given this one, after its own had ended.
+        // Another thread may have received this tail, after its own had ended.
         let claimed = memory.word(word::CLAIMED);
         if claimed.swap(1, Ordering::AcqRel) != 0 {
             return Err(Error::with(Errno::BUSY, what));
@@ -222,13 +222,14 @@ impl TailWriter {
         simulation::pause();
         let is_acknowledged = self.memory.publish(end)?;
         counts.published = end;
-        match is_acknowledged {
-            true => Ok(Appended::At(self.base + begin)),
-            false => Ok(Appended::Ending(Unsure {
+        if is_acknowledged {
+            Ok(Appended::At(self.base + begin))
+        } else {
+            Ok(Appended::Ending(Unsure {
                 base: self.base,
                 begin,
                 end,
-            })),
+            }))
         }
     }
 
@@ -237,7 +238,8 @@ impl TailWriter {
         locked(&self.counts).map_or(0, |counts| counts.published)
     }
 
-    /// Was it done? If so, at this offset. `EPIPE`: the server has ended, and nobody knows.
+    /// Returns the offset of an unsure append, if it was done. `EPIPE`: the server has ended, and
+    /// the outcome is unknown.
     pub fn outcome(&self, append: Unsure) -> Result<Option<u64>> {
         match self.memory.ended_at()? {
             Some(ended) => Ok((ended >= append.end).then_some(append.offset())),

@@ -1,19 +1,18 @@
 //! Direct IO: between the caller's memory and the device, coherent with the cache.
 //!
-//! A direct read takes what the cache has from the cache and the rest from the device; where
-//! nothing newer than the device is known, the calling thread does that without the worker
-//! (`blob/published`). A direct write of whole physical blocks of the device, in mapped, written
-//! pages, goes straight to them and drops their frames, before and after, so that no reader keeps a
-//! page that it loaded meanwhile; then they are granted, so the next write needs no worker
-//! (`blob/write_grant`).
-//! All else (unaligned, new or live pages) takes the cached path and is written back before the
-//! call returns. So it is for all of it where data has checksums: see `Store::overwrite`.
+//! A direct read takes cached pages from the cache and the rest from the device; where the device
+//! has the newest bytes, the calling thread reads without the worker (`blob/published`). A direct
+//! write of whole physical blocks of the device, in allocated, written pages, goes straight to them
+//! and drops their frames, before and after, so that no page loaded meanwhile stays; then the
+//! worker grants them, so the next write needs no worker (`blob/write_grant`). All other writes
+//! (unaligned, new or live pages) take the cached path and are written back before the call
+//! returns. On volumes with data checksums all direct writes do: see `Store::overwrite`.
 
 use crate::blob::Blob;
 use crate::blob::{DIRECT_BYTES_MAX, direct_read_unit, direct_write_unit};
 use crate::cache::FrameFlags;
 use crate::data::read::Source;
-use crate::metadata::extents::{Extent, Mapping};
+use crate::metadata::extents::{Extent, MapEntry};
 use crate::state::{ColdFuture, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
@@ -21,9 +20,9 @@ use adit_block::{Buffer, Operation};
 use std::rc::Rc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Direct reads through the worker before it looks again whether they need it.
+/// Direct reads through the worker before it tries again to publish their extent.
 const PUBLISH_AFTER: u32 = 16;
-/// So many pages are looked at in the time of a direct read.
+/// The worker checks this many pages in the time of a direct read.
 const PAGES_PER_READ: u32 = 8;
 
 impl Store {
@@ -64,7 +63,7 @@ impl Store {
         self.write(blob, offset, data).await?;
         self.write_back(blob).await?;
         if aligned && !self.overwrites_in_place() {
-            // Who writes directly has a cache of his own.
+            // A program that writes directly has its own cache.
             let _map = blob.map_lock.read().await;
             let _shared = blob.lock.read().await;
             let end = offset + data.len() as u64;
@@ -77,7 +76,7 @@ impl Store {
 }
 
 impl Store {
-    /// As [`Store::read_direct`], for who holds `blob.lock`.
+    /// Reads directly; the caller holds `blob.lock`.
     pub(crate) async fn read_direct_locked(
         &self,
         blob: &Rc<Blob>,
@@ -116,7 +115,7 @@ impl Store {
     }
 
     /// Reads the start of `buffer` from page `page` on, from the device, as far as one request or
-    /// one hole goes; answers how many bytes.
+    /// one hole goes. Returns the number of bytes.
     async fn read_device(
         &self,
         blob: &Rc<Blob>,
@@ -128,8 +127,8 @@ impl Store {
         let valid_size = blob.slot.borrow().valid_size;
         let part = (PAGE_BYTES - within).min(buffer.len());
         if start < valid_size && valid_size - start < PAGE {
-            // A write-back of what follows may take this page elsewhere although nobody writes to
-            // it: see `Store::cover_tail`.
+            // Write-back of later pages may move this page although no program writes to it: see
+            // `Store::cover_tail`.
             match self.source(blob, page, 1).await? {
                 Source::Frame(frame) => {
                     buffer[..part].copy_from_slice(&self.cache.page(frame).0[within..within + part])
@@ -139,7 +138,7 @@ impl Store {
             return Ok(part);
         }
         let extent = match self.map(blob, page).await? {
-            Mapping::Extent(extent) if !extent.unwritten && start < valid_size => extent,
+            MapEntry::Extent(extent) if !extent.unwritten && start < valid_size => extent,
             _ => {
                 buffer[..part].fill(0);
                 return Ok(part);
@@ -163,10 +162,11 @@ impl Store {
             None => direct_read_unit(self.reactor.device()),
         };
         let whole = most - most % unit;
-        // One request, be it of a whole page, rather than two.
-        let whole = match within.is_multiple_of(unit) && (whole == most || most > PAGE - within) {
-            true => whole,
-            false => 0,
+        // One request, even of a whole page, rather than two.
+        let whole = if within.is_multiple_of(unit) && (whole == most || most > PAGE - within) {
+            whole
+        } else {
+            0
         };
         let pages = (within + whole).div_ceil(PAGE).max(1) as u32;
         let sums = match self.sums(home, pages) {
@@ -204,13 +204,12 @@ impl Store {
         let sound = read.take_while(|(index, read)| self.matches(home, *index, &sums, read));
         match sound.count() {
             0 => Err(self.mismatch(blob.id.slot, page, home)),
-            // What follows is read again, and told if it is asked for.
+            // The rest is read again, and its error is reported if the caller wants it.
             sound => Ok(bytes.min(sound * PAGE_BYTES)),
         }
     }
 
-    /// Offset and length of what a direct write takes from the caller's memory are multiples of
-    /// this.
+    /// Direct writes from the caller's memory are aligned to this, in offset and length.
     fn write_unit(&self) -> u64 {
         match self.checksums {
             Some(_) => PAGE,
@@ -245,16 +244,17 @@ impl Store {
         if !journaled || !self.any_live(blob, extent.logical, end) {
             blob.shared.publish_extent(extent, device);
         }
-        let looked_at = match journaled {
-            true => extent.pages.min(counts.used.saturating_mul(2)),
-            false => 0,
+        let looked_at = if journaled {
+            extent.pages.min(counts.used.saturating_mul(2))
+        } else {
+            0
         };
         blob.publish_after
             .set(PUBLISH_AFTER + looked_at / PAGES_PER_READ);
     }
 
-    /// Writes whole physical blocks of the device in place; false: their pages are not all mapped,
-    /// written and free of live bytes.
+    /// Writes whole physical blocks of the device in place; false: their pages are not all
+    /// allocated, written and free of live bytes.
     async fn overwrite(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<bool> {
         if !self.overwrites_in_place() {
             // In place it would have to be, and the checksum of memory that its owner may change
@@ -271,7 +271,7 @@ impl Store {
         let mut page = first;
         while page < last {
             match self.map(blob, page).await? {
-                Mapping::Extent(extent) if !extent.unwritten => {
+                MapEntry::Extent(extent) if !extent.unwritten => {
                     page = extent.logical + extent.pages
                 }
                 _ => return Ok(false),
@@ -291,13 +291,13 @@ impl Store {
         Ok(true)
     }
 
-    /// Writes into mapped pages where they are.
+    /// Overwrites allocated pages in place.
     async fn overwrite_blocks(&self, blob: &Rc<Blob>, offset: u64, data: &[u8]) -> Result<()> {
         blob.assert_shared();
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
-            let Mapping::Extent(extent) = self.map(blob, (at / PAGE) as u32).await? else {
+            let MapEntry::Extent(extent) = self.map(blob, (at / PAGE) as u32).await? else {
                 return Err(Error::with(Errno::UCLEAN, "find a page that was there"));
             };
             let skip = at - u64::from(extent.logical) * PAGE;

@@ -1,8 +1,8 @@
-//! The part of the check that looks at slots and what hangs from them. See `check.rs`.
+//! The part of the check that looks at slots, maps and attributes. See `check.rs`.
 //!
 //! A tree is walked node by node, each in a `view` of its own: a large tree is neither walked again
-//! for every page that isn't resident, nor held in memory. A page that something else has marked
-//! isn't descended into, so that no damage makes the walk longer than the volume has pages.
+//! for every page that isn't resident, nor held in memory. The walk doesn't descend into pages that
+//! are marked already, so that even on a damaged volume it visits each page once.
 
 use super::{Checker, damage};
 use crate::commit::View;
@@ -18,7 +18,7 @@ use crate::metadata::space::{PageState, Run};
 use adit_base::{Error, Result};
 use zerocopy::IntoBytes;
 
-/// What a node turned out to be.
+/// The checked content of a node.
 enum Node {
     Inner(Vec<Unvisited>, Option<String>),
     Extents(u64, Vec<Found>),
@@ -63,7 +63,7 @@ impl Checker<'_> {
                     if content.0[offset..][..size_of::<Slot>()] != [0; size_of::<Slot>()] {
                         let place = format!("slot {address} (page {page})");
                         let what = "free, but not zeroed";
-                        self.problem(place, what, "a blob that was there is lost");
+                        self.problem(place, what, "its blob is lost");
                     }
                 }
                 SlotContent::Damaged => {
@@ -85,9 +85,10 @@ impl Checker<'_> {
             }
         }
         if has_room != (state == PageState::SlotsWithRoom) {
-            let what = match has_room {
-                true => "has free slots, but is marked as full",
-                false => "has no free slot, but is marked as having one",
+            let what = if has_room {
+                "has free slots, but is marked as full"
+            } else {
+                "has no free slot, but is marked as having one"
             };
             self.problem(place, what, "new files may be refused");
         }
@@ -132,7 +133,7 @@ impl Checker<'_> {
         }
         if !subject.incomplete && subject.pages != slot.allocated_pages {
             let what = format!(
-                "says that it has {} pages, and has {}",
+                "counts {} pages, but has {}",
                 slot.allocated_pages, subject.pages
             );
             let consequence = "the space that it counts is wrong, and it can't be deleted";
@@ -158,7 +159,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Takes in what an extent map or a leaf of one holds.
+    /// Takes in the extents and problems of an extent map or of a leaf.
     fn found(&mut self, subject: &mut Subject<'_>, found: Vec<Found>) {
         for item in found {
             match item {

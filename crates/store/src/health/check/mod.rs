@@ -7,19 +7,17 @@
 //! ```
 //!
 //! Everything is committed first, then read through the page cache, so this checks the volume as it
-//! is used: a page that is in the cache isn't read again. To check what is on the device, open it
+//! is used: a page that is in the cache isn't read again. To check the device's content, open it
 //! and check before anything else. Memory is 2 KiB a group in use, the way down one tree, and a
 //! bounded list of problems.
 //!
-//! A page that can't be read or doesn't verify is one problem; what hangs from it is unknown then,
-//! and the pages that seem to leak because of it are reported with that remark. Nothing here
-//! repairs. What is in the names of a directory is checked by the layer above, to which
-//! [`Store::check_with`] shows every leaf.
+//! A page that can't be read or doesn't verify is one problem; the pages below it are unknown then,
+//! and pages that seem to leak because of it are reported with that remark. Nothing here repairs.
+//! The layer above checks the names of directories: [`Store::check_with`] shows it every leaf.
 //!
 //! Pages that a running store has freed and not released yet are free in the maps and referred to
 //! by nothing, so they are no leaks; pages taken for data in flight are neither. Transactions that
-//! run meanwhile would look like damage: the check notices that something changed and begins again,
-//! a few times.
+//! run meanwhile would look like damage: if something changed, the check starts again, a few times.
 
 use crate::format::BlobId;
 use crate::format::superblock;
@@ -45,9 +43,9 @@ const STEPS_PER_TURN: u64 = 32;
 pub struct Problem {
     /// Where: "the map of group 3 (page 49795)".
     pub place: String,
-    /// What is wrong there.
+    /// The problem.
     pub what: String,
-    /// What follows from it for whoever uses the volume.
+    /// The consequence for users of the volume.
     pub consequence: String,
 }
 
@@ -57,16 +55,16 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// What [`Store::check`] found.
+/// The result of [`Store::check`].
 #[derive(Clone, Default, Debug)]
 pub struct CheckReport {
-    /// What is wrong, in the order in which it was found.
+    /// The problems, in the order in which they were found.
     pub problems: Vec<Problem>,
     /// Problems beyond those listed, of which only the number is known.
     pub problems_omitted: u64,
     /// Blobs found.
     pub blobs: u64,
-    /// Slots that don't verify; what blobs they held is unknown.
+    /// Slots that don't verify; their blobs are unknown.
     pub slots_damaged: u64,
     /// Pages that something refers to, without the groups' map pages.
     pub pages_used: u64,
@@ -83,13 +81,13 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Is nothing wrong?
+    /// True if there is no problem.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// Called with the leaves of trees of names; answers what is wrong with the names.
+/// Called with the leaves of trees of names; returns the problems of the names.
 type LeafHook<'a> = dyn FnMut(BlobId, &Page) -> Vec<String> + 'a;
 /// Hears of steps done and their number.
 type Progress<'a> = dyn FnMut(u64, u64) + 'a;
@@ -101,10 +99,9 @@ impl Store {
         self.check_with(progress, &mut |_, _| Vec::new()).await
     }
 
-    /// As [`Store::check`]; `leaf` is called with every leaf of a tree of names, in the order of
-    /// the keys of each tree, and answers what is wrong with the names in it (its checksum and
-    /// header were verified). When the check begins again (see the head of the file), so do the
-    /// calls.
+    /// Checks like [`Store::check`], and calls `leaf` with every leaf of a tree of names, in key
+    /// order of each tree. `leaf` returns the problems of its names; checksum and header are
+    /// verified before. If the check starts again (see the head of the file), the calls do, too.
     pub async fn check_with(
         &self,
         progress: &mut dyn FnMut(u64, u64),
@@ -156,12 +153,12 @@ struct Checker<'a> {
     leaf: &'a mut LeafHook<'a>,
 }
 
-/// What an error says, without its errno. `None`: the check itself failed, not the volume.
+/// The message of an error, without its errno. `None`: the check itself failed, not the volume.
 fn damage(error: &Error) -> Option<String> {
     match error.errno() {
         Errno::UCLEAN => {
             let what = error.what();
-            // As `corrupt` words it; the place is told anyway.
+            // The message of `corrupt` names the page, which the finding names anyway.
             let rest = what
                 .strip_prefix("use page ")
                 .and_then(|rest| rest.split_once(": "));
@@ -213,7 +210,7 @@ impl Checker<'_> {
         });
     }
 
-    /// Takes an error for damage that hides what it concerned; fails when it isn't about the
+    /// Reports an error as damage that hides a part of the volume; fails when it isn't about the
     /// volume.
     fn unreadable(&mut self, place: String, error: Error, consequence: &str) -> Result<()> {
         let Some(what) = damage(&error) else {
@@ -233,7 +230,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Something at `place` refers to a run of pages; false: it can't be what is there.
+    /// Marks a run of pages to which `place` refers; false: the reference can't be right.
     fn mark(&mut self, run: Run, metadata: bool, place: &str) -> bool {
         let pages = match run.pages {
             1 => format!("page {}", run.page),
@@ -243,9 +240,10 @@ impl Checker<'_> {
             Marked::Fresh => {
                 let count = u64::from(run.pages);
                 self.report.pages_used += count;
-                *match metadata {
-                    true => &mut self.report.metadata_pages,
-                    false => &mut self.report.data_pages,
+                *if metadata {
+                    &mut self.report.metadata_pages
+                } else {
+                    &mut self.report.data_pages
                 } += count;
                 true
             }
@@ -256,7 +254,7 @@ impl Checker<'_> {
             }
             Marked::Outside => {
                 let what = format!("refers to {pages}, which no allocation group has");
-                self.problem(place, what, "what should be there can't be read");
+                self.problem(place, what, "its content can't be read");
                 false
             }
         }
@@ -329,7 +327,7 @@ impl Checker<'_> {
         format!("the map of group {group} (page {page})")
     }
 
-    /// Compares a group's map with what refers to its pages.
+    /// Compares a group's map with the references to its pages.
     async fn space(&mut self, group: u32) -> Result<()> {
         if self.maps_unknown.contains(&group) {
             return Ok(());
@@ -359,7 +357,7 @@ impl Checker<'_> {
                 SpaceProblem::Leaked(run) => {
                     let bytes = u64::from(run.pages) * PAGE_BYTES as u64;
                     let consequence = if self.incomplete {
-                        "they may belong to what can't be read".into()
+                        "they may belong to something unreadable".into()
                     } else {
                         format!("{bytes} bytes of space are lost")
                     };
@@ -369,11 +367,11 @@ impl Checker<'_> {
                 SpaceProblem::NotAllocated(run) => self.problem(
                     pages(run),
                     "in use, but marked as free",
-                    "new data will overwrite what is there: copy it away before anything is written",
+                    "new data will overwrite existing data: copy it away before any write",
                 ),
                 SpaceProblem::Unprotected { .. } => self.problem(
                     map.clone(),
-                    "doesn't mark itself, or what lies behind the end of the volume, as used",
+                    "doesn't mark itself, or pages behind the end of the volume, as used",
                     "none as long as nothing trusts those bits",
                 ),
             }
@@ -393,7 +391,7 @@ impl Checker<'_> {
             if let Err(error) = checked {
                 let what = damage(&error).ok_or(error)?;
                 let place = format!("page {page} (checksums of data in group {group})");
-                self.problem(place, what, "the data that they are of can't be read");
+                self.problem(place, what, "their data can't be read");
             }
         }
         Ok(())
@@ -410,7 +408,7 @@ impl Checker<'_> {
                 "counts {} free pages, but the maps have {}",
                 state.free_pages, self.report.pages_free
             );
-            let consequence = "the volume counts its free space wrong: it is full too early, or claims room that it hasn't";
+            let consequence = "the volume counts its free space wrong: it is full too early, or claims space that it doesn't have";
             self.problem(&place, what, consequence);
         }
         if !self.incomplete && self.report.slots_damaged == 0 && state.blobs != self.report.blobs {

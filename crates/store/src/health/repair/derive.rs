@@ -1,4 +1,4 @@
-//! What follows from slots and maps of blobs: the maps of groups and the state page.
+//! Derives the group maps and the state page from the slots and maps of blobs.
 
 use super::medium::{Expected, Medium};
 use super::survey::Survey;
@@ -10,7 +10,8 @@ use crate::metadata::space::{Bitmap, set};
 use crate::recovery::{Finding, FindingKind};
 use adit_base::{PAGE_BYTES, Result};
 
-/// Makes the group maps what the survey says. Answers the free pages of the groups that have a map.
+/// Makes the group maps agree with the survey. Returns the free pages of the groups that have a
+/// map.
 pub(super) async fn maps(
     medium: &mut Medium<'_>,
     survey: &Survey,
@@ -57,7 +58,7 @@ pub(super) async fn maps(
     Ok(free)
 }
 
-/// Makes those pages of checksums anew that can't be believed: what data was is not known then.
+/// Makes damaged pages of checksums anew: the checksums of their data are then unknown.
 pub(super) async fn checksums(medium: &mut Medium<'_>, groups: u32) -> Result<()> {
     for group in 0..groups {
         for index in 1..medium.geometry.head_pages() as u64 {
@@ -73,7 +74,7 @@ pub(super) async fn checksums(medium: &mut Medium<'_>, groups: u32) -> Result<()
             let finding = Finding::new(
                 FindingKind::Checksums,
                 format!("checksums of data in group {group}: {what}"),
-                "the data that they are of can't be read",
+                "their data can't be read",
                 "the data is taken as it is; `adit scrub` gives it checksums again",
             );
             medium.findings.add(finding.at_page(page));
@@ -86,31 +87,33 @@ pub(super) async fn checksums(medium: &mut Medium<'_>, groups: u32) -> Result<()
     medium.io.flush().await
 }
 
-/// Says how a map differs from what it should be.
+/// Reports the differences between a map and the survey.
 fn differences(medium: &mut Medium<'_>, group: u32, found: &GroupMap, right: &GroupMap) {
     let any = |map: &GroupMap| -> Bitmap { std::array::from_fn(|word| map.a[word] | map.b[word]) };
     let (was, is) = (any(found), any(right));
     let first = medium.geometry.map_page(group);
     let mut say = |run: (usize, usize), leaked: bool| {
         let (from, to) = (first + run.0 as u64, first + run.1 as u64 - 1);
-        let pages = match from == to {
-            true => format!("page {from} is"),
-            false => format!("pages {from} to {to} are"),
+        let pages = if from == to {
+            format!("page {from} is")
+        } else {
+            format!("pages {from} to {to} are")
         };
         let bytes = (run.1 - run.0) * PAGE_BYTES;
-        let finding = match leaked {
-            true => Finding::new(
+        let finding = if leaked {
+            Finding::new(
                 FindingKind::Space,
                 format!("{pages} marked as used, and nothing refers to them"),
                 format!("{bytes} bytes of space are lost"),
                 "they are freed",
-            ),
-            false => Finding::new(
+            )
+        } else {
+            Finding::new(
                 FindingKind::Space,
                 format!("{pages} in use, but marked as free"),
-                "new data would overwrite what is there",
+                "new data would overwrite existing data",
                 "they are marked as used",
-            ),
+            )
         };
         medium.findings.add(finding.at_page(first));
     };
@@ -139,13 +142,13 @@ fn differences(medium: &mut Medium<'_>, group: u32, found: &GroupMap, right: &Gr
             FindingKind::Space,
             "it is wrong about which pages hold slots, or have free ones",
             "inodes can't be found, or new files are refused",
-            "it is put right",
+            "it is corrected",
         );
         medium.findings.add(finding.at_page(first));
     }
 }
 
-/// Makes the state page what the survey says. `found`: it as it is, if it can be believed.
+/// Makes the state page agree with the survey. `found`: its present content, if it verifies.
 pub(super) async fn state(
     medium: &mut Medium<'_>,
     survey: &Survey,
@@ -180,17 +183,17 @@ pub(super) async fn state(
     if found.is_some() {
         let mut say = |what: &str, was: u64, is: u64, consequence: &str| {
             if was != is {
-                let what = format!("it says {was} {what}, and there are {is}");
+                let what = format!("it counts {was} {what}, but there are {is}");
                 let finding = Finding::new(
                     FindingKind::State,
                     what,
                     consequence,
-                    "the count is put right",
+                    "the count is corrected",
                 );
                 medium.findings.add(finding.at_page(geometry.state_page));
             }
         };
-        let space = "free space is told wrong; writing may fail too early, or midway";
+        let space = "free space is reported wrong; a write may fail too early, or midway";
         say("free pages", before.free_pages, after.free_pages, space);
         say(
             "blobs",
@@ -202,7 +205,7 @@ pub(super) async fn state(
             "pages",
             before.volume_pages,
             after.volume_pages,
-            "what lies in the others can't be read",
+            "files in the others can't be read",
         );
         let (was, is) = (before.groups_initialized, after.groups_initialized);
         say(

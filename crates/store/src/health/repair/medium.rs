@@ -1,7 +1,7 @@
 //! The device as a repair sees it: pages that are read one by one and believed only when they
 //! verify.
 //!
-//! A page with one flipped bit is put right on the way ([`heal`]): it is written back in place,
+//! A page with one flipped bit is corrected on the way ([`heal`]): it is written back in place,
 //! which changes one sector. All other writing is collected in [`Changes`], whose order makes a
 //! repair restartable.
 
@@ -19,7 +19,7 @@ use std::ops::Range;
 /// Pages that one request reads where many are read in a row.
 pub(super) const RUN_PAGES: u64 = 64;
 
-/// What a page has to be.
+/// The kind, owner and level that a page must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Expected {
     pub(super) kind: PageKind,
@@ -49,12 +49,12 @@ impl Medium<'_> {
         }
     }
 
-    /// Does the page carry its checksum?
+    /// True if the page has its checksum.
     pub(super) fn verifies(&self, page: u64, content: &Page) -> bool {
         header(content).crc == self.volume.checksum(page, &content.0, 0)
     }
 
-    /// A metadata page that is what it has to be, or what is wrong with it.
+    /// A metadata page that is as expected, or its defect.
     pub(super) async fn metadata(
         &mut self,
         page: u64,
@@ -65,9 +65,10 @@ impl Medium<'_> {
         };
         let healed = !self.verifies(page, &content) && heal(&self.volume, page, &mut content.0, 0);
         if !self.verifies(page, &content) {
-            return Err(match content.0.iter().all(|byte| *byte == 0) {
-                true => "it is all zeroes".into(),
-                false => "its checksum does not match".into(),
+            return Err(if content.0.iter().all(|byte| *byte == 0) {
+                "it is all zeroes".into()
+            } else {
+                "its checksum does not match".into()
             });
         }
         let found = header(&content);
@@ -83,7 +84,7 @@ impl Medium<'_> {
                 FindingKind::of_page(expected.kind),
                 "one flipped bit",
                 "the page could not be used",
-                "the bit is put right",
+                "the bit is corrected",
             );
             let owner = (expected.owner != 0 && expected.kind != PageKind::GroupMap)
                 .then_some(expected.owner);
@@ -113,7 +114,7 @@ impl Medium<'_> {
         content.0[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The data in these pages is what it is: it has no checksum from now on.
+    /// Accepts the data in these pages: it has no checksum from now on.
     pub(super) async fn forget_checksums(&self, pages: impl Iterator<Item = u64>) -> Result<()> {
         let mut open: Option<(u64, Box<Page>)> = None;
         for page in pages {
@@ -141,10 +142,9 @@ impl Medium<'_> {
         self.io.flush().await
     }
 
-    /// Takes changes to the device: first what nothing refers to yet, then the slots that switch
-    /// over.
+    /// Writes changes: first pages that nothing refers to yet, then the slots that switch over.
     pub(super) async fn apply(&self, changes: Changes) -> Result<()> {
-        // Those of the copies of data are of what was there before.
+        // The checksums at the copies of data are those of the old content.
         self.forget_checksums(changes.fresh.keys().copied()).await?;
         for (page, content) in &changes.fresh {
             self.write(*page, content).await?;
@@ -171,7 +171,7 @@ impl FindingKind {
     }
 }
 
-/// What a round of repair writes.
+/// The pages and slots that a round of repair writes.
 #[derive(Default)]
 pub(super) struct Changes {
     /// Pages that nothing refers to.
@@ -180,7 +180,7 @@ pub(super) struct Changes {
     pub(super) slots: BTreeMap<u64, Box<Page>>,
 }
 
-/// There is no page left for what a repair has to write.
+/// No page is left for the repair.
 pub(super) fn no_space() -> Error {
     Error::with(Errno::NOSPC, "repair: there is no free page")
 }

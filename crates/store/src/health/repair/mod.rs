@@ -1,4 +1,4 @@
-//! Repair below the names: afterwards the store opens, and everything in it is what it has to be.
+//! Repair below the names: afterwards the store opens, and a check finds nothing.
 //!
 //! ```text
 //!   superblock, journal (recovery/replay.rs, leniently) -> state page, group maps
@@ -8,19 +8,19 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `finding.rs` | what is told |
+//! | `finding.rs` | a reported problem |
 //! | `medium.rs` | the raw device; the order of writing |
 //! | `heal.rs` | a flipped bit |
 //! | `journal/` | where a journal begins whose superblock is lost |
-//! | `survey.rs` | what is there and what is wrong |
-//! | `strays.rs` | what was lost with what led to it |
+//! | `survey.rs` | the content of the volume, and its defects |
+//! | `strays.rs` | pages that lost their parents |
 //! | `rebuild.rs` | maps of blobs, slots, pages with two owners |
 //! | `derive.rs` | group maps, state page |
 //!
-//! Invariants: nothing is written where something sound hangs on what is there, so power may fail
-//! at any moment; on a sound volume nothing is written. Rules and cases:
-//! `docs/decisions/0012-check-and-repair.md`. What is in the entries of directories is for the
-//! layer above, which also says how their leaves are read ([`NameLeaves`]).
+//! Invariants: repair never overwrites content that a sound structure depends on, so power may fail
+//! at any moment; it writes nothing to a sound volume. Rules and cases:
+//! `docs/decisions/0012-check-and-repair.md`. The layer above repairs the entries of directories,
+//! and reads their leaves ([`NameLeaves`]).
 
 mod derive;
 mod medium;
@@ -44,7 +44,8 @@ use rebuild::Round;
 use std::collections::BTreeSet;
 use strays::{Strays, holds_slots};
 
-/// Rounds after which a repair stops trying. Each one removes what it finds, so a few are enough.
+/// Rounds after which a repair stops trying. Each one removes the problems that it finds, so a few
+/// are enough.
 const ROUNDS_MAX: u32 = 24;
 
 /// An entry of a directory.
@@ -62,10 +63,10 @@ pub struct NameEntry {
 
 /// How leaves of directories are read and made.
 pub trait NameLeaves {
-    /// The range of keys of a leaf, widened downwards to what may begin one; `None` if anything in
-    /// it can't be.
+    /// The range of keys of a leaf, widened downwards to a possible first key of a leaf; `None` if
+    /// an entry is impossible.
     fn range(&self, key: &HashKey, leaf: &Page, page: u64, owner: u64) -> Option<(u64, u64)>;
-    /// The entries of a leaf that can be read, whatever is wrong with others.
+    /// The readable entries of a leaf, even if others are damaged.
     fn entries(&self, leaf: &Page) -> Vec<NameEntry>;
     /// Leaves (headers filled in, checksums not) with these names, and the lowest key of each, in
     /// ascending order.
@@ -76,10 +77,10 @@ pub trait NameLeaves {
 pub struct RepairOptions<'a> {
     /// How the leaves of directories are read.
     pub names: &'a dyn NameLeaves,
-    /// Hears of blobs looked at, and about how many there are.
+    /// Called with the number of visited blobs, and about how many there are.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// The device is a copy in memory: the mappings of dead processes stay as they are, though what
-    /// they hold is part of what is repaired.
+    /// The device is a copy in memory: the repair uses the mappings of dead processes, but leaves
+    /// them as they are.
     pub keep_abandoned: bool,
 }
 
@@ -143,7 +144,7 @@ pub(crate) async fn repair(
         if found_slot_pages(&medium, &survey, &mut slot_pages).await? {
             continue;
         }
-        // A map may be older than its group: what it calls slots may be part of a blob by now.
+        // A map may be older than its group: its slot pages may belong to a blob by now.
         let mistaken: Vec<u64> = (survey.unproven)
             .intersection(&survey.contested)
             .copied()
@@ -202,7 +203,7 @@ pub(crate) async fn repair(
         let told = std::mem::take(&mut round.findings);
         medium.findings.append(std::mem::take(&mut survey.findings));
         medium.findings.append(told);
-        // What is left can't be put right; once more, since the round took pages for nothing.
+        // The rest is beyond repair; once more, since the round took pages for nothing.
         done = !changed;
     };
     // A volume that nothing was ever made in.
@@ -233,9 +234,10 @@ async fn state_page(medium: &mut Medium<'_>) -> Result<Option<Box<Page>>> {
             && geometry.groups() > 0
             && state.groups == u64::from(geometry.groups())
             && u64::from(state.groups_initialized) <= state.groups;
-        match fits {
-            true => Ok(page),
-            false => Err("its counters don't fit the volume".into()),
+        if fits {
+            Ok(page)
+        } else {
+            Err("its counters don't fit the volume".into())
         }
     });
     match found {
@@ -245,7 +247,7 @@ async fn state_page(medium: &mut Medium<'_>) -> Result<Option<Box<Page>>> {
                 FindingKind::State,
                 format!("the state page: {what}"),
                 "the volume can't be opened",
-                "it is made anew: counters are counted, root and orphan directory are looked for",
+                "it is made anew: with new counts, and a search for the root and orphan directories",
             );
             medium.findings.add(finding.at_page(place));
             Ok(None)
@@ -253,8 +255,7 @@ async fn state_page(medium: &mut Medium<'_>) -> Result<Option<Box<Page>>> {
     }
 }
 
-/// The maps of all groups in use; `None` for one that can't be believed. `initialized`: how many
-/// there are, if that is known.
+/// The maps of all groups in use; `None` for a damaged one. `initialized`: their number, if known.
 async fn group_maps(
     medium: &mut Medium<'_>,
     initialized: Option<u32>,
@@ -280,7 +281,7 @@ async fn group_maps(
             }
         });
     }
-    // Groups come into use in order, the first one with whatever is made first.
+    // Groups come into use in order, the first one with the first allocation.
     let last = maps
         .iter()
         .rposition(Option::is_some)
@@ -302,7 +303,7 @@ async fn group_maps(
     Ok(maps)
 }
 
-/// Names may lead to slots in pages that no map calls slot pages. Says whether such were found.
+/// Names may lead to slots in pages that no map calls slot pages. True if it found some.
 async fn found_slot_pages(
     medium: &Medium<'_>,
     survey: &survey::Survey,

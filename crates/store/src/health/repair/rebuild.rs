@@ -1,5 +1,5 @@
-//! Puts blobs right: builds maps anew from their leaves, brings back what lost its slot, settles
-//! who owns a page.
+//! Repairs blobs: builds maps anew from their leaves, restores blobs without a slot, settles the
+//! owners of contested pages.
 //!
 //! Everything new goes to pages that nothing refers to; a blob switches over to it with its slot,
 //! in one sector. Leaves that are sound stay where they are. See
@@ -24,7 +24,7 @@ use adit_base::{Errno, PAGE_BYTES, Result, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// A round of repair: from what a survey found to what is written.
+/// A round of repair: from the findings of a survey to the writes.
 pub(super) struct Round<'a, 'm> {
     pub(super) medium: &'a mut Medium<'m>,
     pub(super) names: &'a dyn NameLeaves,
@@ -35,7 +35,7 @@ pub(super) struct Round<'a, 'm> {
     pub(super) given_up: &'a mut BTreeSet<u64>,
     pub(super) findings: Findings,
     pub(super) changes: Changes,
-    /// Where fresh pages were looked for last: whether by the maps, group, offset.
+    /// Where the search for fresh pages stopped: whether by the maps, group, offset.
     pub(super) cursor: (bool, usize, usize),
 }
 
@@ -48,7 +48,7 @@ struct Claim {
     changed: (i64, u32),
 }
 
-/// What becomes of a page of a blob.
+/// The fate of a page of a blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Edit {
     Hole,
@@ -56,7 +56,7 @@ enum Edit {
 }
 
 impl Round<'_, '_> {
-    /// Puts right what the survey found. Says whether anything was.
+    /// Repairs the problems of the survey. True if there were any.
     pub(super) async fn run(&mut self) -> Result<bool> {
         self.slots().await?;
         let mut patients = std::mem::take(&mut self.survey.patients);
@@ -82,9 +82,10 @@ impl Round<'_, '_> {
                 patient.rebuild = true;
                 edit(&mut patient, edits);
             }
-            let built = match patient.rebuild {
-                true => self.rebuild(&mut patient).await,
-                false => Ok(()),
+            let built = if patient.rebuild {
+                self.rebuild(&mut patient).await
+            } else {
+                Ok(())
             };
             match built {
                 Ok(()) => self.put(address, Some(&patient.slot)).await?,
@@ -235,13 +236,10 @@ impl Round<'_, '_> {
             FindingKind::Slot,
             "its slot is lost, but not the leaves of its map",
             "the inode can't be used",
-            match directory {
-                true => {
-                    "the directory comes back with its names, without its permissions and attributes"
-                }
-                false => {
-                    "the file comes back with its content in whole pages, without its permissions and attributes"
-                }
+            if directory {
+                "the directory comes back with its names, without its permissions and attributes"
+            } else {
+                "the file comes back with its content in whole pages, without its permissions and attributes"
             },
         );
         self.findings
@@ -312,7 +310,7 @@ impl Round<'_, '_> {
                 let finding = Finding::new(
                     FindingKind::Map,
                     format!("no part of the map of {range} was found"),
-                    "what was there is lost",
+                    "its content is lost",
                     format!("{range} become a hole, which reads as zeroes"),
                 );
                 self.findings.add(finding.of_slot(address));
@@ -321,7 +319,7 @@ impl Round<'_, '_> {
         Ok(())
     }
 
-    /// Decides what becomes of pages that more than one blob refers to.
+    /// Decides the fate of pages that more than one blob refers to.
     async fn settle(&mut self) -> Result<BTreeMap<u64, BTreeMap<u64, Edit>>> {
         let mut edits: BTreeMap<u64, BTreeMap<u64, Edit>> = BTreeMap::new();
         if self.survey.contested.is_empty() {
@@ -364,7 +362,7 @@ impl Round<'_, '_> {
             }
         }
         for (page, mut owners) in claims {
-            // Who changed last is believed; a page that was never written has nothing to lose.
+            // The blob that changed last wins; a page that was never written has nothing to lose.
             owners.sort_by_key(|claim| {
                 (
                     claim.unwritten,
@@ -383,9 +381,10 @@ impl Round<'_, '_> {
                     (None, owner) => format!("it belongs to inode {owner} as well"),
                 };
                 let byte = claim.logical * PAGE_BYTES as u64;
-                let copy = match metadata.contains_key(&page) || claim.unwritten {
-                    true => None,
-                    false => self.copy(page).await?,
+                let copy = if metadata.contains_key(&page) || claim.unwritten {
+                    None
+                } else {
+                    self.copy(page).await?
                 };
                 let (edit, consequence, repair) = match copy {
                     Some(copy) => (
@@ -397,7 +396,7 @@ impl Round<'_, '_> {
                     ),
                     None => (
                         Edit::Hole,
-                        "this inode shows what isn't its own",
+                        "this inode shows another one's data",
                         format!(
                             "inode {keeper} keeps the page; bytes {byte} to {} of this one become a hole",
                             byte + PAGE_BYTES as u64

@@ -1,9 +1,8 @@
-//! Pages that the maps of groups call used and that nothing was found to use: what a damaged node
-//! or slot led to.
+//! Pages that are used by the maps of groups but unreferenced: a damaged node or slot led to them.
 //!
-//! Leaves of trees name the blob that they belong to in their headers, so they find back to it.
-//! Where a group's map can't be believed, all of its pages that nothing uses are looked at; what
-//! they hold may be what was deleted long ago, so it counts only if a name leads to it (`trusted`).
+//! Leaves of trees name the blob that they belong to in their headers, so they find back to it. If
+//! a group's map is damaged, all of its unreferenced pages are candidates; they may hold content
+//! deleted long ago, so it counts only if a name leads to it (`trusted`).
 
 use super::medium::Medium;
 use super::survey::Survey;
@@ -23,7 +22,7 @@ struct Stray {
     trusted: bool,
 }
 
-/// What was found.
+/// The strays found.
 #[derive(Default)]
 pub(super) struct Strays {
     leaves: BTreeMap<(u64, u8), Vec<Stray>>,
@@ -129,13 +128,13 @@ impl Strays {
             .collect()
     }
 
-    /// Is this page one of them, not to be written to?
+    /// True if this page is one of them, which must not be overwritten.
     pub(super) fn holds(&self, page: u64) -> bool {
         self.pages.contains(&page) || self.slot_pages.contains(&page)
     }
 }
 
-/// Does a page hold the slot of a blob (of this one)?
+/// True if a page holds the slot of a blob (of this one).
 pub(super) fn holds_slots(
     medium: &Medium<'_>,
     page: u64,
@@ -151,7 +150,7 @@ pub(super) fn holds_slots(
     })
 }
 
-/// Does a map call everything used that is?
+/// True if the map has all used pages as used.
 pub(super) fn agrees(map: &GroupMap, group: u32, survey: &Survey) -> bool {
     let Some(used) = survey.used.words(group) else {
         return true;

@@ -1,11 +1,11 @@
-//! Looks at every slot and walks every map, and writes down what doesn't fit. Changes nothing.
+//! Looks at every slot, walks every map, and notes contradictions. Changes nothing.
 //!
-//! A page counts as used by a blob when what refers to it was verified: a node only with the right
-//! kind, level and owner in its header. So of metadata no page has two owners; data has no owner
-//! written on it, and a page of it that was marked before is *contested*. [`Survey::patients`] are
-//! the blobs whose maps or fields have to change.
+//! A page counts as used by a blob when the reference was verified: a node only with the right
+//! kind, level and owner in its header. So no page of metadata has two owners. Data pages don't
+//! name their owner; one that was marked before is *contested*. [`Survey::patients`] are the blobs
+//! whose maps or fields have to change.
 //!
-//! Memory: 2 KiB a group in use, 16 bytes a blob, and what is wrong.
+//! Memory: 2 KiB a group in use, 16 bytes a blob, and the problems.
 
 use super::medium::{Expected, Medium, RUN_PAGES};
 use super::trees::{claim, walk};
@@ -35,7 +35,7 @@ pub(super) struct Leaf {
     pub(super) content: LeafContent,
 }
 
-/// What is in a leaf.
+/// The content of a leaf.
 #[derive(Clone, Debug)]
 pub(super) enum LeafContent {
     Extents(Vec<Extent>),
@@ -76,7 +76,7 @@ impl Patient {
         }
     }
 
-    /// What its leaves map.
+    /// The extents of its leaves.
     pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.leaves.iter().flat_map(|leaf| match &leaf.content {
             LeafContent::Extents(extents) => extents.as_slice(),
@@ -85,7 +85,7 @@ impl Patient {
     }
 }
 
-/// What a slot sector needs.
+/// The defect of a slot sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SlotFault {
     /// Does not verify.
@@ -94,7 +94,7 @@ pub(super) enum SlotFault {
     NotZeroed,
 }
 
-/// What a survey found.
+/// The findings of a survey.
 pub(super) struct Survey {
     pub(super) used: UsedPages,
     /// Slot pages, and the blobs in them.
@@ -108,10 +108,10 @@ pub(super) struct Survey {
     pub(super) contested: BTreeSet<u64>,
     pub(super) patients: BTreeMap<u64, Patient>,
     pub(super) slot_faults: BTreeMap<u64, SlotFault>,
-    /// What names say of slots in which there is no such blob: generation and kind.
+    /// Generation and kind that names expect of slots without such a blob.
     pub(super) dangling: BTreeMap<u64, (u32, u8)>,
     pub(super) findings: Findings,
-    /// Blobs, done of about how many.
+    /// Blobs: done, and about how many there are.
     pub(super) blobs: u64,
 }
 
@@ -132,7 +132,7 @@ impl Survey {
         }
     }
 
-    /// Is there nothing to repair in slots and maps?
+    /// True if slots and maps need no repair.
     pub(super) fn is_sound(&self) -> bool {
         self.patients.is_empty() && self.slot_faults.is_empty() && self.contested.is_empty()
     }
@@ -231,7 +231,7 @@ async fn slot_page(
     Ok(())
 }
 
-/// Names are compared with what they lead to when there are so many.
+/// With this many names, the survey compares them with their slots.
 const NAMES_MIN: usize = 1 << 20;
 
 /// Names that lead nowhere so far; most lead to slots that come later.
@@ -248,7 +248,7 @@ impl Names<'_> {
             .retain(|entry| live.get(&entry.slot) != Some(&entry.generation));
     }
 
-    /// What remains may double before all of it is looked at again.
+    /// The rest may double before the next comparison of all of it.
     fn bound_dangling(&mut self, live: &HashMap<u64, u32>) {
         if self.dangling.len() > self.bound {
             self.keep_dangling(live);
@@ -263,7 +263,7 @@ enum Sector {
     Slot(Box<Slot>),
 }
 
-/// The slots of a page; a flipped bit in one is put right.
+/// The slots of a page; a flipped bit in one is corrected.
 async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<Vec<(u64, Sector)>> {
     let mut content = content.clone();
     let mut found = Vec::new();
@@ -286,7 +286,7 @@ async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<V
                 FindingKind::Slot,
                 "one flipped bit in its slot",
                 "it could not be opened",
-                "the bit is put right",
+                "the bit is corrected",
             );
             medium.findings.add(finding.of_slot(address).at_page(page));
         }
@@ -310,7 +310,7 @@ async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<V
     Ok(found)
 }
 
-/// What is to be said of a slot whose fields can't be, and the slot as it should be.
+/// The problems of a slot's impossible fields, and the corrected slot.
 fn soundness(slot: &Slot) -> (Slot, Vec<String>) {
     let (mut sound, mut what) = (*slot, absurdities(slot));
     let directory = slot.kind == BlobKind::Directory as u8;
@@ -341,9 +341,10 @@ fn soundness(slot: &Slot) -> (Slot, Vec<String>) {
     if !fits || deep {
         sound.payload.fill(0);
         (sound.map_depth, sound.map_count) = (0, 0);
-        sound.map_kind = match directory {
-            true => MAP_NAME_TREE,
-            false => MAP_EXTENTS,
+        sound.map_kind = if directory {
+            MAP_NAME_TREE
+        } else {
+            MAP_EXTENTS
         };
     }
     (sound, what)
@@ -367,7 +368,7 @@ async fn blob(
             FindingKind::Slot,
             format!("its slot says {what}"),
             "it can't be used safely",
-            "the field is set to what it can be",
+            "the field is set to a possible value",
         );
         survey.findings.add(finding.of_slot(address));
     }
@@ -416,11 +417,11 @@ async fn blob(
             let finding = Finding::new(
                 FindingKind::Map,
                 format!(
-                    "its slot says that it has {} pages, and it has {pages}",
+                    "its slot counts {} pages, but it has {pages}",
                     slot.allocated_pages
                 ),
                 "the space that it counts is wrong, and it can't be deleted",
-                "the count is put right",
+                "the count is corrected",
             );
             survey.findings.add(finding.of_slot(address));
         }
@@ -437,7 +438,7 @@ async fn blob(
     Ok(())
 }
 
-/// Looks at one blob again, as a patient, for its leaves. `None`: there is no such blob any more.
+/// Examines one blob again, as a patient, for its leaves. `None`: the blob is gone.
 pub(super) async fn examine(
     medium: &mut Medium<'_>,
     names: &dyn NameLeaves,

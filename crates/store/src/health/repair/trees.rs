@@ -129,11 +129,11 @@ pub(super) async fn walk(
     Ok(pages)
 }
 
-/// The children of an inner node, and what is wrong with it.
+/// The children of an inner node, and its problems.
 fn children_of(content: &Page, parent: &Unvisited) -> (Vec<Unvisited>, Option<&'static str>) {
     let count = usize::from(header(content).count);
     if count == 0 || count > NODE_ENTRIES {
-        return (Vec::new(), Some("its count of entries can't be"));
+        return (Vec::new(), Some("its count of entries is impossible"));
     }
     let bytes = &content.0[PAGE_HEADER_BYTES..][..count * size_of::<InnerEntry>()];
     let entries = <[InnerEntry]>::ref_from_bytes(bytes).unwrap_or(&[]);
@@ -187,7 +187,7 @@ pub(super) fn lost_node(
         .add(finding.of_slot(patient.id.slot).at_page(pending.page));
 }
 
-/// Takes in the extents of a leaf, or of a slot; answers their pages.
+/// Takes in the extents of a leaf, or of a slot; returns the number of their pages.
 pub(super) fn extents(
     survey: &mut Survey,
     patient: &mut Patient,
@@ -212,7 +212,7 @@ pub(super) fn extents(
             patient.lost.push((from, Some(raw.end())));
             let finding = Finding::new(
                 FindingKind::Map,
-                format!("its map has an entry that can't be: {raw:?}"),
+                format!("its map has an impossible entry: {raw:?}"),
                 format!(
                     "bytes {} to {} can't be read",
                     from * PAGE_BYTES as u64,

@@ -14,7 +14,7 @@ pub enum Found {
     Problem {
         /// The page where it was found.
         page: u64,
-        /// What is wrong there.
+        /// The problem.
         what: String,
     },
     /// A page of the tree.
@@ -24,8 +24,8 @@ pub enum Found {
 }
 
 /// Walks the whole map: reports every problem, every page of the tree and every extent, and returns
-/// how many pages they are (which `allocated_pages` of the slot should agree with). After a miss
-/// the caller forgets what was reported and runs it again.
+/// the number of their pages (which `allocated_pages` of the slot should equal). After a miss the
+/// caller drops the reports and runs it again.
 pub fn check(
     pages: &impl PagesRead,
     slot: &Slot,
@@ -48,8 +48,9 @@ pub fn check(
     Ok(checker.used)
 }
 
-/// Checks one leaf of a blob's tree, for who walks the tree himself: `bounds` are the keys that it
-/// may hold, `end` is where the extent before it ends (updated). After a miss nothing was reported.
+/// Checks one leaf of a blob's tree, for a caller that walks the tree itself: `bounds` are the
+/// leaf's keys, `end` is the end of the extent before it (updated). After a miss nothing was
+/// reported.
 pub(crate) fn check_leaf(
     pages: &impl PagesRead,
     slot: &Slot,

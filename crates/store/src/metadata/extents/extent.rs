@@ -1,4 +1,4 @@
-//! An extent, and what a map says of a page.
+//! An extent, and the entries of a map: extents and holes.
 
 use super::LOGICAL_END;
 use crate::format::{EXTENT_PAGES_MAX, EXTENT_UNWRITTEN, RawExtent};
@@ -50,7 +50,7 @@ impl Extent {
         }
     }
 
-    /// Are the two one extent?
+    /// True if the two can be one extent.
     pub(super) fn joins(&self, next: &Extent) -> bool {
         self.unwritten == next.unwritten
             && self.end() == u64::from(next.logical)
@@ -67,7 +67,7 @@ impl Extent {
     }
 }
 
-/// What was read as extents, and each of them if it can be one.
+/// Each stored extent, with its verified form if it is valid.
 pub(crate) fn verified_extents(
     raw: &[RawExtent],
 ) -> impl Iterator<Item = (Option<Extent>, &RawExtent)> {
@@ -79,11 +79,11 @@ impl RawExtent {
         u64::from(self.logical) + (self.pages_and_physical & 0xffff)
     }
 
-    /// The extent, if these bytes can be one. `page` is where they were found.
+    /// Verifies a stored extent. `page` is the page that has it.
     pub(super) fn verify(&self, page: u64) -> Result<Extent, Stop> {
         let pages = (self.pages_and_physical & 0xffff) as u32;
         if pages == 0 || self.end() > LOGICAL_END || self.flags & !EXTENT_UNWRITTEN != 0 {
-            return Err(corrupt(page, format_args!("{self:?} is no extent")));
+            return Err(corrupt(page, format_args!("{self:?} is not an extent")));
         }
         Ok(Extent {
             logical: self.logical,
@@ -94,12 +94,12 @@ impl RawExtent {
     }
 }
 
-/// What is at a page of a blob.
+/// The entry of a blob's map at a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mapping {
+pub enum MapEntry {
     /// The extent that covers the page, cut so that it begins there.
     Extent(Extent),
-    /// Nothing, up to the next extent or [`LOGICAL_END`].
+    /// No extent, up to the next one or [`LOGICAL_END`].
     Hole {
         /// Pages of the hole from the page on.
         pages: u32,

@@ -5,16 +5,15 @@
 //! left.
 //!
 //! Invariants:
-//! 1. Extents are in ascending order and don't overlap; what none covers is a hole.
-//! 2. An extent lies within the bounds of its leaf. So the leaf of a page is the only one to look
-//!    into, and an extent that is inserted is cut at the bounds of leaves.
+//! 1. Extents are in ascending order and don't overlap; a hole is a range without extent.
+//! 2. An extent lies within the bounds of its leaf. So only the leaf of a page can have its extent,
+//!    and an inserted extent is split at the bounds of leaves.
 //! 3. A leaf is empty only inside a transaction.
 //! 4. `allocated_pages` of the slot counts the pages of extents and of the tree.
 //!
 //! Everything changes through `pages` and `&mut Slot` only: after a [`Stop`] the caller drops both
-//! and perhaps runs again. Not here: allocating and freeing the data's pages, and whether the
-//! device pages an extent names may be touched at all
-//! ([`crate::format::geometry::SpaceGeometry::contains`]).
+//! and perhaps runs again. Not here: allocating and freeing the data's pages, and the check that an
+//! extent lies in pages for data ([`crate::format::geometry::SpaceGeometry::contains`]).
 
 use crate::format::{
     EXTENT_PAGES_MAX, ExtentLeaf, MAP_EXTENT_TREE, MAP_EXTENTS, NODE_ENTRIES, Page, PageKind,
@@ -40,36 +39,36 @@ mod tests;
 pub(crate) use check::check_leaf;
 pub use check::{Found, check};
 pub(crate) use extent::verified_extents;
-pub use extent::{Extent, Mapping};
+pub use extent::{Extent, MapEntry};
 
 /// A blob's pages are numbered from 0 to below this.
 pub const LOGICAL_END: u64 = u32::MAX as u64;
 /// Extents of a leaf at which it is split. Few in this crate's own tests, so that small maps are
 /// deep.
 const LEAF_MAX: usize = if cfg!(test) { 24 } else { NODE_ENTRIES };
-/// Leaves that one call of [`remove`] changes.
+/// Most leaves that one call of [`remove`] changes.
 const LEAVES_PER_REMOVE: u32 = 16;
 /// Extents that return into the slot; fewer than fit there, so that a map doesn't go back and
 /// forth.
 const INLINE_AGAIN: usize = SLOT_EXTENTS / 2;
 
-/// What is at page `logical` of the blob.
+/// The map's entry at page `logical` of the blob.
 pub fn lookup(
     pages: &impl PagesRead,
     slot: &Slot,
     slot_address: u64,
     logical: u32,
-) -> Result<Mapping, Stop> {
+) -> Result<MapEntry, Stop> {
     let _in = breakdown::enter(Layer::Map);
     let from = u64::from(logical);
     Ok(match first_from(pages, slot, slot_address, from)? {
         Some((_, _, extent)) if extent.logical <= logical => {
-            Mapping::Extent(extent.cut(from..LOGICAL_END))
+            MapEntry::Extent(extent.cut(from..LOGICAL_END))
         }
-        Some((_, _, extent)) => Mapping::Hole {
+        Some((_, _, extent)) => MapEntry::Hole {
             pages: extent.logical - logical,
         },
-        None => Mapping::Hole {
+        None => MapEntry::Hole {
             pages: (LOGICAL_END - from) as u32,
         },
     })
@@ -104,9 +103,8 @@ pub fn for_each(
     Ok(())
 }
 
-/// Maps a hole. Joins the extent with its neighbours where they continue each other; cuts it where
-/// it is longer than an extent can be. EUCLEAN when something is mapped there already; EFBIG beyond
-/// [`LOGICAL_END`].
+/// Puts an extent into a hole. Joins it with adjacent extents; splits it at the largest length of
+/// an extent. EUCLEAN when an extent is there already; EFBIG beyond [`LOGICAL_END`].
 pub fn insert(
     pages: &mut impl Pages,
     slot: &mut Slot,
@@ -160,12 +158,12 @@ fn insert_piece(
     splice(pages, slot, address, &place, index..index, &[piece])
 }
 
-/// Unmaps what is mapped in `range` and appends the device runs that this leaves unused to `runs`
-/// (which the closure must have emptied, because it may run again).
+/// Removes the extents in `range` and appends the freed device runs to `runs` (the closure must
+/// empty it first, because it may run again).
 ///
-/// Bounded: ends after about `max_extents` extents or a few leaves, and then returns the page from
-/// which another call, in another transaction, has to go on. Cutting a hole into the middle of an
-/// extent may need a page for the tree (ENOSPC); unmapping to the end of the blob never does.
+/// Bounded: ends after about `max_extents` extents or a few leaves, and then returns the page where
+/// the next call, in another transaction, continues. A hole in the middle of an extent may need a
+/// page for the tree (ENOSPC); removal to the end of the blob never does.
 pub fn remove(
     pages: &mut impl Pages,
     slot: &mut Slot,
@@ -247,7 +245,7 @@ pub fn remove(
 
 fn unused(runs: &mut Vec<Run>, extent: Extent) {
     match runs.last_mut() {
-        // Not beyond what one extent can be: a longer run could only come from a damaged map.
+        // Not beyond the longest extent: a longer run could only come from a damaged map.
         Some(last)
             if last.end() == extent.physical && last.pages + extent.pages <= EXTENT_PAGES_MAX =>
         {
@@ -257,7 +255,7 @@ fn unused(runs: &mut Vec<Run>, extent: Extent) {
     }
 }
 
-/// What is unwritten in `range` has been written now. Holes and written extents stay as they are.
+/// Makes unwritten pages of `range` written. Holes and written extents stay as they are.
 pub fn mark_written(
     pages: &mut impl Pages,
     slot: &mut Slot,
@@ -292,7 +290,7 @@ pub fn mark_written(
         let parts: SmallVec<[Extent; 3]> = parts.into_iter().flatten().collect();
         let mut place = place;
         if parts.len() > replaced.len() {
-            // Then nothing was joined, so only the extent itself is replaced, wherever it is now.
+            // Then nothing was joined, so only the extent itself is replaced, at its present place.
             place = reserve(
                 pages,
                 slot,
@@ -435,7 +433,7 @@ fn first_from(
     }
 }
 
-/// The extents before `start` and from `end` on, in the same leaf.
+/// The extent before `start` and the one at `end`, in the same leaf.
 fn around(
     extents: &[RawExtent],
     start: usize,

@@ -10,7 +10,7 @@ use zerocopy::FromZeros;
 
 const ADDRESS: u64 = 8 * 50 + 3;
 
-/// What a page of the blob maps to.
+/// The map of a page of the blob: device page, and whether it is unwritten.
 type Row = (u64, bool);
 
 struct Blob {
@@ -167,17 +167,17 @@ impl Blob {
         let top = self.model.keys().next_back().map_or(100, |top| top + 50);
         for _ in 0..3 {
             let logical = random.below(top);
-            let mapping = self
+            let entry = self
                 .transact(|pages, slot| lookup(pages, slot, ADDRESS, logical as u32))
                 .unwrap();
-            match mapping {
-                Mapping::Extent(extent) => {
+            match entry {
+                MapEntry::Extent(extent) => {
                     assert_eq!(u64::from(extent.logical), logical);
                     for (page, row) in rows(&[extent]) {
                         assert_eq!(self.model[&page], row);
                     }
                 }
-                Mapping::Hole { pages } => {
+                MapEntry::Hole { pages } => {
                     assert!(!self.model.contains_key(&logical));
                     let next = self
                         .model

@@ -1,8 +1,8 @@
 //! Inner nodes, shared by the trees of extents and the trees of names.
 //!
-//! A [`Tree`] maps ranges of 64-bit keys to leaf pages. What is in a leaf is the business of the
-//! tree's user; this file finds the leaf of a key, and keeps the way to the leaves when one is
-//! split or emptied.
+//! A [`Tree`] maps ranges of 64-bit keys to leaf pages. The tree's user defines the content of
+//! leaves; this file finds the leaf of a key, and maintains the inner nodes when a leaf is split or
+//! emptied.
 //!
 //! ```text
 //!   level 2            [ -∞ | 500 ]            an entry (key, child): child holds keys from `key` up to
@@ -18,7 +18,7 @@
 //!
 //! Nodes are not balanced when entries go: an empty leaf is removed, with the nodes that this
 //! empties, and a root with a single child gives way to it. Every change touches O(depth) pages.
-//! What lies behind the last entry of a node is left as it is: clearing it would only lengthen the
+//! Bytes behind the last entry of a node stay as they are: clearing them would only lengthen the
 //! journal's records.
 
 use crate::format::{
@@ -39,7 +39,7 @@ pub const DEPTH_MAX: usize = 8;
 /// deep.
 const ENTRIES_MAX: usize = if cfg!(test) { 6 } else { NODE_ENTRIES };
 
-/// A tree: where it begins and what it is made of. Copied out of a slot, changed, and written back.
+/// The root, depth and leaf kind of a tree. Copied out of a slot, changed, and written back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tree {
     /// Slot address of the blob that every node belongs to.
@@ -65,7 +65,7 @@ pub struct Step {
     pub count: u16,
 }
 
-/// A leaf and what belongs there. Valid until the tree changes.
+/// A leaf and its range of keys. Valid until the tree changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafSpan {
     /// Page of the leaf.
@@ -126,8 +126,7 @@ fn find_child(entries: &[InnerEntry], key: u64) -> usize {
     entries[1..].partition_point(|entry| entry.key <= key)
 }
 
-/// Checks what a tree node's header says against what the way to it promised. For leaves of any
-/// tree.
+/// Checks a tree node's header against its parent's expectations. For leaves of any tree.
 pub fn check_header(
     page: u64,
     header: &PageHeader,
@@ -166,7 +165,7 @@ impl Tree {
         }
     }
 
-    /// The tree that a slot holds the root of; whether it does is for the caller to know.
+    /// The tree with its root in this slot; the caller knows that the slot has one.
     pub fn of_slot(slot: &Slot, owner: u64, leaf_kind: PageKind) -> Tree {
         let (root, _) =
             u64::read_from_prefix(&slot.payload).expect("a payload of more than 8 bytes");
@@ -209,7 +208,7 @@ impl Tree {
         })
     }
 
-    /// The leaf that `key` belongs to, for who doesn't change the tree.
+    /// The leaf of `key`, for reading.
     pub fn find_leaf(&self, pages: &impl PagesRead, key: u64) -> Result<LeafSpan, Stop> {
         self.walk(pages, key, |_, _| ())
     }
@@ -265,7 +264,7 @@ impl Tree {
         Ok(span)
     }
 
-    /// A leaf of this tree, with its header verified. What `count` may be only the caller knows.
+    /// A leaf of this tree, with its header verified. The caller checks `count`.
     pub fn leaf<'p>(&self, pages: &'p impl PagesRead, page: u64) -> Result<&'p Page, Stop> {
         let leaf = pages.page(page, self.leaf_kind)?;
         check_header(page, header(leaf), self.leaf_kind, 0, self.owner)?;
@@ -280,7 +279,7 @@ impl Tree {
     }
 
     /// Adds an empty leaf behind the leaf of `path`, for the keys from `key` on, and returns its
-    /// page. The caller moves what belongs there; the path is no longer valid.
+    /// page. The caller moves the entries; the path is no longer valid.
     pub fn add_leaf(&mut self, pages: &mut impl Pages, path: &Path, key: u64) -> Result<u64, Stop> {
         if key <= path.lower || path.upper.is_some_and(|upper| key >= upper) {
             return Err(corrupt(
@@ -472,10 +471,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Walks the whole tree for a checker: reports what is wrong with inner nodes to `problem` and
-    /// goes on with the rest, calls `leaf` with the page and the bounds of every leaf (its header
-    /// isn't checked), and `node` with every page of the tree, each once. A miss ends the walk; run
-    /// it again.
+    /// Walks the whole tree for a checker: reports problems of inner nodes to `problem` and goes on
+    /// with the rest, calls `leaf` with the page and the bounds of every leaf (its header isn't
+    /// checked), and `node` with every page of the tree, each once. A miss ends the walk; run it
+    /// again.
     pub fn check(&self, pages: &impl PagesRead, visit: &mut dyn Visit) -> Result<(), Stop> {
         if usize::from(self.depth) > DEPTH_MAX {
             visit.problem(
@@ -536,7 +535,7 @@ impl Tree {
     }
 }
 
-/// What [`Tree::check`] tells about a tree.
+/// The reports of [`Tree::check`].
 pub trait Visit {
     /// A page of the tree, inner node or leaf.
     fn node(&mut self, page: u64);

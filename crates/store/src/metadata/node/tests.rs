@@ -250,7 +250,7 @@ fn a_damaged_node_is_an_error_that_names_the_page() {
     );
 }
 
-/// What the allocator stages is not in `pages`: a map for each page that comes or goes, and the
+/// `pages` lacks the allocator's staged pages: a map for each page that comes or goes, and the
 /// state page.
 #[test]
 fn a_leaf_that_is_split_twice_or_goes_stages_no_more_than_its_need() {

@@ -11,7 +11,7 @@ pub(crate) type Bitmap = [u64; GROUP_MAP_WORDS];
 pub(super) struct FreeWords<'a> {
     pub(super) map: &'a GroupMap,
     pub(super) overlay: Option<&'a Bitmap>,
-    /// Pages of the group: whatever the map says, what lies beyond isn't free.
+    /// Pages of the group: pages beyond are never free, even if the map says so.
     pub(super) limit: usize,
 }
 

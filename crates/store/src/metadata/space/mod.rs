@@ -1,7 +1,6 @@
-//! Which pages of the device are free: allocation groups, their map pages, and what is between
-//! states.
+//! Free pages of the device: allocation groups, their map pages, and pages between states.
 //!
-//! A group's map page says what is true in the journal's order. [`Space`] adds, in memory, the
+//! A group's map page has the state in the journal's order. [`Space`] adds, in memory, the
 //! *overlay*: pages that must not be handed out although the map calls them free.
 //!
 //! ```text
@@ -19,9 +18,8 @@
 //! 4. Between `mark` and `keep`/`rollback` every change of the overlay is logged, because closures
 //!    restart.
 //!
-//! Not here: when a free is durable and may be released, and how much is reserved for whom (the
-//! store knows both). Slots are in `slot_page.rs`, comparing with what the blobs use in
-//! `space_check.rs`.
+//! Not here: when a free is durable and may be released, and reservations (both are in the store).
+//! Slots are in `slot_page.rs`; `space_check.rs` compares the maps with the pages in use.
 
 use crate::format::{
     GROUP_MAP_WORDS, GROUP_PAGES, GroupMap, PAGE_HEADER_BYTES, PageKind, StatePage,
@@ -83,7 +81,7 @@ pub struct Mark(usize);
 
 /// A hint that says nothing.
 const UNKNOWN: u16 = u16::MAX;
-/// Map pages that one `take` searches before it makes do with less.
+/// Map pages that one `take` searches before it accepts a shorter run.
 const SEARCHES_MAX: u32 = 8;
 
 /// The allocator of a volume. Single owner; everything on the device goes through [`Pages`].
@@ -129,8 +127,8 @@ impl Space {
         }
     }
 
-    /// The page can't be read. If it is a group's map, nothing more is allocated there; says
-    /// whether that is news.
+    /// Notes an unreadable page. If it is a group's map, the group allocates nothing more; true if
+    /// that is new.
     pub(crate) fn avoid(&mut self, page: u64) -> bool {
         let group = page.saturating_sub(self.geometry.first_group) / GROUP_PAGES;
         match u32::try_from(group) {
@@ -142,8 +140,7 @@ impl Space {
         }
     }
 
-    /// This page of checksums can't be read: what is written next goes elsewhere, if there is
-    /// another group.
+    /// Notes an unreadable page of checksums: later writes go to another group, if there is one.
     pub(crate) fn avoid_data(&mut self, page: u64) {
         let group = page.saturating_sub(self.geometry.first_group) / GROUP_PAGES;
         if self.groups > 1 {
@@ -151,7 +148,7 @@ impl Space {
         }
     }
 
-    /// Is the page in a group whose map can't be read?
+    /// True if the page is in a group with an unreadable map.
     pub(crate) fn avoids(&self, page: u64) -> bool {
         !self.avoided.is_empty()
             && (self.geometry.position(page))
@@ -324,7 +321,7 @@ impl Space {
         let _in = breakdown::enter(Layer::Allocate);
         let (group, offset) = self.place(run)?;
         if self.avoids(run.page) {
-            // Nor does a map say that two files have the same pages.
+            // Without a map only the overlay can show that two files had the same page.
             let overlay = self.overlay.get(&group);
             if overlay.is_some_and(|overlay| !none_set(&overlay.words, offset, run.pages)) {
                 return Err(corrupt(run.page, "is freed twice"));
@@ -357,8 +354,7 @@ impl Space {
         Mark(self.log.len())
     }
 
-    /// Takes back all changes of the overlay since the mark. What was done to pages the store
-    /// drops.
+    /// Takes back all changes of the overlay since the mark. The store drops the staged pages.
     pub fn rollback(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             if let Some((change, run)) = self.log.pop() {

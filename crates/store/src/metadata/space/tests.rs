@@ -443,7 +443,7 @@ fn a_full_volume_still_finds_the_free_slots_of_all_groups() {
     assert_eq!(listed * 8, addresses.len());
 }
 
-/// What the model knows about a page that isn't free.
+/// The model's state of a page that isn't free.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Model {
     Taken,

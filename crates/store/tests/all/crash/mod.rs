@@ -1,5 +1,5 @@
-//! What the crash tests share: recognizable content, and a model of what a blob may hold after a
-//! crash.
+//! Shared by the crash tests: recognizable content, and a model of a blob's possible content after
+//! a crash.
 
 pub(crate) mod model;
 
@@ -9,7 +9,7 @@ use adit_store::{Store, StoreOptions, Survive};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Options of a store whose behaviour depends on nothing but what it is asked: no timers.
+/// Options of a store without timers, whose behaviour depends only on its operations.
 pub(crate) fn store_options() -> StoreOptions {
     StoreOptions {
         cache_bytes: 8 << 20,
@@ -38,6 +38,6 @@ pub(crate) fn open(device: &Arc<FaultDevice>) -> adit_base::Result<Arc<Engine<St
 
 /// Ends without closing, as a power cut does for the process.
 pub(crate) fn drop_dead(engine: Arc<Engine<Store>>) {
-    // Poisoned or cut: what it says doesn't matter.
+    // Poisoned or cut: its result doesn't matter.
     let _ = engine.shutdown(|_| async { Ok(()) });
 }

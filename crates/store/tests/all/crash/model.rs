@@ -1,8 +1,8 @@
-//! What a blob may hold after a crash, by the durability contract.
+//! The possible content of a blob after a crash, by the durability contract.
 //!
 //! A blob has the content of its last completed sync, byte by byte overlaid by any of the changes
-//! since: each byte is what was synced or what one of the changes made it. Its size is one of those
-//! it had since, or between them. All content is stamped with blob, version and offset, so another
+//! since: each byte is the synced one or that of one of the changes. Its size is one of those it
+//! had since, or between them. All content is stamped with blob, version and offset, so another
 //! blob's bytes are recognized.
 
 use adit_base::hash::mix64;
@@ -29,7 +29,7 @@ pub(crate) enum Change {
     Zero { range: Range<u64> },
 }
 
-/// A blob as it is, as it was at its last sync, and what happened in between.
+/// A blob's present content, that of its last sync, and the changes in between.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) id: BlobId,
@@ -94,9 +94,9 @@ impl Model {
         self.changes.push(Change::Write { range, version });
     }
 
-    /// The size was changed, or may have been. A commit alone makes it durable where the store
-    /// changes the size at once: when it grows, or is cut off from what certainly was longer. Else
-    /// it comes with the data before it.
+    /// The size was changed, or may have been. A commit alone makes it durable if the store changes
+    /// the size at once: when it grows, or shrinks from a certainly larger size. Else it comes with
+    /// the data before it.
     pub(crate) fn resized(&mut self, size: u64, done: bool) {
         let at_once = size >= self.size() || size <= self.sizes.start;
         let zeroed = size.min(self.size())..u64::MAX;
@@ -118,7 +118,7 @@ impl Model {
         self.changes.push(Change::Zero { range });
     }
 
-    /// Its deletion began: what a crash in the middle leaves has any size.
+    /// Its deletion began: after a crash in the middle it may have any size.
     pub(crate) fn began_deletion(&mut self) {
         self.deleting = true;
         self.resized(0, false);
@@ -223,7 +223,7 @@ impl Model {
         )
     }
 
-    /// What was found after a crash is what there is now, and it is durable.
+    /// Adopts the content found after a crash, which is durable.
     pub(crate) fn adopt(&mut self, content: Vec<u8>) {
         self.sizes = content.len() as u64..content.len() as u64;
         self.durable.clone_from(&content);

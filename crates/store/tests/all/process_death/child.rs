@@ -1,9 +1,9 @@
 //! Processes to be killed: this test's program, started again in a role.
 //!
-//! `run` is what such a process does, [`Child`] is how the test sees it. They talk through files in
-//! one directory: the image, an outline of the world, and a log to which the process writes a line
-//! before (`?`) and after (`!`) each operation. A line in it is in the kernel's hands, so it
-//! outlives the process.
+//! `run` is the main function of such a process, [`Child`] the test's handle on it. They talk
+//! through files in one directory: the image, an outline of the world, and a log to which the
+//! process writes a line before (`?`) and after (`!`) each operation. A line in it is in the
+//! kernel's hands, so it outlives the process.
 
 use super::moment::{Mappings, is_claim, open_alone, open_with, options, volume_id};
 use super::world::{Op, World, numbers};
@@ -26,12 +26,12 @@ use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "ADIT_DEATH";
 
-/// What a process is to do.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Open the volume and work on it.
     Work,
-    /// The same without the option.
+    /// Open the volume with `survive` off, and work on it.
     WorkUnprotected,
     /// Open the volume and wait.
     Open,
@@ -210,7 +210,7 @@ impl Child {
         Child { process, log }
     }
 
-    /// Waits until it has written so many lines.
+    /// Waits until it has written this many lines.
     pub(crate) fn wait_for_lines(&mut self, lines: usize) {
         let began = Instant::now();
         while self.lines().len() < lines {
@@ -230,7 +230,7 @@ impl Child {
         whole.lines().map(String::from).collect()
     }
 
-    /// Waits until it is dead or has opened the volume, and answers which.
+    /// Waits until it is dead or has opened the volume; true if it has opened it.
     pub(crate) fn opens(mut self) -> bool {
         let began = Instant::now();
         loop {
@@ -250,7 +250,7 @@ impl Child {
         }
     }
 
-    /// Kills it, and answers what it had said.
+    /// Kills it, and returns its log.
     pub(crate) fn kill(mut self) -> Vec<String> {
         let ended = self.process.try_wait().unwrap();
         assert!(ended.is_none(), "the other process ended: {ended:?}");
@@ -286,7 +286,7 @@ pub(crate) fn operations(log: &[String]) -> Vec<(Op, Option<BlobId>)> {
     operations
 }
 
-/// Plays a log to the model; answers what was in flight.
+/// Plays a log to the model; returns the operation in flight.
 pub(crate) fn replay(world: &mut World, log: &[String]) -> Option<Op> {
     for (op, answer) in operations(log) {
         match answer {

@@ -1,6 +1,6 @@
 //! The next opening keeps its memory in another directory than the one that was killed: it finds
-//! what that left, since the superblock says where. (It was opened as after a power cut, in
-//! silence, and the memory was of no use afterwards.)
+//! the old memory by the superblock. (It used to open as after a power cut, in silence, and the
+//! memory was void afterwards.)
 
 use super::mappings::{one_blob, rewrite, version_with};
 use super::moment::{
@@ -196,8 +196,7 @@ fn a_copy_without_its_original_is_refused_where_that_may_only_be_unseen() {
     }
 }
 
-/// What another opening's memo says doesn't count, nor what nobody wrote; and no path makes an
-/// opening fail.
+/// Another opening's memo doesn't count, nor does garbage; and no path makes an opening fail.
 #[test]
 fn a_memo_that_does_not_fit_is_none() {
     type Change = fn(&mut Superblock);
@@ -233,7 +232,7 @@ fn a_memo_that_does_not_fit_is_none() {
             1
         );
         assert_eq!(mappings.paths().len(), 1, "{case}: left alone");
-        // In the own directory it counts whatever is said.
+        // In its own directory it counts with any memo.
         let device = with_memo(&left.restore(&device, &mappings), change);
         assert_eq!(version_with(&device, id, &options(), case), 2);
     }

@@ -17,7 +17,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// A volume on an image file, and what it has to hold.
+/// A volume on an image file, and its expected content.
 struct Volume {
     place: Place,
     mappings: Mappings,
@@ -90,7 +90,7 @@ impl Volume {
             panic!("seed {}, kill {}: {what}", self.seed, self.kills);
         }
         assert_clean(&engine);
-        // What comes next finds a closed volume, or another dead owner.
+        // The next process finds a closed volume, or another dead owner.
         if self.random.chance(1, 2) {
             close(engine);
             assert!(self.mappings.paths().is_empty());
@@ -148,7 +148,7 @@ fn a_kill_while_another_kills_leavings_are_taken_over_loses_nothing() {
             std::thread::sleep(typical.mul_f64(volume.random.below(120) as f64 / 100.0));
             let opened = child.kill().iter().any(|line| line == "opened");
             in_time += u64::from(!opened);
-            // What it found, and its own.
+            // The mapping that it found, and its own.
             let paths = volume.mappings.paths();
             let caches = paths.iter().filter(|path| !is_claim(path)).count();
             assert!(caches <= 2, "seed {}: {paths:?}", volume.seed);
@@ -163,8 +163,7 @@ fn a_kill_while_another_kills_leavings_are_taken_over_loses_nothing() {
 }
 
 /// A supervisor kills openings that take too long. Each one that was killed during a takeover left
-/// a copy of what it was taking over in shared memory, and no opening removed it before one
-/// succeeded.
+/// a copy of the mapping in shared memory, and no opening removed it before one succeeded.
 #[test]
 fn openings_that_are_killed_again_and_again_leave_what_they_found_and_one_copy() {
     let mut volume = Volume::with_leavings();
@@ -199,7 +198,7 @@ fn a_copy_counts_without_what_it_is_a_copy_of() {
     assert!(volume.mappings.unsaved().contains(&copy));
 }
 
-/// What a power cut might leave of a log's operations.
+/// The possible states after a power cut, by a log's operations.
 fn without_protection(
     models: &[Model],
     next_tag: &mut u64,
@@ -312,7 +311,7 @@ fn without_the_option_a_kill_is_a_power_cut_and_leaves_no_memory_behind() {
             let found = content(&engine, id).map(drop);
             assert_eq!(found.unwrap_err().errno(), Errno::STALE, "{case}");
         }
-        // What was created last may be nobody's.
+        // The blob created last may be in no model.
         volume.world.adopt(&models);
         volume.world.delete_unknown(&engine);
         assert_clean(&engine);

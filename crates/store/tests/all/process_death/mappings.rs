@@ -1,4 +1,4 @@
-//! What lies in `/dev/shm` is old, foreign, damaged, or no mapping at all.
+//! Files in `/dev/shm` that are old, foreign, damaged, or no mappings at all.
 
 use super::moment::{
     Mappings, Moment, SHM, VOLUME_BYTES, field, formatted, leavings, open_alone, open_with,
@@ -14,8 +14,8 @@ use adit_store::{BlobId, Store, StoreOptions, SyncKind, Takeover};
 use std::path::Path;
 use std::sync::Arc;
 
-/// One blob, synced as pattern 1 and then written, not synced, as pattern 2; and what that process
-/// left.
+/// One blob, synced as pattern 1 and then written, not synced, as pattern 2; and the memory that
+/// the process left.
 pub(crate) fn one_blob(device: &Arc<FaultDevice>, mappings: &Mappings) -> (BlobId, Moment) {
     let engine = open_alone(device.clone(), &options()).unwrap();
     let id = engine
@@ -77,7 +77,7 @@ fn a_mapping_of_an_earlier_opening_never_comes_over_newer_data() {
     for closed in [true, false] {
         for openings in 0..2 {
             let device = left.restore(&device, &mappings);
-            // Somebody who could not read it.
+            // A user who could not read it.
             mappings.delete();
             for _ in 0..openings {
                 close(open_with(device.clone(), &unprotected()).unwrap());
@@ -93,14 +93,14 @@ fn a_mapping_of_an_earlier_opening_never_comes_over_newer_data() {
             left.restore(&device, &mappings);
             let device = device.reopen(now);
             assert_eq!(version(&device, id, &format!("closed: {closed}")), 3);
-            // It might be a copy's, of which nobody here knows.
+            // It might be that of an unknown copy.
             assert_eq!(mappings.only(), left.mappings[0].0);
         }
     }
 }
 
 /// A process that was killed between closing the volume and deleting its mapping (or a copy that
-/// somebody puts back): the superblock says that nothing is missing, and the mapping is of its very
+/// was put back): the superblock says that nothing is missing, and the mapping is of its very
 /// epoch.
 #[test]
 fn a_mapping_beside_a_closed_volume_is_not_used() {
@@ -150,8 +150,8 @@ fn a_volume_is_closed_though_its_mapping_was_removed() {
 
 /// A copy of a volume on the same machine has its id, and its next opening the same epoch. Each of
 /// the two opened in turn, both killed: the second was refused its mapping's name, and its next
-/// opening took the first one's mapping for its own, wrote that one's data and metadata over what
-/// it had synced, and deleted it.
+/// opening took the first one's mapping for its own, overwrote its synced content with that one's
+/// data and metadata, and deleted it.
 #[test]
 fn a_mapping_of_a_copy_of_the_volume_is_left_to_the_copy() {
     let device = formatted(VOLUME_BYTES);
@@ -193,7 +193,7 @@ fn a_mapping_whose_header_does_not_fit_its_name_is_refused() {
         left.mappings[0].1[at] ^= 1;
         let device = left.restore(&device, &mappings);
         if what == "boot" {
-            // What lies on a tmpfs is of this boot, whatever a container says.
+            // Files on a tmpfs are of this boot, even if a container shows another boot id.
             assert_eq!(version(&device, id, what), 2);
             assert!(mappings.paths().is_empty());
         } else {
@@ -223,7 +223,7 @@ fn refused(device: &Arc<FaultDevice>, mappings: &Mappings, case: &str) {
     assert_eq!(superblock(&device.image()).sequence, before, "{case}");
 }
 
-/// Opens without what is left in memory, and says which pattern the blob has.
+/// Opens without the data left in memory; returns the pattern of the blob.
 fn without(device: &Arc<FaultDevice>, id: BlobId, takeover: Takeover, case: &str) -> u64 {
     version_with(
         device,
@@ -236,9 +236,8 @@ fn without(device: &Arc<FaultDevice>, id: BlobId, takeover: Takeover, case: &str
     )
 }
 
-/// Whatever lies under the name of a mapping that can't be used: the volume isn't opened, until
-/// somebody says that it shall be without. (It was opened as after a power cut, with a warning that
-/// nobody saw.)
+/// Any unusable file under the name of a mapping: the volume isn't opened until the user gives the
+/// data up. (It used to open as after a power cut, with an unseen warning.)
 #[test]
 fn what_is_no_mapping_is_refused_until_it_is_given_up() {
     let device = formatted(VOLUME_BYTES);
@@ -315,7 +314,7 @@ fn a_mapping_without_permissions_is_used_or_refuses_the_opening() {
     let device = left.restore(&device, &mappings);
     let path = mappings.only();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o0)).unwrap();
-    // Root reads it all the same.
+    // Root can read it.
     if std::fs::File::open(&path).is_err() {
         refused(&device, &mappings, "mode 0000");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -325,8 +324,8 @@ fn a_mapping_without_permissions_is_used_or_refuses_the_opening() {
 }
 
 /// A mapping is memory: bytes without checksums of their own, so a flipped one may be believed. But
-/// whoever reads it neither panics nor hangs, an opening that refuses it names it, and without it
-/// the volume opens.
+/// readers neither panic nor hang, an opening that refuses it names it, and without it the volume
+/// opens.
 #[test]
 fn a_mapping_with_flipped_bits_neither_breaks_nor_stops_the_opening_for_good() {
     let device = formatted(VOLUME_BYTES);

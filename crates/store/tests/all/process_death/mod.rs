@@ -1,17 +1,16 @@
-//! The death of the process is not the machine's: what was acknowledged is there after SIGKILL, on
-//! the same boot.
+//! A process dies, the machine doesn't: acknowledged writes survive SIGKILL, on the same boot.
 //!
 //! | file | what |
 //! |---|---|
 //! | `kills.rs` | processes that the kernel kills, anywhere |
 //! | `requests.rs` | deaths before each request to the device, of a workload and of a takeover |
-//! | `mappings.rs` | what lies in `/dev/shm` is old, foreign, damaged or no mapping at all |
+//! | `mappings.rs` | files in `/dev/shm` that are old, foreign, damaged or no mappings at all |
 //! | `scenes.rs` | the image was copied, put back, moved, is reached in another way, or looked at |
-//! | `elsewhere.rs` | the next opening was given another directory for its memory |
-//! | `receipts.rs` | operations learn their numbers, the next opening how far the dead process came |
+//! | `elsewhere.rs` | the next opening has another directory for its memory |
+//! | `receipts.rs` | operations learn their numbers, the next opening the dead process's progress |
 //! | `moment.rs`, `child.rs`, `world.rs` | a death as a value, a process to be killed, the model |
 //!
-//! `ADIT_KILLS=1000` kills so many processes, `ADIT_SEED=7` chooses what they do.
+//! `ADIT_KILLS=1000` kills that many processes, `ADIT_SEED=7` chooses their operations.
 
 mod child;
 mod elsewhere;

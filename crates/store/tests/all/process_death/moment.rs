@@ -1,8 +1,7 @@
-//! A death as a value: what a process leaves that is killed at a given request.
+//! A death as a value: the state that a process leaves when it is killed at a given request.
 //!
 //! That is the device's content and the mappings, copied between two instructions of the only
-//! thread that changes them. What the process, which lives in truth, does afterwards is thrown
-//! away.
+//! thread that changes them. The process really lives on; its later changes are dropped.
 use super::world::{Op, World};
 use crate::rig::{PAGE, drop_dead, engine_options};
 use adit_base::random::Prng;
@@ -84,7 +83,7 @@ pub(crate) fn formatted(size_bytes: u64) -> Arc<FaultDevice> {
     formatted_with(size_bytes, false)
 }
 
-/// The same, perhaps with checksums of data.
+/// A device whose completed writes stay, formatted with or without checksums of data.
 pub(crate) fn formatted_with(size_bytes: u64, data_checksums: bool) -> Arc<FaultDevice> {
     let device = FaultDevice::new(FaultConfig {
         size_bytes,
@@ -191,7 +190,7 @@ pub(crate) mod field {
     pub(crate) const METAS: usize = 4096;
 }
 
-/// What a process leaves that dies at this moment.
+/// The state left by a process that dies at this moment.
 #[derive(Clone)]
 pub(crate) struct Moment {
     pub(crate) image: Image,
@@ -200,7 +199,7 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(crate) fn of(device: &FaultDevice, mappings: &Mappings) -> Moment {
-        // Its owner lives, but not in the story: nobody locks a copy of the file.
+        // Its owner lives, but not in the story: a copy of the file isn't locked.
         let read = |path: PathBuf| {
             let bytes = std::fs::read(&path).unwrap();
             (path, bytes)
@@ -239,12 +238,12 @@ impl Witness {
         })
     }
 
-    /// What it took; none: there were fewer requests.
+    /// The moment taken; none: there were fewer requests.
     pub(crate) fn moment(&self) -> Option<Moment> {
         self.state.lock().unwrap().1.clone()
     }
 
-    /// It will be the request after so many more.
+    /// Strikes after this many more requests.
     pub(crate) fn strike_after(&self, requests: u64) {
         let at = self.state.lock().unwrap().0 + requests;
         self.at.store(at, Ordering::Relaxed);
@@ -321,7 +320,7 @@ impl Gate {
         *self.shut.lock().unwrap() = true;
     }
 
-    /// Waits until somebody waits.
+    /// Waits until another thread waits.
     pub(crate) fn wait(&self) {
         while !self.waiting.load(Ordering::Acquire) {
             std::thread::yield_now();

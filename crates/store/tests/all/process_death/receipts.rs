@@ -14,7 +14,7 @@ use adit_store::{Predecessor, Receipt, Store, StoreOptions, SyncKind, Takeover};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-/// Remembers what it was told, and what a process leaves that dies right then.
+/// Remembers the reported numbers, and the state left by a process that dies right then.
 struct Told {
     device: Arc<FaultDevice>,
     mappings: Arc<Mappings>,
@@ -91,7 +91,7 @@ impl Scene {
         told.number() - 1
     }
 
-    /// It dies at this moment: what an opening says then.
+    /// The predecessor that an opening finds after a death at this moment.
     fn after(&self, left: &Moment, options: &StoreOptions) -> Option<Predecessor> {
         let device = left.restore(&self.device, &self.mappings);
         let engine = open_with(device, options).unwrap();
@@ -267,7 +267,7 @@ fn an_operation_that_fails_hears_no_number() {
     drop_dead(scene.engine);
 }
 
-/// What an atomic write finds dirty is written back first, holes get pages: that is not it.
+/// An atomic write first writes dirty pages back and fills holes; those transactions don't count.
 #[test]
 fn an_atomic_write_hears_the_number_of_the_transaction_that_has_it() {
     const LEN: usize = 40_000;

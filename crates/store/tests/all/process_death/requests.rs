@@ -1,6 +1,5 @@
 //! Deaths before each request to the device: of a workload, of a takeover, and of a takeover that
-//! follows one that died. With them, what makes a takeover hard: a full ring, a full volume, a
-//! device that fails.
+//! follows one that died. Also hard takeovers: a full ring, a full volume, a failing device.
 
 use super::moment::{
     Gate, Mappings, Moment, RING_PAGES, VOLUME_BYTES, Witness, formatted, formatted_with, leavings,
@@ -16,8 +15,8 @@ use adit_store::format::SUPERBLOCK_MAGIC;
 use adit_store::{Store, SyncKind, XattrMode};
 use std::sync::Arc;
 
-/// Works on a volume until request number `at`; answers what is left, what has to be there, and
-/// what was in flight.
+/// Works on a volume until request number `at`; returns the state left, the expected content, and
+/// the operation in flight.
 fn die_at(device: &Arc<FaultDevice>, seed: u64, at: u64) -> (Moment, World, Op) {
     let mut random = Prng::new(seed);
     let mut world = World::default();
@@ -34,7 +33,7 @@ fn die_at(device: &Arc<FaultDevice>, seed: u64, at: u64) -> (Moment, World, Op) 
     }
 }
 
-/// Takes over what is there, and compares everything.
+/// Takes over the state, and compares everything.
 fn judge(
     device: &Arc<FaultDevice>,
     mappings: &Mappings,
@@ -111,7 +110,7 @@ fn a_death_before_any_request_of_a_takeover_loses_nothing() {
 
 #[test]
 fn a_takeover_that_a_failing_device_stops_is_made_by_the_next_opening() {
-    // Without a mapping of its own, the opening that fails leaves nothing but what it found.
+    // Without its own mapping, a failing opening leaves only the mapping that it found.
     for (effect, options, data_checksums) in [
         (FaultEffect::Error(Errno::IO), unprotected(), false),
         (FaultEffect::TearAndFail(Errno::IO), options(), true),
@@ -145,8 +144,8 @@ fn a_takeover_that_a_failing_device_stops_is_made_by_the_next_opening() {
 }
 
 /// The image lies in a full file system, and a service starts again and again. (Each start left a
-/// copy of what it couldn't write in shared memory, until that was full, too: then there was no
-/// opening even with room for the image.)
+/// copy of the unwritten data in shared memory, until that was full, too: then no opening succeeded
+/// even with room for the image.)
 #[test]
 fn a_takeover_that_fails_again_and_again_leaves_what_it_found_and_no_copies() {
     for data_checksums in [false, true] {
@@ -233,7 +232,7 @@ fn a_ring_that_is_full_at_death_gets_room_for_what_the_dead_process_had_not_writ
             live_pages = journal_live_pages(&engine);
             assert!(live_pages > before);
         }
-        // As much as an open transaction may hold before it has to be committed, which would wait.
+        // Fills the open transaction; more would have to commit, and wait.
         for seed in 0..70 {
             world.run(&engine, Op::Create);
             let id = world.blobs.last().unwrap().id;
@@ -396,7 +395,7 @@ fn a_page_that_is_written_again_after_it_was_freed_with_unsealed_records_leaves_
         let done = engine.run(|store| async {
             let blob = store.blob(create(store).await?).await?;
             store.write(&blob, 0, &pattern(100, 1)).await?;
-            // As records of a transaction that nobody commits.
+            // These become records of a transaction that is never committed.
             store.punch(&blob, 0..50).await?;
             store.resize(&blob, 0).await?;
             store.write(&blob, 0, &pattern(100, 2)).await?;

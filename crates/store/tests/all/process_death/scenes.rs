@@ -1,6 +1,6 @@
 //! The world around the image changes between the death and the opening: it was copied, put back,
-//! moved, is reached in another way, or looked at. What was acknowledged is there, or the opening
-//! is refused with words and everything is there later.
+//! moved, is reached in another way, or looked at. Acknowledged writes are there, or the opening is
+//! refused with a message and everything is there later.
 
 use super::mappings::{one_blob, rewrite, version, version_with};
 use super::moment::{
@@ -22,7 +22,7 @@ fn with(takeover: Takeover) -> StoreOptions {
     }
 }
 
-/// As `adit ls` opens it: nothing is written.
+/// Opens the volume like `adit ls`: nothing is written.
 fn look(device: &Arc<FaultDevice>, id: BlobId, case: &str) -> adit_base::Result<Vec<u8>> {
     let read_only = StoreOptions {
         read_only: true,
@@ -49,7 +49,7 @@ fn look(device: &Arc<FaultDevice>, id: BlobId, case: &str) -> adit_base::Result<
     Ok(found)
 }
 
-/// Image and mappings as bytes, to see that nobody changed them.
+/// Image and mappings as bytes, to check that they are unchanged.
 fn all(device: &FaultDevice, mappings: &Mappings) -> (u64, Vec<Vec<u8>>) {
     let files = mappings.paths();
     let bytes = files.iter().map(|path| std::fs::read(path).unwrap());
@@ -107,19 +107,20 @@ fn an_older_image_that_was_put_back_is_refused() {
         // The right image is put back.
         assert_eq!(version(&left.restore(&device, &mappings), id, &case), 3);
         assert!(mappings.paths().is_empty());
-        // Or somebody says that the older one is what is wanted.
+        // Or the user chooses the older one.
         for (takeover, stays) in [(Takeover::Leave, 1), (Takeover::Discard, 0)] {
             drop(left.restore(&device, &mappings));
             let device = device.reopen(device.image());
             assert_eq!(version_with(&device, id, &with(takeover), &case), 1);
             assert_eq!(mappings.paths().len(), stays, "{case}, {takeover:?}");
-            // What was left is no reason to refuse it again.
+            // The mapping left is no reason to refuse it again.
             assert_eq!(version(&device, id, &case), 1);
         }
     }
 }
 
-/// The same with an image that was closed before the volume was opened for the last time.
+/// An image that was closed before the last opening of the volume is refused while that opening's
+/// data is left.
 #[test]
 fn an_image_of_an_earlier_opening_that_was_put_back_is_refused() {
     let device = formatted(VOLUME_BYTES);
@@ -156,14 +157,14 @@ fn a_copy_never_takes_what_belongs_to_the_original() {
         let device = left.restore(&device, &mappings);
         let copy = device.copy(left.image.clone(), 2);
         let before = all(&device, &mappings);
-        // A look shows what the copy holds.
+        // A look shows the copy's content.
         assert_eq!(look(&copy, id, "copy").unwrap(), pattern(50_000, 1));
         let error = refusal(&copy, &options(), Errno::OWNERDEAD, "copy");
         for word in ["another file", "leave", "adopt", "fault:"] {
             assert!(error.what().contains(word), "{word}: {error}");
         }
         assert_eq!(all(&device, &mappings), before);
-        // What belongs to the original isn't the copy's to delete.
+        // The copy must not delete the original's mapping.
         if takeover != Takeover::Adopt {
             assert_eq!(version_with(&copy, id, &with(takeover), "copy"), 1);
             assert_eq!(version(&copy, id, "copy again"), 1);
@@ -192,8 +193,8 @@ fn a_copy_of_a_volume_that_was_synced_needs_no_words() {
     assert_eq!(version(&device, id, "original"), 1);
 }
 
-/// An image and a loop device of it, or a file system without locks: nothing but the bytes tells
-/// that somebody has the volume open. (Two writers: 600 synced files were gone, and a check said
+/// An image and a loop device of it, or a file system without locks: only the bytes show that
+/// another process has the volume open. (Two writers: 600 synced files were gone, and a check said
 /// "clean".)
 #[test]
 fn a_living_owner_is_found_however_the_opener_came_to_the_bytes() {
@@ -205,7 +206,7 @@ fn a_living_owner_is_found_however_the_opener_came_to_the_bytes() {
         let id = engine.run(create).unwrap();
         rewrite(&engine, id, 1);
         assert_eq!(mappings.paths().len(), 1, "{case}");
-        // The same storage by another device, then one that says that it is another.
+        // Another device object on the same storage, then one with another identity.
         for device in [
             device.reopen(device.image()),
             device.copy(device.image(), 2),
@@ -226,7 +227,8 @@ fn a_living_owner_is_found_however_the_opener_came_to_the_bytes() {
                 let error = look(&device, id, &case).unwrap_err();
                 assert_eq!(error.errno(), Errno::BUSY);
             } else {
-                // A copy beyond doubt: it may be looked at, and opened by who says that it is one.
+                // A copy beyond doubt: a look at it is allowed, and an opening if the user says
+                // that it is one.
                 assert_eq!(look(&device, id, &case).unwrap(), pattern(50_000, 1));
                 assert_eq!(version_with(&device, id, &with(Takeover::Leave), &case), 1);
             }
@@ -290,7 +292,7 @@ fn a_closed_superblock_is_not_believed_when_the_journal_goes_on_behind_it() {
     );
     let error = look(&device, id, "for reading").unwrap_err();
     assert_eq!(error.errno(), Errno::UCLEAN);
-    // What was closed and nothing else is believed.
+    // Only the closed state counts.
     let engine = open_alone(formatted(VOLUME_BYTES), &unprotected()).unwrap();
     assert_clean(&engine);
     close(engine);
@@ -331,7 +333,7 @@ fn a_damaged_end_of_the_journal_is_repaired_and_no_older_image() {
     let (engine, findings) = repair(&device);
     assert!(!findings.list.is_empty());
     close(engine);
-    // What the damaged page said is lost with it, which the finding says; nothing else is.
+    // Only the damaged page's changes are lost, as the finding says.
     let engine = open_with(device, &options()).unwrap();
     assert_clean(&engine);
     close(engine);

@@ -1,5 +1,5 @@
-//! A random workload on bare blobs, and a model of what it must leave: all that was acknowledged,
-//! exactly; of the one operation in flight, a part.
+//! A random workload on bare blobs, and a model of its result: exactly the acknowledged operations,
+//! and a part of the one in flight.
 
 use crate::crash::model::{Model, stamp, stamped};
 use crate::rig::{PAGE, create};
@@ -22,7 +22,7 @@ pub(crate) enum Op {
         version: u64,
         range: (u64, u64),
     },
-    /// At the end, wherever that is then.
+    /// At the end of that moment.
     Append {
         blob: u64,
         version: u64,
@@ -120,7 +120,7 @@ impl Op {
     }
 }
 
-/// What an atomic write of a range writes: parts with gaps between them.
+/// The parts of an atomic write of a range, with gaps between them.
 pub(crate) fn pieces(range: (u64, u64)) -> impl Iterator<Item = Range<u64>> {
     (range.0..range.1)
         .step_by(6000)
@@ -134,7 +134,7 @@ pub(crate) struct Known {
     /// Part of its stamps.
     pub(crate) tag: u64,
     pub(crate) content: Vec<u8>,
-    /// All that was ever written, for what an interrupted truncation uncovers.
+    /// All writes ever, since an interrupted truncation may uncover old ones.
     history: Vec<((u64, u64), u64)>,
 }
 
@@ -153,7 +153,7 @@ impl World {
         found.expect("an operation on a known blob")
     }
 
-    /// What a process needs to go on: sizes, not content.
+    /// The state that a process needs to go on: sizes, not content.
     pub(crate) fn outline(&self) -> String {
         let mut text = format!("{} {}\n", self.next_tag, self.next_version);
         for blob in &self.blobs {
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// What comes next.
+    /// The next operation.
     pub(crate) fn op(&mut self, random: &mut Prng) -> Op {
         let few = self.blobs.len() < 3;
         if few || self.blobs.len() < BLOBS_MAX && random.chance(1, 40) {
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// Does it. The answer is the id of what was created.
+    /// Performs it. Returns the id of a created blob.
     pub(crate) async fn perform(&self, store: &Store, op: Op) -> Result<Option<BlobId>> {
         match op {
             Op::Create => return create(store).await.map(Some),
@@ -337,15 +337,15 @@ impl World {
         }
     }
 
-    /// Does it here.
+    /// Performs it in this process.
     pub(crate) fn run(&mut self, engine: &Arc<Engine<Store>>, op: Op) {
         let created = engine.run(|store| self.perform(store, op));
         let created = created.unwrap_or_else(|error| panic!("{op:?}: {error}"));
         self.acknowledged(op, created);
     }
 
-    /// Compares the volume with what it has to be, where `in_flight` may have happened in part;
-    /// takes over what is there, with half a deletion completed.
+    /// Compares the volume with the model, where `in_flight` may have happened in part; adopts the
+    /// found state, with half a deletion completed.
     pub(crate) fn judge(
         &mut self,
         engine: &Arc<Engine<Store>>,
@@ -396,7 +396,7 @@ impl World {
         self.count(engine, in_flight)
     }
 
-    /// What another model found.
+    /// Adopts the content that another model found.
     pub(crate) fn adopt(&mut self, models: &[Model]) {
         let known = models.iter().map(|model| Known {
             id: model.id,
@@ -412,7 +412,7 @@ impl World {
         self.next_version += 1 << 16;
     }
 
-    /// Deletes what isn't known.
+    /// Deletes unknown blobs.
     pub(crate) fn delete_unknown(&self, engine: &Arc<Engine<Store>>) {
         for id in self.unknown(engine).unwrap() {
             engine.run(|store| store.delete(id)).unwrap();
@@ -514,7 +514,7 @@ impl Known {
             Some(Op::Resize { size, .. }) if size < old => {
                 sized(now, size..=old)?;
                 self.same(found, 0..size)?;
-                // Whatever was there once: what the truncation threw away first was perhaps not at
+                // Any old content: the first pages that the truncation dropped were perhaps not at
                 // home yet.
                 let odd = (size..now).find(|at| {
                     let byte = found[*at as usize];
@@ -565,7 +565,7 @@ impl Known {
         self.content.get(at as usize).copied().unwrap_or(0)
     }
 
-    /// Is this part as it was?
+    /// Checks that this part is unchanged.
     fn same(&self, found: &[u8], range: Range<u64>) -> Result<(), String> {
         let mut odd =
             range.filter(|at| found.get(*at as usize).copied().unwrap_or(0) != self.byte(*at));
@@ -587,7 +587,7 @@ impl Known {
         ))
     }
 
-    /// Is the beginning new and the rest as it was, apart from one page, which is half way?
+    /// Checks that the beginning is new and the rest unchanged, apart from one page in between.
     fn prefix(&self, found: &[u8], version: u64, range: Range<u64>) -> Result<(), String> {
         let mut ended = false;
         let mut start = range.start;

@@ -41,7 +41,7 @@ pub fn formatted(size_bytes: u64) -> Arc<FaultDevice> {
     formatted_with(size_bytes, false)
 }
 
-/// The same, perhaps with checksums of data.
+/// A formatted device, with or without checksums of data.
 pub fn formatted_with(size_bytes: u64, data_checksums: bool) -> Arc<FaultDevice> {
     let device = device(size_bytes);
     let options = MkfsOptions {
@@ -79,7 +79,7 @@ pub fn drop_dead(engine: Arc<Engine<Store>>) {
     engine.shutdown(|_| async { Ok(()) }).unwrap();
 }
 
-/// As after a power cut that kept nothing it could lose.
+/// The device after a power cut that lost everything not durable.
 pub fn cut(device: &Arc<FaultDevice>, engine: Arc<Engine<Store>>) -> Arc<FaultDevice> {
     let image = device.power_cut_with(|_, _| false);
     let _ = engine.shutdown(|_| async { Ok(()) });
@@ -193,7 +193,7 @@ impl Bytes {
         })
     }
 
-    /// The same for a slot.
+    /// Changes a slot, so that only a check of its content finds it.
     pub fn forge_slot(self, address: u64, edit: impl FnOnce(&mut Slot)) -> Bytes {
         let volume = self.volume;
         self.flip(address / 8, |bytes| {

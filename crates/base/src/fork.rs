@@ -318,6 +318,7 @@ mod tests {
         install();
         let registered = Registered::new(File::open("/proc/self/stat").expect("open"));
         let other = File::open("/proc/self/stat").expect("open");
+        let kept = numbers::kept(File::open("/proc/self/stat").expect("open"));
         let before = generation();
         // SAFETY: the child only uses system calls and atomics, then leaves by _exit.
         let child = unsafe { libc::fork() };
@@ -328,7 +329,8 @@ mod tests {
             let mut read = read;
             let good = generation() == before + 1
                 && read(registered.as_raw_fd()) == -1
-                && read(other.as_raw_fd()) == 1;
+                && read(other.as_raw_fd()) == 1
+                && read(kept.as_raw_fd()) == 1;
             // SAFETY: ends the child without running anything of the parent's.
             unsafe { libc::_exit(i32::from(!good)) };
         }
@@ -341,6 +343,10 @@ mod tests {
         assert!(is_registered(number));
         drop(registered);
         assert!(!is_registered(number));
+        let number = kept.as_raw_fd();
+        assert!(is_kept(number) && self::kept().any(|fd| fd == number));
+        drop(kept);
+        assert!(!is_kept(number));
     }
 
     /// How many of this process's descriptors are memory that can be sealed, which only one test

@@ -33,12 +33,12 @@ Status Env::Open(const std::string& path, unsigned flags, adit_file** file) {
   return ToStatus(adit_open(volume_->handle(), path.c_str(), flags, kFileMode, file), path);
 }
 
-template <typename File, typename Result>
-Status Env::New(const std::string& path, unsigned flags, Result** result) {
+template <typename File, typename Result, typename... Arguments>
+Status Env::New(const std::string& path, unsigned flags, Result** result, Arguments... arguments) {
   *result = nullptr;
   adit_file* file = nullptr;
   const Status status = Open(path, flags, &file);
-  if (status.ok()) *result = new File(file, path);
+  if (status.ok()) *result = new File(file, path, arguments...);
   return status;
 }
 
@@ -47,11 +47,7 @@ Status Env::NewSequentialFile(const std::string& path, leveldb::SequentialFile**
 }
 
 Status Env::NewRandomAccessFile(const std::string& path, leveldb::RandomAccessFile** result) {
-  *result = nullptr;
-  adit_file* file = nullptr;
-  const Status status = Open(path, ADIT_O_RDONLY, &file);
-  if (status.ok()) *result = new RandomAccessFile(file, path, copies_);
-  return status;
+  return New<RandomAccessFile>(path, ADIT_O_RDONLY, result, copies_);
 }
 
 Status Env::NewWritableFile(const std::string& path, leveldb::WritableFile** result) {

@@ -49,8 +49,8 @@ class Env final : public leveldb::EnvWrapper {
 
  private:
   Status Open(const std::string& path, unsigned flags, adit_file** file);
-  template <typename File, typename Result>
-  Status New(const std::string& path, unsigned flags, Result** result);
+  template <typename File, typename Result, typename... Arguments>
+  Status New(const std::string& path, unsigned flags, Result** result, Arguments... arguments);
 
   const std::unique_ptr<Volume> volume_;
   const std::shared_ptr<TableCopies> copies_;  // files may outlive the Env

@@ -30,28 +30,30 @@ class Lock final : public rocksdb::FileLock {
 
 // ------------------------------------------------------------------------------------------- files
 
+template <typename File, typename Result, typename... Arguments>
+IOStatus AditFileSystem::Open(const std::string& path, unsigned flags,
+                              std::unique_ptr<Result>* result, Arguments... arguments) {
+  result->reset();
+  adit_file* file = nullptr;
+  const int opened = adit_open(volume(), path.c_str(), flags, 0, &file);
+  if (opened < 0) return Failure(opened, path);
+  result->reset(new File(file, path, arguments...));
+  return IOStatus::OK();
+}
+
 IOStatus AditFileSystem::NewSequentialFile(const std::string& path, const FileOptions& options,
                                            std::unique_ptr<rocksdb::FSSequentialFile>* result,
                                            IODebugContext*) {
-  result->reset();
   const bool direct = options.use_direct_reads;
-  adit_file* file = nullptr;
-  const int opened = adit_open(volume(), path.c_str(), ADIT_O_RDONLY | DirectFlag(direct), 0, &file);
-  if (opened < 0) return Failure(opened, path);
-  result->reset(new SequentialFile(file, path, direct));
-  return IOStatus::OK();
+  return Open<SequentialFile>(path, ADIT_O_RDONLY | DirectFlag(direct), result, direct);
 }
 
 IOStatus AditFileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
                                              std::unique_ptr<rocksdb::FSRandomAccessFile>* result,
                                              IODebugContext*) {
-  result->reset();
   const bool direct = options.use_direct_reads;
-  adit_file* file = nullptr;
-  const int opened = adit_open(volume(), path.c_str(), ADIT_O_RDONLY | DirectFlag(direct), 0, &file);
-  if (opened < 0) return Failure(opened, path);
-  result->reset(new RandomAccessFile(file, path, direct, volume_->id()));
-  return IOStatus::OK();
+  return Open<RandomAccessFile>(path, ADIT_O_RDONLY | DirectFlag(direct), result, direct,
+                                volume_->id());
 }
 
 IOStatus AditFileSystem::OpenWritable(const std::string& path, const FileOptions& options,
@@ -70,7 +72,7 @@ IOStatus AditFileSystem::OpenWritable(const std::string& path, const FileOptions
     return status;
   }
   const bool ends_there = at_end || (flags & ADIT_O_TRUNC) != 0;
-  const bool is_served = volume_->address().rfind("unix:", 0) == 0;
+  const bool is_served = adit_volume_is_connected(volume()) == 1;
   result->reset(new WritableFile(file, path, options, static_cast<uint64_t>(size),
                                  ends_there && is_served, volume_->id()));
   return IOStatus::OK();
@@ -102,27 +104,16 @@ IOStatus AditFileSystem::ReuseWritableFile(const std::string& path, const std::s
 IOStatus AditFileSystem::NewRandomRWFile(const std::string& path, const FileOptions& options,
                                          std::unique_ptr<rocksdb::FSRandomRWFile>* result,
                                          IODebugContext*) {
-  result->reset();
   // As RocksDB's own file systems do, and against the comment in its header: a file that isn't
   // there is an error.
   const bool direct = options.use_direct_reads && options.use_direct_writes;
-  adit_file* file = nullptr;
-  const int opened = adit_open(volume(), path.c_str(), ADIT_O_RDWR | DirectFlag(direct), 0, &file);
-  if (opened < 0) return Failure(opened, path);
-  result->reset(new RandomRWFile(file, path, direct));
-  return IOStatus::OK();
+  return Open<RandomRWFile>(path, ADIT_O_RDWR | DirectFlag(direct), result, direct);
 }
 
 IOStatus AditFileSystem::NewDirectory(const std::string& path, const IOOptions&,
                                       std::unique_ptr<rocksdb::FSDirectory>* result,
                                       IODebugContext*) {
-  result->reset();
-  adit_file* file = nullptr;
-  const int opened =
-      adit_open(volume(), path.c_str(), ADIT_O_RDONLY | ADIT_O_DIRECTORY, 0, &file);
-  if (opened < 0) return Failure(opened, path);
-  result->reset(new Directory(file, path, volume_->id()));
-  return IOStatus::OK();
+  return Open<Directory>(path, ADIT_O_RDONLY | ADIT_O_DIRECTORY, result, volume_->id());
 }
 
 // ------------------------------------------------------------------------------------------- names

@@ -107,6 +107,10 @@ class AditFileSystem final : public rocksdb::FileSystem {
 
  private:
   adit_volume* volume() const { return volume_->handle(); }
+  // A file that is there. `arguments`: the rest of File's constructor.
+  template <typename File, typename Result, typename... Arguments>
+  IOStatus Open(const std::string& path, unsigned flags, std::unique_ptr<Result>* result,
+                Arguments... arguments);
   IOStatus OpenWritable(const std::string& path, const FileOptions& options, unsigned flags,
                         bool at_end, std::unique_ptr<rocksdb::FSWritableFile>* result);
 

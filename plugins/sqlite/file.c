@@ -4,13 +4,6 @@
 #include <errno.h>
 #include <string.h>
 
-static void file_tell(const struct file *file, int code)
-{
-    char *words = sqlite3_mprintf("%s: %s", file->path, adit_error_message());
-    tell(code, words != NULL ? words : adit_error_message());
-    sqlite3_free(words);
-}
-
 int file_failed(struct file *file, int64_t result, int code)
 {
     file->last_errno = (int)-result;
@@ -26,7 +19,7 @@ int file_failed(struct file *file, int64_t result, int code)
     if (code == SQLITE_FULL || code == SQLITE_IOERR_NOMEM || code == SQLITE_IOERR_COMMIT_ATOMIC)
         sqlite3_log(code, "adit: %s: %s", file->path, adit_error_message());
     else
-        file_tell(file, code);
+        tell(code, "%s: %s", file->path, adit_error_message());
     return code;
 }
 

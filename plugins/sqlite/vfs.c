@@ -262,8 +262,7 @@ static int check_super_journal(const char *address, const char *path)
     const size_t len = strlen(path), suffix = strlen("-mjXXXXXX9XX");
     struct volume *here = NULL;
     adit_stat stat = ADIT_STAT_INIT;
-    char *words;
-    int found, code;
+    int found;
     if (len > suffix && strncmp(path + len - suffix, "-mj", 3) == 0)
         here = volume_acquire_last_used(address);
     if (here == NULL)
@@ -272,23 +271,18 @@ static int check_super_journal(const char *address, const char *path)
     volume_release(here);
     if (found == -ENOENT || found == -ENOTDIR)
         return SQLITE_OK;
-    words = sqlite3_mprintf("%s is of a transaction over several databases in %s, which was at another address then: "
-                            "open them there once, for it to be undone or completed", path, address);
-    code = words != NULL ? tell(SQLITE_CANTOPEN, words) : SQLITE_NOMEM;
-    sqlite3_free(words);
-    return code;
+    return tell(SQLITE_CANTOPEN,
+                "%s is of a transaction over several databases in %s, which was at another address then: open them there "
+                "once, for it to be undone or completed", path, address);
 }
 
 /* Only a super-journal can have a name without a volume. Whether it is there this VFS can't tell: of a name that isn't
  * there SQLite takes the transaction for committed. */
 static int refuse_super_journal(const char *name)
 {
-    char *words = sqlite3_mprintf("%s is of a transaction over several databases, by a program under adit run or with a "
-                                  "database that is in no volume: open them there once, for it to be undone or completed",
-                                  name);
-    const int code = words != NULL ? tell(SQLITE_CANTOPEN, words) : SQLITE_NOMEM;
-    sqlite3_free(words);
-    return code;
+    return tell(SQLITE_CANTOPEN,
+                "%s is of a transaction over several databases, by a program under adit run or with a database that is in "
+                "no volume: open them there once, for it to be undone or completed", name);
 }
 
 /* A file that is empty doesn't exist for SQLite. */

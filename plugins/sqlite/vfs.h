@@ -38,6 +38,7 @@ SQLITE_EXTENSION_INIT3
 #include <stdint.h>
 
 #define NAME_BYTES_MAX 4096
+#define WORDS_BYTES_MAX (2 * NAME_BYTES_MAX) /* of a message */
 
 /* ------------------------------------------------------------------------------------------------ volumes.c */
 
@@ -84,7 +85,7 @@ void volume_used(struct volume *volume);
 void volume_release(struct volume *volume);
 
 /* Says what went wrong; returns the code. */
-int tell(int code, const char *words);
+int tell(int code, const char *format, ...);
 
 /* How often this process and its ancestors forked since the VFS was there: what was opened before is not ours. */
 unsigned forks(void);

@@ -2,6 +2,7 @@
 #include "vfs.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,8 +59,13 @@ unsigned forks(void)
 
 /* The words of an error go to SQLite's log and, since SQLite itself has none for what goes wrong with a volume, to
  * standard error. */
-int tell(int code, const char *words)
+int tell(int code, const char *format, ...)
 {
+    char words[WORDS_BYTES_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    sqlite3_vsnprintf(sizeof(words), words, format, arguments);
+    va_end(arguments);
     sqlite3_log(code, "adit: %s", words);
     fprintf(stderr, "adit: %s\n", words);
     return code;
@@ -70,7 +76,7 @@ void sqlite3_adit_log(void *unused, int level, const char *message)
 {
     (void)unused;
     if (level == ADIT_LOG_ERROR)
-        tell(SQLITE_IOERR, message);
+        tell(SQLITE_IOERR, "%s", message);
     else
         sqlite3_log(level == ADIT_LOG_WARNING ? SQLITE_WARNING : SQLITE_NOTICE, "adit: %s", message);
 }
@@ -114,7 +120,7 @@ static struct volume *open_volume(const char *address, int *code)
     struct volume *volume;
     int result;
     if (adit_options_from_environment(&options) < 0) {
-        *code = tell(SQLITE_CANTOPEN, adit_error_message());
+        *code = tell(SQLITE_CANTOPEN, "%s", adit_error_message());
         return NULL;
     }
     result = adit_open_volume(address, &options, &handle);
@@ -123,7 +129,7 @@ static struct volume *open_volume(const char *address, int *code)
         result = adit_open_volume(address, &options, &handle);
     }
     if (result < 0) {
-        *code = tell(result == -EBUSY ? SQLITE_BUSY : SQLITE_CANTOPEN, adit_error_message());
+        *code = tell(result == -EBUSY ? SQLITE_BUSY : SQLITE_CANTOPEN, "%s", adit_error_message());
         return NULL;
     }
     volume = add(address, handle, 0);
@@ -192,7 +198,7 @@ void volume_release(struct volume *volume)
     enter();
     if (--volume->files == 0 && !volume->lent) {
         if (adit_close_volume(volume->handle) < 0)
-            tell(SQLITE_IOERR_CLOSE, adit_error_message());
+            tell(SQLITE_IOERR_CLOSE, "%s", adit_error_message());
         take_out(volume);
     }
     leave();
@@ -216,7 +222,7 @@ __attribute__((destructor)) static void sync_at_exit(void)
         return;
     }
     for (volume = volumes; volume != NULL; volume = volume->next) {
-        if (!volume->lent && strncmp(volume->address, "unix:", 5) != 0 && adit_syncfs(volume->handle) < 0)
+        if (!volume->lent && adit_volume_is_connected(volume->handle) == 0 && adit_syncfs(volume->handle) < 0)
             fprintf(stderr, "adit: syncing %s at exit: %s\n", volume->address, adit_error_message());
     }
     leave();

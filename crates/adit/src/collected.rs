@@ -141,7 +141,8 @@ impl<E, F: FnOnce(Result<usize>) -> E> Ticket<E, F> {
         let event = to_event(result);
         let mut state = self.collection.lock();
         state.done.push_back(event);
-        self.collection.under_way.fetch_sub(1, Ordering::SeqCst);
+        let under_way = self.collection.under_way.fetch_sub(1, Ordering::SeqCst);
+        assert!(under_way > 0, "a request has one result");
         let waiters = if self.is_started {
             std::mem::take(&mut state.waiters)
         } else {

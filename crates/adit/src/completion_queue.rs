@@ -121,7 +121,9 @@ impl<T: Send + 'static, U: Send> CompletionQueue<T, U> {
         };
         let is_done = {
             let mut locked = self.lock()?;
-            let entry = locked.entries.slots[number as usize].insert((operation, data));
+            let slot = &mut locked.entries.slots[number as usize];
+            assert!(slot.is_none(), "its number was free");
+            let entry = slot.insert((operation, data));
             entry.0.report_to(&self.queue, number.into())
         };
         if is_done {

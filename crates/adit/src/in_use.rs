@@ -8,6 +8,7 @@ use adit_block::lock_holder;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Adds the way out to the error of an opening, if the image or device is in use.
 pub(crate) fn with_way_out(error: Error, address: &str) -> Error {
@@ -39,6 +40,18 @@ pub(crate) fn with_way_out(error: Error, address: &str) -> Error {
 #[doc(hidden)]
 pub fn is_soon_free(address: &str) -> bool {
     lock_holder(Path::new(address)).is_some_and(is_while_used)
+}
+
+/// How long a command or program waits for a volume that a process before it is closing.
+#[doc(hidden)]
+pub const PATIENCE: Duration = Duration::from_millis(500);
+/// How long it waits while processes of another `adit run` have the volume, or have just ended.
+const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
+
+/// Is a volume that is in use worth another attempt to open it, after so long?
+#[doc(hidden)]
+pub fn is_worth_waiting(address: &str, waited: Duration) -> bool {
+    waited < PATIENCE || waited < PATIENCE_WITH_PROGRAMS && is_soon_free(address)
 }
 
 fn is_while_used(pid: u32) -> bool {

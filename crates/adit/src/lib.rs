@@ -148,7 +148,7 @@ pub use cursor::FileCursor;
 pub use directory::ReadDir;
 pub use file::File;
 #[doc(hidden)]
-pub use in_use::is_soon_free;
+pub use in_use::{PATIENCE, is_soon_free, is_worth_waiting};
 pub use inspect::{InspectedDir, InspectedEntry, Inspector, Owner};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;

@@ -9,6 +9,8 @@
 //!
 //! A descriptor is made and registered, or closed and unregistered, while no thread forks
 //! ([`numbers`]): each registered descriptor that the child has is registered in its memory, too.
+//! Descriptors that children keep are registered apart ([`Registered::kept`]): a program under
+//! `adit run` leaves both kinds alone.
 //!
 //! The handlers use only async-signal-safe calls and atomics. They do not see `vfork`,
 //! `posix_spawn` or a raw `clone`; `exec` follows those, where O_CLOEXEC does the same.
@@ -19,18 +21,18 @@ use rustix::io::DupFlags;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// More descriptors than this are possible, but aren't taken from a child (its use of them is still
-/// refused by the generation).
-const DESCRIPTORS_MAX: usize = 2048;
+/// Numbers below this one are registered: the kernel's usual limit. A descriptor beyond isn't taken
+/// from a child; its use of the volume is still refused by the generation.
+const NUMBERS_MAX: usize = 1 << 20;
 
-/// Connections that children keep, at most.
-const KEPT_MAX: usize = 64;
-static KEPT: [AtomicI32; KEPT_MAX] = [const { AtomicI32::new(-1) }; KEPT_MAX];
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(-1) }; DESCRIPTORS_MAX];
+/// Descriptors that children lose.
+static CLOSED: Numbers = Numbers::none();
+/// Descriptors that children keep.
+static KEPT: Numbers = Numbers::none();
 static WATCH: Once = Once::new();
 
 /// The process whose memory this is.
@@ -93,13 +95,11 @@ pub fn refused() -> Error {
 /// descriptor is made, in [`numbers::alone`]; [`ChildGuard::close`] ends both.
 pub fn close_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
     install();
-    ChildGuard {
-        place: register(&DESCRIPTORS, fd.as_raw_fd()),
-    }
+    CLOSED.register(fd.as_raw_fd())
 }
 
-/// A descriptor that [`close_in_child`] has registered until it is closed. A program under
-/// `adit run` that closes all numbers leaves it alone.
+/// A descriptor that is registered until it is closed. A program under `adit run` that closes all
+/// numbers leaves it alone.
 #[derive(Debug)]
 pub struct Registered<T: AsFd + Into<OwnedFd>> {
     fd: ManuallyDrop<T>,
@@ -107,10 +107,18 @@ pub struct Registered<T: AsFd + Into<OwnedFd>> {
 }
 
 impl<T: AsFd + Into<OwnedFd>> Registered<T> {
-    /// Registers it. [`numbers::registered`] makes it, too, with no fork in between.
+    /// Takes it away from children. [`numbers::registered`] makes it, too, with no fork in between.
     pub fn new(fd: T) -> Registered<T> {
         Registered {
             guard: ManuallyDrop::new(close_in_child(fd.as_fd())),
+            fd: ManuallyDrop::new(fd),
+        }
+    }
+
+    /// Registers one that children keep.
+    pub fn kept(fd: T) -> Registered<T> {
+        Registered {
+            guard: ManuallyDrop::new(KEPT.register(fd.as_fd().as_raw_fd())),
             fd: ManuallyDrop::new(fd),
         }
     }
@@ -167,58 +175,71 @@ impl<T: AsFd + Into<OwnedFd>> std::ops::Deref for Registered<T> {
     }
 }
 
-/// Registers a descriptor as Adit's own that children keep.
-pub fn keep_in_child(fd: BorrowedFd<'_>) -> ChildGuard {
-    ChildGuard {
-        place: register(&KEPT, fd.as_raw_fd()),
+/// A set of numbers, each as often as it is registered: a number that was closed may be registered
+/// anew before it is unregistered.
+struct Numbers {
+    counts: [AtomicU8; NUMBERS_MAX],
+    /// No higher number was ever registered.
+    end: AtomicUsize,
+}
+
+impl Numbers {
+    const fn none() -> Numbers {
+        Numbers {
+            counts: [const { AtomicU8::new(0) }; NUMBERS_MAX],
+            end: AtomicUsize::new(0),
+        }
+    }
+
+    fn register(&'static self, fd: RawFd) -> ChildGuard {
+        let number = usize::try_from(fd).unwrap_or(usize::MAX);
+        // A number of a child of `vfork` is its own; the set is its parent's, too.
+        let count = self.counts.get(number).filter(|_| !is_in_vfork());
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::AcqRel);
+            self.end.fetch_max(number + 1, Ordering::AcqRel);
+        }
+        ChildGuard { count }
+    }
+
+    fn has(&self, fd: RawFd) -> bool {
+        let count = usize::try_from(fd).ok().and_then(|at| self.counts.get(at));
+        count.is_some_and(|count| count.load(Ordering::Acquire) > 0)
+    }
+
+    /// All of them. Async-signal-safe.
+    fn all(&self) -> impl Iterator<Item = RawFd> {
+        let end = self.end.load(Ordering::Acquire);
+        (0..end as RawFd).filter(|fd| self.has(*fd))
     }
 }
 
-fn register(places: &'static [AtomicI32], fd: RawFd) -> Option<&'static AtomicI32> {
-    if is_in_vfork() {
-        // It is a number of this child's; the places are its parent's, too.
-        return None;
-    }
-    places.iter().find(|place| {
-        place.load(Ordering::Relaxed) < 0
-            && place
-                .compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    })
+/// All descriptors that children keep.
+pub fn kept() -> impl Iterator<Item = RawFd> {
+    KEPT.all()
 }
 
-/// All descriptors that [`keep_in_child`] registered.
-pub fn kept() -> Vec<RawFd> {
-    let numbers = KEPT.iter().map(|place| place.load(Ordering::Relaxed));
-    numbers.filter(|fd| *fd >= 0).collect()
-}
-
-/// True if [`keep_in_child`] registered the descriptor.
+/// True if children keep the descriptor.
+#[inline]
 pub fn is_kept(fd: RawFd) -> bool {
-    let mut places = KEPT.iter();
-    fd >= 0 && places.any(|place| place.load(Ordering::Relaxed) == fd)
+    KEPT.has(fd)
 }
 
 /// True if [`close_in_child`] registered the descriptor.
+#[inline]
 pub fn is_registered(fd: RawFd) -> bool {
-    fd >= 0
-        && DESCRIPTORS
-            .iter()
-            .any(|place| place.load(Ordering::Relaxed) == fd)
+    CLOSED.has(fd)
 }
 
 /// All descriptors that [`close_in_child`] registered.
-pub fn registered() -> Vec<RawFd> {
-    let numbers = DESCRIPTORS
-        .iter()
-        .map(|place| place.load(Ordering::Relaxed));
-    numbers.filter(|fd| *fd >= 0).collect()
+pub fn registered() -> impl Iterator<Item = RawFd> {
+    CLOSED.all()
 }
 
-/// Keeps a descriptor registered; see [`close_in_child`] and [`keep_in_child`].
+/// Keeps a descriptor registered; see [`close_in_child`] and [`Registered::kept`].
 #[derive(Debug)]
 pub struct ChildGuard {
-    place: Option<&'static AtomicI32>,
+    count: Option<&'static AtomicU8>,
 }
 
 impl ChildGuard {
@@ -234,8 +255,10 @@ impl ChildGuard {
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            place.store(-1, Ordering::Relaxed);
+        if let Some(count) = self.count {
+            // Not below zero: a raw `clone` may have copied the count before it was raised.
+            let less = |count: u8| count.checked_sub(1);
+            let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         }
     }
 }
@@ -262,12 +285,8 @@ extern "C" fn in_child() {
     // By the kernel: the functions of `adit run` may wait for a lock that this thread holds.
     let mut dead = None;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    for place in &DESCRIPTORS {
-        let fd = place.load(Ordering::Relaxed);
-        if fd < 0 {
-            continue;
-        }
-        // The place stays taken: its guard lives on in the child's copy of the handle and frees it.
+    for fd in CLOSED.all() {
+        // It stays registered: its guard lives on in the child's copy of the handle.
         // SAFETY: `fd` is registered, so no other code owns it; this owner isn't dropped.
         let mut replaced = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
         let dead = dead.get_or_insert_with(|| open(c"/", flags, Mode::empty()));
@@ -299,6 +318,7 @@ mod tests {
         install();
         let registered = Registered::new(File::open("/proc/self/stat").expect("open"));
         let other = File::open("/proc/self/stat").expect("open");
+        let kept = numbers::kept(File::open("/proc/self/stat").expect("open"));
         let before = generation();
         // SAFETY: the child only uses system calls and atomics, then leaves by _exit.
         let child = unsafe { libc::fork() };
@@ -309,7 +329,8 @@ mod tests {
             let mut read = read;
             let good = generation() == before + 1
                 && read(registered.as_raw_fd()) == -1
-                && read(other.as_raw_fd()) == 1;
+                && read(other.as_raw_fd()) == 1
+                && read(kept.as_raw_fd()) == 1;
             // SAFETY: ends the child without running anything of the parent's.
             unsafe { libc::_exit(i32::from(!good)) };
         }
@@ -322,6 +343,10 @@ mod tests {
         assert!(is_registered(number));
         drop(registered);
         assert!(!is_registered(number));
+        let number = kept.as_raw_fd();
+        assert!(is_kept(number) && self::kept().any(|fd| fd == number));
+        drop(kept);
+        assert!(!is_kept(number));
     }
 
     /// How many of this process's descriptors are memory that can be sealed, which only one test

@@ -1,7 +1,7 @@
-//! Errors, checksums, hashing, random numbers, time and where it goes, sizes and fork detection:
-//! the needs of every other layer.
+//! Errors, checksums, hashing, random numbers, time and where it goes, sizes, fork detection, and
+//! what a program's file says to the loader: the needs of every other layer.
 //!
-//! Invariants: nothing here knows about devices or files; nothing here panics on outside input.
+//! Invariants: nothing here knows about devices or volumes; nothing here panics on outside input.
 
 mod address;
 pub mod breakdown;
@@ -9,6 +9,7 @@ pub mod checksum;
 pub mod clock;
 mod errno;
 mod error;
+pub mod executable;
 pub mod fork;
 pub mod hash;
 pub mod held;

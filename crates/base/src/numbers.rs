@@ -23,6 +23,7 @@
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::cell::Cell;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -261,6 +262,11 @@ where
 /// program that closes all numbers leaves it alone.
 pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Registered<OwnedFd>, E> {
     registered(|| make().map(raised))
+}
+
+/// Registers a file that children keep, and gives it a high number, if the process may have one.
+pub fn kept(fd: impl Into<OwnedFd>) -> Registered<File> {
+    Registered::kept(File::from(raised(fd.into())))
 }
 
 /// Closes and unregisters descriptors while no thread forks.

@@ -46,3 +46,18 @@ pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     spawned
 }
+
+/// Keeps the signals that ask a program to end from doing so by themselves, in this thread and those
+/// that it starts: for a thread that waits for them.
+pub fn block_ending_signals() -> libc::sigset_t {
+    // SAFETY: a set is made empty before it is used; the calls have no other preconditions.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&mut signals, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+        signals
+    }
+}

@@ -5,29 +5,10 @@ use std::sync::Arc;
 use adit_base::size::parse_size;
 use adit_base::{Address, Errno, Error, Result};
 
-use crate::{Device, FileDevice, FileEngine, FileOptions, MemoryConfig, MemoryDevice};
+use crate::{Device, FileDevice, FileOptions, MemoryConfig, MemoryDevice};
 
 /// How to open a device; each driver reads its own options.
-#[derive(Clone, Debug)]
-pub struct DeviceOptions {
-    /// The engine that passes requests to the kernel.
-    pub engine: FileEngine,
-    /// For reading only.
-    pub read_only: bool,
-    /// Bypass the host's page cache.
-    pub direct: bool,
-}
-
-impl Default for DeviceOptions {
-    /// Probed engine, for writing, direct.
-    fn default() -> Self {
-        DeviceOptions {
-            engine: FileEngine::Probe,
-            read_only: false,
-            direct: true,
-        }
-    }
-}
+pub type DeviceOptions = FileOptions;
 
 /// Opens the device that an address names.
 pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Device>> {
@@ -47,19 +28,7 @@ pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Dev
             })?)
         }
         Address::Served(_) | Address::Reserved => Err(Address::not_built(address)),
-        Address::Path(path) => {
-            let DeviceOptions {
-                engine,
-                read_only,
-                direct,
-            } = *options;
-            let options = FileOptions {
-                engine,
-                read_only,
-                direct,
-            };
-            Ok(FileDevice::open(path, &options)?)
-        }
+        Address::Path(path) => Ok(FileDevice::open(path, options)?),
     }
 }
 

@@ -94,6 +94,35 @@ pub struct IoCounts {
     pub bytes_written: u64,
 }
 
+impl IoCounts {
+    /// Those of one request.
+    pub(crate) fn of(request: &Request) -> IoCounts {
+        let (mut counts, len) = (IoCounts::default(), request.len_bytes());
+        match request.operation {
+            Operation::Read => (counts.reads, counts.bytes_read) = (1, len),
+            Operation::Write { fua } => {
+                (counts.writes, counts.bytes_written) = (1, len);
+                counts.fua_writes = fua.into();
+            }
+            Operation::Flush => counts.flushes = 1,
+            Operation::Discard { .. } | Operation::WriteZeroes { .. } => counts.discards = 1,
+        }
+        counts
+    }
+
+    pub(crate) fn numbers(&mut self) -> [&mut u64; 7] {
+        [
+            &mut self.reads,
+            &mut self.writes,
+            &mut self.fua_writes,
+            &mut self.flushes,
+            &mut self.discards,
+            &mut self.bytes_read,
+            &mut self.bytes_written,
+        ]
+    }
+}
+
 /// A device in memory.
 pub struct MemoryDevice {
     shared: Arc<Shared>,
@@ -131,24 +160,11 @@ impl MemoryDevice {
 
     /// The requests so far.
     pub fn counts(&self) -> IoCounts {
-        let [
-            reads,
-            writes,
-            fua_writes,
-            flushes,
-            discards,
-            bytes_read,
-            bytes_written,
-        ] = std::array::from_fn(|i| self.shared.counts[i].load(Ordering::Relaxed));
-        IoCounts {
-            reads,
-            writes,
-            fua_writes,
-            flushes,
-            discards,
-            bytes_read,
-            bytes_written,
+        let mut counts = IoCounts::default();
+        for (number, count) in counts.numbers().into_iter().zip(&self.shared.counts) {
+            *number = count.load(Ordering::Relaxed);
         }
+        counts
     }
 
     /// Starts counting from zero.
@@ -378,18 +394,11 @@ impl Shared {
 
     /// Executes a checked request.
     fn transfer(&self, request: &Request) {
-        let [
-            reads,
-            writes,
-            fua_writes,
-            flushes,
-            discards,
-            bytes_read,
-            bytes_written,
-        ] = &self.counts;
-        let add = |count: &AtomicU64, by: u64| {
-            count.fetch_add(by, Ordering::Relaxed);
-        };
+        for (number, count) in IoCounts::of(request).numbers().iter().zip(&self.counts) {
+            if **number > 0 {
+                count.fetch_add(**number, Ordering::Relaxed);
+            }
+        }
         let mut at = self
             .memory
             .start
@@ -397,29 +406,21 @@ impl Shared {
             .wrapping_add(request.offset_bytes as usize);
         match request.operation {
             Operation::Read => {
-                add(reads, 1);
                 for buffer in &request.buffers {
                     // SAFETY: checked to lie in the mapping; a buffer in a request is ours to fill.
                     unsafe { at.copy_to_nonoverlapping(buffer.as_mut_ptr(), buffer.len()) };
                     at = at.wrapping_add(buffer.len());
-                    add(bytes_read, buffer.len() as u64);
                 }
             }
-            Operation::Write { fua } => {
-                add(writes, 1);
-                if fua {
-                    add(fua_writes, 1);
-                }
+            Operation::Write { .. } => {
                 for buffer in &request.buffers {
                     // SAFETY: checked to lie in the mapping, which no reference covers.
                     unsafe { at.copy_from_nonoverlapping(buffer.as_mut_ptr(), buffer.len()) };
                     at = at.wrapping_add(buffer.len());
-                    add(bytes_written, buffer.len() as u64);
                 }
             }
-            Operation::Flush => add(flushes, 1),
+            Operation::Flush => {}
             Operation::Discard { len_bytes } | Operation::WriteZeroes { len_bytes } => {
-                add(discards, 1);
                 self.memory
                     .zero(request.offset_bytes as usize, len_bytes as usize);
             }

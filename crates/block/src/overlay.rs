@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_base::{Errno, PAGE_BYTES, Result};
 
 use crate::memory::InlineQueue;
+use crate::request::by_page;
 use crate::{
     Buffer, Capabilities, Completion, Device, Geometry, Identity, Operation, Queue, Request,
 };
@@ -49,9 +50,9 @@ impl OverlayDevice {
         for buffer in &request.buffers {
             let below = self.read_below(at, buffer.len());
             let written = self.written();
-            for (part, bytes) in pieces(at, buffer.len()) {
-                let source = match written.get(&part.page) {
-                    Some(page) => &page[part.within..part.within + part.len],
+            for (page, within, bytes) in by_page(at, buffer.len()) {
+                let source = match written.get(&page) {
+                    Some(page) => &page[within],
                     // A page that was written is there even if the device can't read that place.
                     None => {
                         let below = below.as_ref().map_err(|errno| *errno)?;
@@ -63,7 +64,7 @@ impl OverlayDevice {
                 unsafe {
                     source
                         .as_ptr()
-                        .copy_to_nonoverlapping(buffer.as_mut_ptr().add(bytes.start), part.len);
+                        .copy_to_nonoverlapping(buffer.as_mut_ptr().add(bytes.start), bytes.len());
                 }
             }
             at += buffer.len() as u64;
@@ -72,17 +73,16 @@ impl OverlayDevice {
     }
 
     fn write(&self, offset_bytes: u64, data: &[u8]) -> Result<(), Errno> {
-        for (part, bytes) in pieces(offset_bytes, data.len()) {
-            let known = part.len == PAGE_BYTES || self.written().contains_key(&part.page);
+        for (page, within, bytes) in by_page(offset_bytes, data.len()) {
+            let known = within.len() == PAGE_BYTES || self.written().contains_key(&page);
             let mut old = Box::new([0; PAGE_BYTES]);
             if !known {
-                let start = part.page * PAGE_BYTES as u64;
+                let start = page * PAGE_BYTES as u64;
                 let len = (self.geometry().size_bytes - start).min(PAGE_BYTES as u64) as usize;
                 old[..len].copy_from_slice(self.read_below(start, len)?.as_slice());
             }
             let mut written = self.written();
-            let page = written.entry(part.page).or_insert(old);
-            page[part.within..part.within + part.len].copy_from_slice(&data[bytes]);
+            written.entry(page).or_insert(old)[within].copy_from_slice(&data[bytes]);
         }
         Ok(())
     }
@@ -90,43 +90,12 @@ impl OverlayDevice {
     fn zero(&self, request: &Request) -> Result<(), Errno> {
         let zeroes = [0; PAGE_BYTES];
         let len_bytes = usize::try_from(request.len_bytes()).map_err(|_| Errno::INVAL)?;
-        for (part, _) in pieces(request.offset_bytes, len_bytes) {
-            let at = part.page * PAGE_BYTES as u64 + part.within as u64;
-            self.write(at, &zeroes[..part.len])?;
+        for (page, within, _) in by_page(request.offset_bytes, len_bytes) {
+            let at = page * PAGE_BYTES as u64 + within.start as u64;
+            self.write(at, &zeroes[within])?;
         }
         Ok(())
     }
-}
-
-/// The part of a transfer that lies in one page.
-struct Part {
-    page: u64,
-    within: usize,
-    len: usize,
-}
-
-/// A transfer page by page, with the range of its own bytes.
-fn pieces(
-    offset_bytes: u64,
-    len_bytes: usize,
-) -> impl Iterator<Item = (Part, std::ops::Range<usize>)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        if done == len_bytes {
-            return None;
-        }
-        let at = offset_bytes + done as u64;
-        let within = (at % PAGE_BYTES as u64) as usize;
-        let len = (PAGE_BYTES - within).min(len_bytes - done);
-        let part = Part {
-            page: at / PAGE_BYTES as u64,
-            within,
-            len,
-        };
-        let bytes = done..done + len;
-        done += len;
-        Some((part, bytes))
-    })
 }
 
 impl Device for OverlayDevice {

@@ -4,8 +4,9 @@
 //! can't be dropped or reused by mistake. All or an error: a driver continues short transfers
 //! itself.
 
-use adit_base::Errno;
+use adit_base::{Errno, PAGE_BYTES};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 use crate::Buffer;
 
@@ -85,66 +86,47 @@ pub struct Request {
 }
 
 impl Request {
-    /// A read into one buffer.
-    pub fn read(offset_bytes: u64, buffer: Buffer, token: u64) -> Request {
+    fn new(operation: Operation, offset_bytes: u64, buffers: Buffers, token: u64) -> Request {
         Request {
-            operation: Operation::Read,
+            operation,
             offset_bytes,
-            buffers: one(buffer),
+            buffers,
             token,
         }
+    }
+
+    /// A read into one buffer.
+    pub fn read(offset_bytes: u64, buffer: Buffer, token: u64) -> Request {
+        Request::new(Operation::Read, offset_bytes, one(buffer), token)
     }
 
     /// A write of one buffer.
     pub fn write(offset_bytes: u64, buffer: Buffer, token: u64) -> Request {
-        Request {
-            operation: Operation::Write { fua: false },
-            offset_bytes,
-            buffers: one(buffer),
-            token,
-        }
+        let operation = Operation::Write { fua: false };
+        Request::new(operation, offset_bytes, one(buffer), token)
     }
 
     /// A write of one buffer that is durable when it completes.
     pub fn write_fua(offset_bytes: u64, buffer: Buffer, token: u64) -> Request {
-        Request {
-            operation: Operation::Write { fua: true },
-            offset_bytes,
-            buffers: one(buffer),
-            token,
-        }
+        let operation = Operation::Write { fua: true };
+        Request::new(operation, offset_bytes, one(buffer), token)
     }
 
     /// A flush.
     pub fn flush(token: u64) -> Request {
-        Request {
-            operation: Operation::Flush,
-            offset_bytes: 0,
-            buffers: Buffers::new(),
-            token,
-        }
+        Request::new(Operation::Flush, 0, Buffers::new(), token)
     }
 
     /// A discard of a range.
     pub fn discard(offset_bytes: u64, len_bytes: u64, token: u64) -> Request {
         let operation = Operation::Discard { len_bytes };
-        Request {
-            operation,
-            offset_bytes,
-            buffers: Buffers::new(),
-            token,
-        }
+        Request::new(operation, offset_bytes, Buffers::new(), token)
     }
 
     /// Zeroes over a range.
     pub fn write_zeroes(offset_bytes: u64, len_bytes: u64, token: u64) -> Request {
         let operation = Operation::WriteZeroes { len_bytes };
-        Request {
-            operation,
-            offset_bytes,
-            buffers: Buffers::new(),
-            token,
-        }
+        Request::new(operation, offset_bytes, Buffers::new(), token)
     }
 
     /// Bytes of the device that it touches; 0 for a flush.
@@ -185,10 +167,27 @@ impl Request {
     }
 }
 
-fn one(buffer: Buffer) -> Buffers {
+/// One buffer as the memory of a request.
+pub(crate) fn one(buffer: Buffer) -> Buffers {
     let mut buffers = Buffers::new();
     buffers.push(buffer);
     buffers
+}
+
+/// The bytes of a range page by page: the page, the range in it, and which bytes of the whole it is.
+pub(crate) fn by_page(
+    offset_bytes: u64,
+    len_bytes: usize,
+) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset_bytes + done as u64;
+        let within = (at % PAGE_BYTES as u64) as usize;
+        let len = (PAGE_BYTES - within).min(len_bytes - done);
+        let bytes = done..done + len;
+        done = bytes.end;
+        (len > 0).then_some((at / PAGE_BYTES as u64, within..within + len, bytes))
+    })
 }
 
 /// The answer to a request: all of it was done, or an error (then a read's buffers hold anything,

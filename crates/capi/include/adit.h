@@ -214,6 +214,9 @@ int adit_open_volume(const char *address, const adit_open_options *options, adit
 /* 1 if unsynced data survives the death of this process, else 0. */
 int adit_volume_survives(adit_volume *volume);
 
+/* 1 if the volume is in a server (unix:SOCKET), else 0. */
+int adit_volume_is_connected(adit_volume *volume);
+
 /* Makes everything durable and closes. -EBUSY, without any effect, while files, directories, blobs,
  * queues or operations of the volume are open (the message has their number). After any other error
  * the volume is closed nevertheless, and the next open recovers it. */

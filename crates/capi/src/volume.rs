@@ -269,6 +269,15 @@ pub unsafe extern "C" fn adit_volume_survives(volume: *mut VolumeHandle) -> c_in
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn adit_volume_is_connected(volume: *mut VolumeHandle) -> c_int {
+    guard_int(|| {
+        // SAFETY: promised by adit.h.
+        let open = unsafe { handle(volume)? };
+        Ok(c_int::from(open.volume.is_connected()))
+    })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn adit_close_volume(volume: *mut VolumeHandle) -> c_int {
     guard_unit(|| {
         // SAFETY: promised by adit.h.

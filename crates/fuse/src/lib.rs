@@ -32,13 +32,14 @@ pub use mount_point::{MountOptions, unmount};
 pub use served::ServedMount;
 
 use adit::{Error, Result, Volume};
+use adit_base::thread::block_ending_signals;
 use mount_point::{MountPoint, source_of};
 use mounted::{Changes, Shared};
 use serving::Serving;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long open files are waited for after a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,7 +72,7 @@ fn attach_and_serve(
     if !options.no_access_times {
         shared.obey_relatime()?;
     }
-    let signals = block_signals();
+    let signals = block_ending_signals();
     let connection = mount_point.attach(options)?;
     let (ender, mounted) = (shared.clone(), mount_point.clone());
     let served = std::thread::Builder::new()
@@ -97,21 +98,6 @@ fn serve(
     serving.wait().and(ready)
 }
 
-/// Keeps the signals that end a mount from doing so by themselves, in this thread and those that it
-/// starts.
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: a set is made empty before it is used; the calls have no other preconditions.
-    unsafe {
-        let mut signals = std::mem::zeroed();
-        libc::sigemptyset(&mut signals);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            libc::sigaddset(&mut signals, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
-        signals
-    }
-}
-
 /// Waits for a signal and unmounts; files that are still open fail after a while.
 fn end_on_signal(signals: &libc::sigset_t, mount_point: &MountPoint, shared: &Shared) {
     let mut signal = 0;
@@ -120,10 +106,7 @@ fn end_on_signal(signals: &libc::sigset_t, mount_point: &MountPoint, shared: &Sh
     if let Err(error) = mount_point.detach() {
         tracing::warn!(volume = shared.address(), %error, "can't be unmounted");
     }
-    let end = Instant::now() + PATIENCE;
-    while Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    std::thread::sleep(PATIENCE);
     // Every later request is answered with ENOTCONN.
     let volume = shared.address();
     let closed = shared.finish();

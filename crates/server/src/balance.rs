@@ -70,7 +70,7 @@ impl Balance {
         let set = self
             .pollers
             .set(pollers.iter().map(Arc::downgrade).collect());
-        debug_assert!(set.is_ok(), "the pollers are told once");
+        assert!(set.is_ok(), "the pollers are told once");
     }
 
     /// All of them; none at the end.

@@ -48,7 +48,8 @@ impl Collected {
     pub(crate) fn keep(&self, slot: usize, pieces: Pieces) {
         let mut all = self.lock();
         all.resize_with(SLOTS, || None);
-        all[slot] = Some(pieces);
+        let before = all[slot].replace(pieces);
+        assert!(before.is_none(), "a slot has one such write");
         self.slots.fetch_or(1 << slot, Ordering::Relaxed);
     }
 
@@ -75,8 +76,9 @@ impl Collected {
 
     /// Drops all of them.
     pub(crate) fn clear(&self) {
+        let mut all = self.lock();
+        all.clear();
         self.slots.store(0, Ordering::Relaxed);
-        self.lock().clear();
     }
 }
 
@@ -99,7 +101,7 @@ impl Pieces {
 impl Drop for Pieces {
     fn drop(&mut self) {
         let before = self.counted.fetch_sub(self.total_bytes, Ordering::Relaxed);
-        debug_assert!(before >= self.total_bytes, "it was counted");
+        assert!(before >= self.total_bytes, "it was counted");
     }
 }
 

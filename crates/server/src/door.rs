@@ -198,6 +198,10 @@ impl<'a> Door<'a> {
         // Otherwise it went away.
         if send_message(&socket, &Greeting::Hello(Hello::ours())).is_ok() {
             self.greeted.push(Greeted { socket, peer });
+            assert!(
+                self.greeted.len() <= self.policy.greeted_max,
+                "a bounded number"
+            );
         }
         false
     }

@@ -177,7 +177,7 @@ impl Files {
         let index = self.free.pop();
         let index = index.unwrap_or_else(|| self.add_place());
         let place = &mut self.places[index as usize];
-        debug_assert!(place.file.is_none(), "a free place is empty");
+        assert!(place.file.is_none(), "a free place is empty");
         place.uses = place.uses.wrapping_add(1);
         open.set_writer(self.session);
         place.file = Some(open.into());

@@ -531,6 +531,8 @@ impl Hall {
             Some(at) => inheritances[at].volume.clone(),
             None => find_for(&self.volumes, request)?,
         };
+        let is_held = request.resumes().is_none() && volume.resumption.in_grace();
+        assert!(!is_held, "new sessions wait until the grace is over");
         let resumed = resumed(&volume, request)?;
         // An inheritance has counted as a session.
         if inherited.is_none() {

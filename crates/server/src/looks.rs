@@ -107,6 +107,7 @@ fn serve(listener: &OwnedFd, spare: Spare, engine: &Engine<Fs>) {
                     // If it went away, its connection says so.
                     let _ = send_message(&of.socket, &Answer::Looking);
                     looks.push(Look { of, who });
+                    assert!(looks.len() <= LOOKS_MAX, "a bounded number");
                 }
                 Err(error) => door.refuse(&of, error),
             }

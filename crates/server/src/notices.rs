@@ -54,6 +54,7 @@ impl Notices {
             state.omitted += 1;
             return None;
         }
+        assert!(state.left <= BURST, "no more at once");
         state.left -= 1;
         Some(std::mem::take(&mut state.omitted))
     }

@@ -168,7 +168,9 @@ impl Resumption {
 
     /// See [`begin_operation`](Self::begin_operation).
     pub(crate) fn end_operation(&self) {
-        self.lock().under_way -= 1;
+        let mut grace = self.lock();
+        assert!(grace.under_way > 0, "it has begun");
+        grace.under_way -= 1;
     }
 
     /// While this is so, nobody changes anything.

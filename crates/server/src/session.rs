@@ -296,6 +296,7 @@ impl Session {
 
     /// A slot's message is under way now. False: one is already.
     pub(crate) fn begin(&self, slot: usize) -> bool {
+        assert!(slot < SLOTS, "a doorbell has no other bits");
         let bit = 1 << slot;
         // Acquire: a session that rings before its reply is there has its area used no more.
         self.busy.fetch_or(bit, Ordering::Acquire) & bit == 0
@@ -312,7 +313,7 @@ impl Session {
         let before = self.busy.fetch_and(!bit, Ordering::Release);
         if before & bit == 0 {
             let failed = self.volume.engine.have_all_failed();
-            debug_assert!(failed, "a message has one reply");
+            assert!(failed, "a message has one reply");
             return;
         }
         simulation::pause();
@@ -433,7 +434,7 @@ impl Session {
 
     /// As [`end`](Self::end), after [`silence`](Self::silence).
     pub(crate) fn hand_over(&self) -> Option<Left> {
-        debug_assert!(self.is_handed_over(), "it was silenced");
+        assert!(self.is_handed_over(), "it was silenced");
         self.end_as(Ending::HandedOver)
     }
 

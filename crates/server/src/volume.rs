@@ -197,7 +197,8 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Release);
+        let before = self.0.under_way.fetch_sub(1, Ordering::Release);
+        assert!(before > 0, "it was counted");
     }
 }
 

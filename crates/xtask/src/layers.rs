@@ -61,7 +61,10 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
         "adit-preload",
         &["adit-base", "adit-fs", "adit", "adit-interposed"],
     ),
-    ("adit-cli", &["adit", "adit-bench", "adit-fuse"]),
+    (
+        "adit-cli",
+        &["adit-base", "adit", "adit-bench", "adit-fuse"],
+    ),
     (
         "adit-posix",
         &["adit-base", "adit-fs", "adit-operations", "adit"],

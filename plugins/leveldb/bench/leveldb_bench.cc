@@ -317,19 +317,8 @@ class Database : public Instance, private Cost {
 
   void Do(const Mix& mix) {
     if (records_ == 0) throw std::runtime_error("found nothing; ycsb-load must come before it");
-    // As in YCSB: the popular records stay the same ones while others are inserted.
-    const uint64_t keys = records_ + keys_ * mix.insert / 100 * 2;
-    Zipfian popular = mix.latest ? Zipfian(records_) : Zipfian(10000000000000000ull, 26.46902820178302);
-    const auto existing = [&] {
-      if (mix.latest) {
-        popular.GrowTo(records_);
-        return records_ - 1 - std::min(popular.Draw(&random_), records_ - 1);
-      }
-      for (;;) {
-        const uint64_t record = Hash(popular.Draw(&random_)) % keys;
-        if (record < records_) return record;
-      }
-    };
+    Popular popular(mix.latest, records_, keys_ * mix.insert / 100);
+    const auto existing = [&] { return popular.Draw(records_, &random_); };
     while (operations < keys_) {
       const uint64_t choice = random_.Below(100);
       if (choice < mix.read) {
@@ -524,29 +513,6 @@ class Remote : public Instance {
   int socket_ = -1;
 };
 
-// What the jobs cost, as crates/bench reads it: the members of its Measurement.
-std::string Json(const Job& job, const Settings& settings, const Histogram& latencies, uint64_t operations,
-                 double seconds, std::optional<double> cpu_seconds) {
-  const auto number = [](std::optional<double> number) {
-    char text[40] = "null";
-    if (number) snprintf(text, sizeof(text), "%.6g", *number);
-    return std::string(text);
-  };
-  const auto us = [&](double fraction) {
-    const auto ns = latencies.Percentile(fraction);
-    return number(ns ? std::optional<double>(*ns / 1000) : std::nullopt);
-  };
-  const auto memory = MemoryBytes();
-  std::string title = std::string("LevelDB ") + job.name;
-  if (settings.instances > 1) title += ", " + std::to_string(settings.instances) + " databases";
-  return std::string("{\"id\":\"leveldb-") + job.name + "\",\"title\":\"" + title +
-         "\",\"threads\":" + std::to_string(settings.instances) +
-         ",\"at\":null,\"operation_bytes\":0,\"operations\":" + std::to_string(operations) +
-         ",\"seconds\":" + number(seconds) + ",\"cpu_seconds\":" + number(cpu_seconds) +
-         ",\"p50_us\":" + us(0.5) + ",\"p99_us\":" + us(0.99) + ",\"p999_us\":" + us(0.999) +
-         ",\"device_read_bytes\":null,\"memory_bytes\":" + (memory ? std::to_string(*memory) : "null") + "}";
-}
-
 // Runs a job in all instances; returns its row.
 std::string Measure(const Job& job, const Settings& settings,
                     const std::vector<std::unique_ptr<Instance>>& instances) {
@@ -571,34 +537,38 @@ std::string Measure(const Job& job, const Settings& settings,
   for (const std::string& failure : failures)
     if (!failure.empty()) throw std::runtime_error(std::string(job.name) + ": " + failure);
 
-  Histogram latencies;
-  uint64_t operations = 0, found = 0;
+  Row row;
+  uint64_t found = 0;
   Clock::time_point first = Clock::time_point::max(), last = Clock::time_point::min();
   for (const Cost& cost : costs) {
     first = std::min(first, cost.begin);
     last = std::max(last, cost.end);
-    latencies.Add(cost.latencies);
-    operations += cost.operations;
+    row.latencies.Add(cost.latencies);
+    row.operations += cost.operations;
     found += cost.found;
   }
   if ((job.kind == Kind::kRead || job.kind == Kind::kScan) && found == 0)
     throw std::runtime_error(std::string(job.name) + ": found nothing; a fill job must come before it");
-  const std::chrono::duration<double> seconds = last - first;
-  std::optional<double> cpu_seconds;
-  if (busy && busy_before) cpu_seconds = *busy - *busy_before;
-  const std::string row = Json(job, settings, latencies, operations, seconds.count(), cpu_seconds);
-  const double count = static_cast<double>(operations);
-  const double mean_us = seconds.count() * 1e6 * static_cast<double>(instances.size()) / count;
+  row.seconds = std::chrono::duration<double>(last - first).count();
+  if (busy && busy_before) row.cpu_seconds = *busy - *busy_before;
+  row.memory_bytes = MemoryBytes();
+  row.id = std::string("leveldb-") + job.name;
+  row.title = std::string("LevelDB ") + job.name;
+  if (settings.instances > 1) row.title += ", " + std::to_string(settings.instances) + " databases";
+  row.threads = settings.instances;
+  const double count = static_cast<double>(row.operations);
+  const double mean_us = row.seconds * 1e6 * static_cast<double>(instances.size()) / count;
   FILE* const out = settings.json ? stderr : stdout;
-  fprintf(out, "%-11s %10.2f us/op %12.0f op/s %10" PRIu64 " ops", job.name, mean_us, count / seconds.count(), operations);
+  fprintf(out, "%-11s %10.2f us/op %12.0f op/s %10" PRIu64 " ops", job.name, mean_us, count / row.seconds,
+          row.operations);
   for (const double fraction : {0.5, 0.99}) {
-    const auto ns = latencies.Percentile(fraction);
+    const auto ns = row.latencies.Percentile(fraction);
     if (ns) fprintf(out, "   p%.0f %.2f us", fraction * 100, *ns / 1000);
   }
   fprintf(out, job.kind == Kind::kRead ? "   %" PRIu64 " found\n" : "\n", found);
   fflush(out);
   for (const auto& instance : instances) instance->Settle(job);
-  return row;
+  return Json(row);
 }
 
 // PLACE, opened.

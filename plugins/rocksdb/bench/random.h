@@ -69,3 +69,31 @@ inline uint64_t Hash(uint64_t number) {
   for (int i = 0; i < 8; ++i, number >>= 8) hash = (hash ^ (number & 0xFF)) * 1099511628211ull;
   return hash >> 63 != 0 ? 0 - hash : hash;
 }
+
+// Records by their popularity, of those that are there. As in YCSB, the popular ones stay the same
+// while others are inserted, or they are the latest.
+class Popular {
+ public:
+  // `inserted` may be added to the `count` records that are there.
+  Popular(bool latest, uint64_t count, uint64_t inserted)
+      : latest_(latest),
+        keys_(count + inserted * 2),
+        zipfian_(latest ? Zipfian(count) : Zipfian(10000000000000000ull, 26.46902820178302)) {}
+
+  // One of the `count` records that are there now.
+  uint64_t Draw(uint64_t count, Random* random) {
+    if (latest_) {
+      zipfian_.GrowTo(count);
+      return count - 1 - std::min(zipfian_.Draw(random), count - 1);
+    }
+    for (;;) {
+      const uint64_t record = Hash(zipfian_.Draw(random)) % keys_;
+      if (record < count) return record;
+    }
+  }
+
+ private:
+  const bool latest_;
+  const uint64_t keys_;  // those that are there, and those that may come
+  Zipfian zipfian_;
+};

@@ -155,12 +155,11 @@ struct Stage {
 // One thread's part of a workload.
 class Worker {
  public:
-  Worker(Stage* stage, const Workload& workload, uint64_t thread, const Zipfian& popular, uint64_t keys)
+  Worker(Stage* stage, const Workload& workload, uint64_t thread, const Popular& popular)
       : stage_(stage),
         workload_(workload),
         random_(Hash(thread << 8 | static_cast<unsigned char>(workload.name))),
-        popular_(popular),
-        keys_(keys) {}
+        popular_(popular) {}
 
   Histogram latencies;
 
@@ -200,17 +199,7 @@ class Worker {
   }
 
   // Draws a record that is there.
-  uint64_t Existing() {
-    if (workload_.latest) {
-      const uint64_t count = stage_->records.Count();
-      popular_.GrowTo(count);
-      return count - 1 - std::min(popular_.Draw(&random_), count - 1);
-    }
-    for (;;) {
-      const uint64_t record = Hash(popular_.Draw(&random_)) % keys_;
-      if (record < stage_->records.Count()) return record;
-    }
-  }
+  uint64_t Existing() { return popular_.Draw(stage_->records.Count(), &random_); }
 
   // A value begins with the number of its record.
   void Write(uint64_t record) {
@@ -256,46 +245,10 @@ class Worker {
   Stage* stage_;
   const Workload& workload_;
   Random random_;
-  Zipfian popular_;
-  uint64_t keys_;  // those that are there, and those that may come
+  Popular popular_;
   const ReadOptions read_options_;
   std::string value_;
 };
-
-// What a row is made of.
-struct Row {
-  std::string id, title;
-  uint64_t operation_bytes, operations;
-  double seconds;
-  std::optional<double> cpu_seconds;
-  std::optional<uint64_t> device_read_bytes, memory_bytes;
-  Histogram latencies;
-};
-
-std::string Json(std::optional<double> number) {
-  if (!number) return "null";
-  char text[40];
-  snprintf(text, sizeof(text), "%.6g", *number);
-  return text;
-}
-
-std::string Json(std::optional<uint64_t> number) { return number ? std::to_string(*number) : "null"; }
-
-std::string Json(const Row& row, uint64_t threads) {
-  const auto microseconds = [&row](double fraction) {
-    const std::optional<double> ns = row.latencies.Percentile(fraction);
-    return Json(ns ? std::optional<double>(*ns / 1000) : std::nullopt);
-  };
-  std::stringstream text;
-  text << "{\"id\":\"" << row.id << "\",\"title\":\"" << row.title << "\",\"threads\":" << threads
-       << ",\"at\":null,\"operation_bytes\":" << row.operation_bytes << ",\"operations\":" << row.operations
-       << ",\"seconds\":" << Json(std::optional<double>(row.seconds))
-       << ",\"cpu_seconds\":" << Json(row.cpu_seconds) << ",\"p50_us\":" << microseconds(0.5)
-       << ",\"p99_us\":" << microseconds(0.99) << ",\"p999_us\":" << microseconds(0.999)
-       << ",\"device_read_bytes\":" << Json(row.device_read_bytes)
-       << ",\"memory_bytes\":" << Json(row.memory_bytes) << "}";
-  return text.str();
-}
 
 // Waits until all memtables are flushed, and nothing is left to compact.
 void Settle(DB* db) {
@@ -329,12 +282,10 @@ Row Measure(Stage* stage, const Workload& workload) {
   const Settings& settings = stage->settings;
   const uint64_t operations = workload.is_load ? settings.records : settings.operations;
   const uint64_t count = std::max<uint64_t>(stage->records.Count(), 1);
-  // As in YCSB: the popular records stay the same ones while others are inserted.
-  const uint64_t keys = count + operations * workload.insert / 100 * 2;
-  const Zipfian popular = workload.latest ? Zipfian(count) : Zipfian(10000000000000000ull, 26.46902820178302);
+  const Popular popular(workload.latest, count, operations * workload.insert / 100);
   std::vector<std::unique_ptr<Worker>> workers;
   for (uint64_t thread = 0; thread < settings.threads; ++thread)
-    workers.push_back(std::make_unique<Worker>(stage, workload, thread, popular, keys));
+    workers.push_back(std::make_unique<Worker>(stage, workload, thread, popular));
 
   std::atomic<bool> stop{false};
   std::mutex mutex;
@@ -366,6 +317,7 @@ Row Measure(Stage* stage, const Workload& workload) {
   row.memory_bytes = MemoryBytes();
   row.id = workload.is_load ? "ycsb-load" : std::string("ycsb-") + static_cast<char>(workload.name - 'A' + 'a');
   row.title = Title(settings, workload);
+  row.threads = settings.threads;
   row.operation_bytes = workload.values_an_operation * settings.value_size;
   row.operations = operations;
   for (const auto& worker : workers) row.latencies.Add(worker->latencies);
@@ -374,7 +326,7 @@ Row Measure(Stage* stage, const Workload& workload) {
 
 // The first and the last record, and some between them, by chance.
 void ReadBack(Stage* stage) {
-  Worker reader(stage, kLoad, 0, Zipfian(1), 1);
+  Worker reader(stage, kLoad, 0, Popular(true, 1, 0));
   const uint64_t count = stage->records.Count();
   if (count != stage->settings.records) throw std::runtime_error("not all records were inserted");
   Random random(2);
@@ -404,7 +356,7 @@ std::string Measured(const Settings& settings) {
   std::string rows;
   const auto measure = [&](const Workload& workload) {
     fprintf(stderr, "%s\n", Title(settings, workload).c_str());
-    rows += (rows.empty() ? "" : ",") + Json(Measure(&stage, workload), settings.threads);
+    rows += (rows.empty() ? "" : ",") + Json(Measure(&stage, workload));
     Settle(stage.db.get());
   };
   try {

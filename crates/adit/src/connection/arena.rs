@@ -83,7 +83,11 @@ impl Arena {
         let pages = len_bytes.div_ceil(PAGE_BYTES).max(1).next_power_of_two();
         let class = pages.ilog2();
         let first = self.free().take(class as usize)?;
-        self.pieces[first as usize].store(REFERENCE | class, Ordering::Relaxed);
+        assert!(first as usize + pages <= PAGES, "it lies in the arena");
+        let piece = &self.pieces[first as usize];
+        let references = piece.load(Ordering::Relaxed) / REFERENCE;
+        assert!(references == 0, "a piece is given out once");
+        piece.store(REFERENCE | class, Ordering::Relaxed);
         let start = self.memory.arena().as_ptr();
         // SAFETY: the piece lies in the arena, is given out once, and mapped as long as `self`, of
         // which the buffer holds a reference.
@@ -119,6 +123,7 @@ unsafe impl BufferOwner for Arena {
     fn release(&self, index: u32) {
         // AcqRel: every access of a holder happens before the memory's next use.
         let before = self.pieces[index as usize].fetch_sub(REFERENCE, Ordering::AcqRel);
+        assert!(before >= REFERENCE, "a buffer has its reference");
         // In a forked child the lock may be held for ever.
         if before / REFERENCE == 1 && self.generation == fork::generation() {
             let class = (before % REFERENCE) as usize;

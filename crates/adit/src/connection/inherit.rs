@@ -29,7 +29,7 @@ use adit_server::Offer;
 use adit_wire::calls::Opened;
 use adit_wire::handshake::{Aim, Claim, Key, Opening};
 use adit_wire::value::Value;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -282,8 +282,7 @@ impl Connection {
         let words = Words::decode(words).ok_or_else(foreign)?;
         let connection = Connection::without_link(address, read_only, reconnect);
         let inherited = Inherited {
-            _guard: fork::keep_in_child(socket.as_fd()),
-            socket,
+            socket: Registered::kept(socket),
             key: words.key,
             opening: words.opening,
             uid: words.uid,

@@ -1,16 +1,14 @@
 //! Files that a process leaves to another one, and that a server keeps meanwhile.
 
-use adit_base::fork::{self, ChildGuard, Registered};
+use adit_base::fork::Registered;
 use adit_base::{Result, from_rustix, numbers};
 use adit_wire::handshake::{Key, Opening};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// A session's files, kept by a server for this process.
 pub(super) struct Inherited {
-    /// Before the socket: unregistered before it is closed.
-    pub(super) _guard: ChildGuard,
     /// The server keeps the files while this is open.
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Registered<OwnedFd>,
     pub(super) key: Key,
     /// Names the server to ask if that one has gone.
     pub(super) opening: Opening,
@@ -31,10 +29,8 @@ pub(super) struct Leaving {
 impl Leaving {
     /// The process that this thread forks has it.
     pub(super) fn into_child(self) -> Inherited {
-        let socket = self.socket.into_inner();
         Inherited {
-            _guard: fork::keep_in_child(socket.as_fd()),
-            socket,
+            socket: Registered::kept(self.socket.into_inner()),
             key: self.key,
             opening: self.opening,
             uid: self.uid,

@@ -571,7 +571,7 @@ impl Taken<'_> {
     /// Another message of the slot begins.
     #[inline]
     fn note_message(&mut self) {
-        debug_assert!(!self.is_under_way, "a slot has one message at a time");
+        assert!(!self.is_under_way, "a slot has one message at a time");
         self.is_under_way = true;
         let link = self.link;
         // Before the message: whoever finds no reply finds nothing of the append before it.
@@ -663,7 +663,7 @@ impl Drop for Taken<'_> {
         if !self.is_under_way {
             let bit = 1 << self.slot;
             let before = self.link.free.fetch_or(bit, Ordering::Release);
-            debug_assert!(before & bit == 0, "one thread had the slot");
+            assert!(before & bit == 0, "one thread had the slot");
         }
     }
 }

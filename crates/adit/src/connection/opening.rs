@@ -78,6 +78,8 @@ impl<'a> OpenRequest<'a> {
         let OpenRequest {
             place, flags, mode, ..
         } = *self;
+        let is_again = self.is_made && flags.contains(OpenFlags::EXCLUSIVE);
+        assert!(!is_again, "a file is created exclusively once");
         match self.content.filter(|_| self.left == Left::All) {
             Some(content) => {
                 let call = CreateAndSync {

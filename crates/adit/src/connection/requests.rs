@@ -77,7 +77,8 @@ struct BegunChange<'r> {
 
 impl Drop for BegunChange<'_> {
     fn drop(&mut self) {
-        self.requests.changes.borrow_mut().remove(&self.number);
+        let removed = self.requests.changes.borrow_mut().remove(&self.number);
+        assert!(removed.is_some(), "a change ends once");
         self.requests.changed.notify_all();
     }
 }
@@ -96,7 +97,9 @@ impl<'c> AsMut<Taken<'c>> for OwnSlot<'_, 'c> {
 
 impl Drop for OwnSlot<'_, '_> {
     fn drop(&mut self) {
-        self.requests.slots.set(self.requests.slots.get() - 1);
+        let slots = self.requests.slots.get();
+        assert!(slots > 0, "it was counted");
+        self.requests.slots.set(slots - 1);
         self.requests.freed.notify_all();
     }
 }
@@ -308,7 +311,8 @@ impl Connection {
 
     /// It is done. If it can't be any more, since the engine has failed, syncs ask that in vain.
     pub(crate) fn end_change(&self) {
-        self.changes.fetch_sub(1, Ordering::Release);
+        let before = self.changes.fetch_sub(1, Ordering::Release);
+        assert!(before > 0, "it was begun");
     }
 
     /// Is such an operation under way?

@@ -64,6 +64,8 @@ impl Connection {
                 self.current.store(current, Ordering::Release);
                 drop(held);
                 lost.give_up();
+                let is_later = links.last().is_none_or(|of| of.number < link.number);
+                assert!(is_later, "operations tell links apart by their numbers");
                 links.push(link);
                 let (_, before) = links.split_last().expect("there is one");
                 let unused = before.iter().filter(|link| link.is_unused());

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::request::by_page;
 use adit_base::PAGE_BYTES;
 
 type Page = [u8; PAGE_BYTES];
@@ -42,30 +43,23 @@ impl Image {
     /// Copies bytes out. Panics outside of the image.
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) {
         self.check(offset_bytes, into.len() as u64);
-        let mut done = 0;
-        while done < into.len() {
-            let (page, within, len) = step(offset_bytes + done as u64, into.len() - done);
-            let part = &mut into[done..done + len];
+        for (page, within, bytes) in by_page(offset_bytes, into.len()) {
             match self.pages.get(&page) {
-                Some(bytes) => part.copy_from_slice(&bytes[within..within + len]),
-                None => part.fill(0),
+                Some(page) => into[bytes].copy_from_slice(&page[within]),
+                None => into[bytes].fill(0),
             }
-            done += len;
         }
     }
 
     /// Copies bytes in. Panics outside of the image.
     pub fn write(&mut self, offset_bytes: u64, from: &[u8]) {
         self.check(offset_bytes, from.len() as u64);
-        let mut done = 0;
-        while done < from.len() {
-            let (page, within, len) = step(offset_bytes + done as u64, from.len() - done);
-            let bytes = self
+        for (page, within, bytes) in by_page(offset_bytes, from.len()) {
+            let page = self
                 .pages
                 .entry(page)
                 .or_insert_with(|| Arc::new([0; PAGE_BYTES]));
-            Arc::make_mut(bytes)[within..within + len].copy_from_slice(&from[done..done + len]);
-            done += len;
+            Arc::make_mut(page)[within].copy_from_slice(&from[bytes]);
         }
     }
 
@@ -128,16 +122,6 @@ impl std::fmt::Debug for Image {
             self.pages.len()
         )
     }
-}
-
-/// The page of an offset, the place within it, and how much of `len` lies there.
-fn step(offset_bytes: u64, len: usize) -> (u64, usize, usize) {
-    let within = (offset_bytes % PAGE_BYTES as u64) as usize;
-    (
-        offset_bytes / PAGE_BYTES as u64,
-        within,
-        len.min(PAGE_BYTES - within),
-    )
 }
 
 #[cfg(test)]

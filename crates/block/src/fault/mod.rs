@@ -596,19 +596,9 @@ impl State {
     }
 
     fn count(&mut self, request: &Request) {
-        let counts = &mut self.counts;
-        match request.operation {
-            Operation::Read => {
-                counts.reads += 1;
-                counts.bytes_read += request.len_bytes();
-            }
-            Operation::Write { fua } => {
-                counts.writes += 1;
-                counts.fua_writes += u64::from(fua);
-                counts.bytes_written += request.len_bytes();
-            }
-            Operation::Flush => counts.flushes += 1,
-            Operation::Discard { .. } | Operation::WriteZeroes { .. } => counts.discards += 1,
+        let mut one = IoCounts::of(request);
+        for (sum, number) in self.counts.numbers().into_iter().zip(one.numbers()) {
+            *sum += *number;
         }
     }
 }

@@ -195,12 +195,7 @@ fn identity(file: &File, metadata: &std::fs::Metadata) -> Identity {
         };
     }
     let rdev = metadata.rdev();
-    let node = format!(
-        "/sys/dev/block/{}:{}",
-        rustix::fs::major(rdev),
-        rustix::fs::minor(rdev)
-    );
-    let partition = Path::new(&format!("{node}/partition")).exists();
+    let partition = block_node(rdev).join("partition").exists();
     if !partition && let Some(backing) = loop_backing(file) {
         return backing;
     }
@@ -232,15 +227,17 @@ fn loop_backing(file: &File) -> Option<Identity> {
 
 /// An attribute of a block device's queue; a partition's is its disk's.
 fn queue_attribute(device: u64, name: &str) -> Option<String> {
-    let node = format!(
-        "/sys/dev/block/{}:{}",
-        rustix::fs::major(device),
-        rustix::fs::minor(device)
-    );
+    let node = block_node(device);
     ["queue", "../queue"].iter().find_map(|queue| {
-        let value = std::fs::read_to_string(format!("{node}/{queue}/{name}")).ok()?;
+        let value = std::fs::read_to_string(node.join(queue).join(name)).ok()?;
         Some(value.trim().to_owned())
     })
+}
+
+/// Where the kernel describes a block device.
+fn block_node(device: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    format!("/sys/dev/block/{major}:{minor}").into()
 }
 
 #[cfg(test)]

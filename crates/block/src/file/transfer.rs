@@ -11,6 +11,7 @@ use rustix::fs::FallocateFlags;
 use smallvec::SmallVec;
 
 use super::Opened;
+use crate::request::one;
 use crate::{Buffer, Buffers, Operation, Request};
 
 /// The kernel takes no more parts in one call.
@@ -25,7 +26,7 @@ const BLKZEROOUT: libc::Ioctl = 0x127f;
 pub(super) type Parts = SmallVec<[libc::iovec; 4]>;
 
 /// The buffers as an iovec: adjacent buffers become one part, since with O_DIRECT each part costs.
-pub(super) fn parts(buffers: &Buffers) -> Parts {
+fn parts(buffers: &Buffers) -> Parts {
     let mut parts = Parts::new();
     for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
         let start = buffer.as_mut_ptr().cast::<libc::c_void>();
@@ -80,18 +81,13 @@ impl Opened {
         }
         let offset = request.offset_bytes;
         match request.operation {
-            Operation::Read | Operation::Write { .. } => match self.bounce(request) {
-                None => self.transfer(request.operation, offset, parts(&request.buffers)),
-                Some(bounce) => {
-                    let mut one = Buffers::new();
-                    one.push(bounce.clone());
-                    self.transfer(request.operation, offset, parts(&one))?;
-                    if request.operation == Operation::Read {
-                        scatter(&bounce, &request.buffers);
-                    }
-                    Ok(())
-                }
-            },
+            Operation::Read | Operation::Write { .. } => {
+                let bounce = self.bounce(request);
+                let parts = parts_of(request, bounce.as_ref());
+                self.transfer(request.operation, offset, parts)?;
+                scatter(bounce.as_ref(), request);
+                Ok(())
+            }
             Operation::Flush => self.flush(),
             Operation::Discard { len_bytes } => self.discard(offset, len_bytes),
             Operation::WriteZeroes { len_bytes } => self.write_zeroes(offset, len_bytes),
@@ -176,15 +172,12 @@ impl Opened {
         if !self.facts.discard {
             return Err(Errno::OPNOTSUPP);
         }
-        let done = if self.facts.block_device {
-            self.range_ioctl(BLKDISCARD, offset_bytes, len_bytes)
-        } else {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::io::retry_on_intr(|| {
-                rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
-            })
-            .map_err(from_rustix)
-        };
+        let done = self.on_range(
+            BLKDISCARD,
+            FallocateFlags::PUNCH_HOLE,
+            offset_bytes,
+            len_bytes,
+        );
         done.map_err(|errno| match errno {
             Errno::OPNOTSUPP => errno,
             errno => of_device(errno),
@@ -192,15 +185,12 @@ impl Opened {
     }
 
     fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Errno> {
-        let done = if self.facts.block_device {
-            self.range_ioctl(BLKZEROOUT, offset_bytes, len_bytes)
-        } else {
-            let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-            rustix::io::retry_on_intr(|| {
-                rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)
-            })
-            .map_err(from_rustix)
-        };
+        let done = self.on_range(
+            BLKZEROOUT,
+            FallocateFlags::ZERO_RANGE,
+            offset_bytes,
+            len_bytes,
+        );
         match done {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => {
                 self.write_zeroes_by_hand(offset_bytes, len_bytes)
@@ -215,20 +205,28 @@ impl Opened {
         );
         let mut done = 0;
         while done < len_bytes {
-            let mut one = Buffers::new();
             let len = (len_bytes - done).min(zeroes.len() as u64);
-            one.push(zeroes.slice(..len as usize));
-            self.transfer(
-                Operation::Write { fua: false },
-                offset_bytes + done,
-                parts(&one),
-            )?;
+            let piece = parts(&one(zeroes.slice(..len as usize)));
+            self.transfer(Operation::Write { fua: false }, offset_bytes + done, piece)?;
             done += len;
         }
         Ok(())
     }
 
-    fn range_ioctl(&self, code: libc::Ioctl, offset: u64, len: u64) -> Result<(), Errno> {
+    /// Has a block device do `code` with a range, the file system of an image `flags`.
+    fn on_range(
+        &self,
+        code: libc::Ioctl,
+        flags: FallocateFlags,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        if !self.facts.block_device {
+            let flags = flags | FallocateFlags::KEEP_SIZE;
+            let done =
+                rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, offset, len));
+            return done.map_err(from_rustix);
+        }
         let range = [offset, len];
         loop {
             // SAFETY: both codes take a pointer to two u64 (start, length), which they only read.
@@ -243,10 +241,21 @@ impl Opened {
     }
 }
 
-/// Copies bytes read into a bounce buffer to the request's buffers.
-pub(super) fn scatter(bounce: &Buffer, buffers: &Buffers) {
+/// The parts of a request, or of the buffer that stands in for its own.
+pub(super) fn parts_of(request: &Request, bounce: Option<&Buffer>) -> Parts {
+    match bounce {
+        None => parts(&request.buffers),
+        Some(bounce) => parts(&one(bounce.clone())),
+    }
+}
+
+/// Copies what was read into a bounce buffer to where it belongs.
+pub(super) fn scatter(bounce: Option<&Buffer>, request: &Request) {
+    let Some(bounce) = bounce.filter(|_| request.operation == Operation::Read) else {
+        return;
+    };
     let mut from = bounce.as_slice();
-    for buffer in buffers {
+    for buffer in &request.buffers {
         let (first, rest) = from.split_at(buffer.len());
         // SAFETY: the buffers of a read request are ours to fill; the bounce buffer is other
         // memory.

@@ -44,8 +44,8 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use super::Opened;
-use super::transfer::{Parts, advance, of_device, parts, scatter};
-use crate::{Buffer, Buffers, Completion, Doorbell, Operation, Queue, Request, Submission};
+use super::transfer::{Parts, advance, of_device, parts_of, scatter};
+use crate::{Buffer, Completion, Doorbell, Operation, Queue, Request, Submission};
 
 /// No wait in the kernel lasts longer; see the file header.
 const WAIT_MAX: Duration = Duration::from_millis(10);
@@ -139,14 +139,7 @@ impl UringQueue {
     fn entry(&mut self, index: u32, request: Request, bounce: Option<Buffer>) -> squeue::Entry {
         let operation = request.operation;
         let offset = request.offset_bytes;
-        let parts = match &bounce {
-            None => parts(&request.buffers),
-            Some(bounce) => {
-                let mut one = Buffers::new();
-                one.push(bounce.clone());
-                parts(&one)
-            }
-        };
+        let parts = parts_of(&request, bounce.as_ref());
         let flags = if self.opened.wants_dsync(operation) {
             libc::RWF_DSYNC
         } else {
@@ -197,9 +190,7 @@ impl UringQueue {
             self.opened
                 .transfer(slot.request.operation, rest_at, rest)?;
         }
-        if let (Operation::Read, Some(bounce)) = (slot.request.operation, &slot.bounce) {
-            scatter(bounce, &slot.request.buffers);
-        }
+        scatter(slot.bounce.as_ref(), &slot.request);
         Ok(())
     }
 

@@ -181,6 +181,11 @@ public:
         return detail::to_result<bool>(adit_volume_survives(raw()));
     }
 
+    Result<bool> is_connected() const
+    {
+        return detail::to_result<bool>(adit_volume_is_connected(raw()));
+    }
+
     Result<adit_statfs> statfs() const
     {
         adit_statfs statfs = ADIT_STATFS_INIT;

@@ -84,6 +84,7 @@ static adit_volume *volumes_are_made_and_opened(const char *address)
     open.flags = ADIT_VOLUME_SYNC;
     open.cache_bytes = 64u << 20;
     IS(adit_open_volume(address, &open, &volume), 0);
+    IS(adit_volume_is_connected(volume), is_served(address) ? 1 : 0);
 
     IS(adit_volume_statfs(volume, &statfs), 0);
     HOLDS(statfs.total_bytes > 200u << 20 && statfs.total_bytes <= 256u << 20);

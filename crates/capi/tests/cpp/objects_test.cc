@@ -158,6 +158,7 @@ static void a_volume_describes_itself(const adit::Volume &volume)
     OK(adit::set_log(nullptr, nullptr, 0));
     FAILS(EINVAL, adit::set_log([](void *, int, const char *) {}, nullptr, 99));
     OK(volume.survives());
+    OK(volume.is_connected());
     const adit_statfs statfs = volume.statfs().value();
     HOLDS(statfs.page_bytes == 4096 && statfs.free_bytes > 0);
     OK(volume.syncfs());

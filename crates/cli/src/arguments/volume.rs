@@ -5,11 +5,6 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a volume that is in use is waited for.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a volume is waited for while processes of an `adit run` have it, or have just ended.
-const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
-
 /// How volumes are opened.
 #[derive(Args)]
 pub(crate) struct VolumeArguments {
@@ -183,11 +178,6 @@ impl VolumeArguments {
     }
 }
 
-fn is_worth_it(address: &str, begin: Instant) -> bool {
-    let waited = begin.elapsed();
-    waited < PATIENCE || waited < PATIENCE_WITH_PROGRAMS && adit::is_soon_free(address)
-}
-
 /// Tries again for a moment while the volume is in use: a mount closes it just after `umount` has
 /// returned, and an owner that is just opening it can't be asked yet. For longer while a server has
 /// it that ends with the last process of an `adit run`.
@@ -195,7 +185,10 @@ fn patiently<T>(address: &str, mut open: impl FnMut() -> adit::Result<T>) -> adi
     let begin = Instant::now();
     loop {
         match open() {
-            Err(error) if error.errno() == adit::Errno::BUSY && is_worth_it(address, begin) => {
+            Err(error)
+                if error.errno() == adit::Errno::BUSY
+                    && adit::is_worth_waiting(address, begin.elapsed()) =>
+            {
                 std::thread::sleep(Duration::from_millis(20));
             }
             outcome => return outcome,

@@ -7,16 +7,15 @@
 use super::loadable::loadable;
 use crate::arguments::{Run, TakeoverArgument, VolumeArguments};
 use adit::{Address, Errno, Error, Result};
+use adit_base::executable::{Loader, gains_rights, is_go};
+use adit_base::random::os_random_u128;
 use clap::ValueEnum;
-use object::elf::PT_INTERP;
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSection, elf};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -211,12 +210,8 @@ fn meeting_place(volume: &OsStr, survive_in: &Path) -> Option<PathBuf> {
     if std::env::var_os("ADIT_RUN_VOLUME").is_some_and(|own| own == volume) && own.is_some() {
         return own;
     }
-    let mut random = [0; 32];
-    let source = File::open("/dev/urandom");
-    source.ok()?.read_exact(&mut random).ok()?;
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (outer, inner): (String, String) = (hex(&random[..16]), hex(&random[16..]));
     // Everybody can read the first name, and nobody the second one.
+    let [outer, inner] = [(); 2].map(|()| format!("{:032x}", os_random_u128()));
     let directory = std::path::absolute(survive_in).ok()?;
     Some(directory.join(format!("adit-run-{outer}")).join(inner))
 }
@@ -302,62 +297,16 @@ fn check(program: &Path, interpreters: usize) -> Result<()> {
         };
         return check(&interpreter, interpreters - 1);
     }
-    // The loader ignores LD_PRELOAD for a program that gains rights.
-    let gains = metadata.mode() & (libc::S_ISUID | libc::S_ISGID) != 0;
-    // SAFETY: no preconditions.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let is_other = metadata.mode() & libc::S_ISUID != 0 && metadata.uid() != uid
-        || metadata.mode() & libc::S_ISGID != 0 && metadata.gid() != gid;
-    if gains && is_other {
-        return Err(refused(
-            program,
-            "it changes its user or group when it starts",
-        ));
-    }
-    let content = std::fs::read(program).map_err(name)?;
-    check_executable(program, &content)
-}
-
-fn check_executable(program: &Path, content: &[u8]) -> Result<()> {
-    let not_ours = |_| refused(program, "it is no program for this kind of machine");
-    let header = elf::FileHeader64::<Endianness>::parse(content).map_err(not_ours)?;
-    let endian = header.endian().map_err(not_ours)?;
-    let machine = if cfg!(target_arch = "aarch64") {
-        elf::EM_AARCH64
-    } else {
-        elf::EM_X86_64
+    let read = |at, bytes: &mut [u8]| file.read_exact_at(bytes, at).ok();
+    let why = match Loader::of(read) {
+        _ if gains_rights(&metadata) => "it changes its user or group when it starts",
+        Loader::Foreign => "it is no program for this kind of machine",
+        Loader::None => "it is linked statically",
+        Loader::Musl => "it is linked against musl, not glibc",
+        Loader::Glibc if is_go(read) => "it is written in Go, which calls the kernel itself",
+        Loader::Glibc => return Ok(()),
     };
-    if header.e_machine(endian) != machine {
-        return Err(refused(
-            program,
-            "it is no program for this kind of machine",
-        ));
-    }
-    let segments = header.program_headers(endian, content).map_err(not_ours)?;
-    let loader = segments
-        .iter()
-        .find(|segment| segment.p_type(endian) == PT_INTERP);
-    let loader = loader.and_then(|segment| segment.data(endian, content).ok());
-    let Some(loader) = loader else {
-        return Err(refused(program, "it is linked statically"));
-    };
-    if loader.windows(7).any(|part| part == b"ld-musl") {
-        return Err(refused(program, "it is linked against musl, not glibc"));
-    }
-    let file = object::File::parse(content).map_err(not_ours)?;
-    let is_go = |section: object::Section<'_, '_>| {
-        matches!(
-            section.name(),
-            Ok(".go.buildinfo" | ".note.go.buildid" | ".gopclntab")
-        )
-    };
-    if file.sections().any(is_go) {
-        return Err(refused(
-            program,
-            "it is written in Go, which calls the kernel itself",
-        ));
-    }
-    Ok(())
+    Err(refused(program, why))
 }
 
 #[cfg(test)]
@@ -397,17 +346,14 @@ mod tests {
         assert!(complaint(b"text").contains("kind of machine"));
         // Without a loader.
         let mut alone = shell.clone();
-        let header = elf::FileHeader64::<Endianness>::parse(&*shell).expect("a program");
-        let endian = header.endian().expect("an order");
-        let (start, size) = (
-            header.e_phoff(endian) as usize,
-            usize::from(header.e_phentsize(endian)),
-        );
-        let segments = header.program_headers(endian, &*shell).expect("segments");
-        let at = segments
-            .iter()
-            .position(|segment| segment.p_type(endian) == PT_INTERP);
-        alone[start + at.expect("a loader") * size..][..4].copy_from_slice(&0u32.to_ne_bytes());
+        // The kinds of segments, each of 56 bytes behind the header: 3 names the loader.
+        let kinds = (64..).step_by(56);
+        let kind = |at: &usize| u32::from_le_bytes(shell[*at..][..4].try_into().expect("four"));
+        let at = kinds
+            .into_iter()
+            .find(|at| kind(at) == 3)
+            .expect("a loader");
+        alone[at..][..4].copy_from_slice(&0u32.to_le_bytes());
         assert!(complaint(&alone).contains("linked statically"));
         let loader = shell
             .windows(8)

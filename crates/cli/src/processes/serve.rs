@@ -12,6 +12,7 @@ use crate::arguments::{Serve, VolumeArguments};
 use crate::output::log;
 use adit::log::{Filter, write_to_stderr};
 use adit::{Errno, Error, Result, ServeOptions, Server, Volume};
+use adit_base::thread::block_ending_signals;
 use adit_fuse::{MountOptions, ServedMount};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::Cell;
@@ -51,7 +52,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     // Before there is another thread: all of them inherit it.
     have_priority(arguments.nice)?;
     // Before there is another thread: all of them leave these signals to this one.
-    let signals = Signals::block()?;
+    let signals = Signals::block();
     let mut names: Vec<String> = Vec::new();
     for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
         if names.contains(&name) {
@@ -340,27 +341,14 @@ fn named(given: &str) -> (String, &str) {
 struct Signals(libc::sigset_t);
 
 impl Signals {
-    fn block() -> Result<Signals> {
+    fn block() -> Signals {
         // What a log rotation or a monitor sends to the wrong process ends no sessions.
         // SAFETY: plain calls.
         unsafe {
             libc::signal(libc::SIGUSR1, libc::SIG_IGN);
             libc::signal(libc::SIGUSR2, libc::SIG_IGN);
         }
-        // SAFETY: plain calls on a signal set of our own.
-        let (set, failed) = unsafe {
-            let mut set = std::mem::zeroed();
-            libc::sigemptyset(&mut set);
-            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-                libc::sigaddset(&mut set, signal);
-            }
-            let failed = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            (set, failed)
-        };
-        match failed {
-            0 => Ok(Signals(set)),
-            raw => Err(Errno::from_raw(raw).into()),
-        }
+        Signals(block_ending_signals())
     }
 
     /// The next one; None: it is to end by itself. It looks at that 50 times a second.

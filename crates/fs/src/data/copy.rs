@@ -118,7 +118,7 @@ impl Fs {
                 Ok(0) => break,
                 Ok(count) => {
                     done += count;
-                    debug_assert!(done <= len_bytes, "a piece is no longer than what is left");
+                    assert!(done <= len_bytes, "a piece is no longer than what is left");
                 }
                 Err(error) => failure = Some(error),
             }

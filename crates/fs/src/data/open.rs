@@ -274,7 +274,7 @@ impl Fs {
         let taken = self.descriptors.borrow_mut().take(&file);
         drop((inode, taken));
         let result = self.store.delete(id).await;
-        self.inodes.borrow_mut().remove(&id.slot);
+        self.forget_inode(id);
         result
     }
 }

@@ -86,10 +86,9 @@ impl Fs {
             has_ended: Cell::new(false),
             turn: RwLock::default(),
         };
-        self.tails
-            .all
-            .borrow_mut()
-            .insert(inode.id.slot, Rc::new(tail));
+        let mut all = self.tails.all.borrow_mut();
+        let before = all.insert(inode.id.slot, Rc::new(tail));
+        assert!(before.is_none(), "a file has one tail");
         Ok(())
     }
 
@@ -252,6 +251,7 @@ impl Tails {
     }
 
     async fn end_in_turn(&self, tail: &Tail) -> Result<()> {
+        assert!(tail.turn.is_locked_exclusively(), "one operation absorbs");
         tail.is_ending.set(true);
         let last = tail.memory.end();
         let mut buffer = Vec::new();
@@ -269,6 +269,7 @@ impl Tails {
 
     /// Writes the last bytes of a tail to the room that was kept for it.
     async fn write_last(&self, tail: &Tail, last: &[u8]) -> Result<()> {
+        assert!(tail.is_ending.get(), "nothing more is appended");
         let blob = tail.inode.content()?;
         let capacity = tail.memory.capacity();
         blob.set_writer(tail.file.writer());
@@ -320,7 +321,7 @@ impl Tails {
     fn forget(&self, tail: &Tail) {
         // Before the file changes: the next process absorbs each tail that has a name.
         tail.memory.remove();
-        tail.has_ended.set(true);
+        assert!(!tail.has_ended.replace(true), "a tail ends once");
         tail.file.set_tail(None);
         self.all.borrow_mut().remove(&tail.inode.id.slot);
         if tail.has_room.take() {
@@ -341,6 +342,8 @@ impl Tails {
         drop_set_ids(&self.store, tail.file.credentials(), blob).await?;
         // At its place: after an error, a part of it may be there.
         let absorbed = tail.absorbed.get();
+        assert!(tail.turn.is_locked_exclusively(), "one operation absorbs");
+        assert!(tail.noted.get() <= absorbed, "the client knows of no more");
         let offset = tail.memory.base() + absorbed;
         self.store.write(blob, offset, bytes).await?;
         self.access_times.get().note_change(blob);

@@ -39,6 +39,8 @@ impl Orphans {
         id: BlobId,
         kind: FileKind,
     ) -> Result<(), Stop> {
+        let links = transaction.slot_ref(id)?.links;
+        assert_eq!(links, 0, "this transaction has removed its last name");
         let name = name_of(id.slot);
         let name = Name::new(&self.hash_key, &name);
         let mut slot = *resolve::directory(transaction, self.directory)?;

@@ -69,6 +69,8 @@ pub(super) struct Entry<'a> {
 }
 
 fn set_count(page: &mut Page, count: usize, used_bytes: usize) {
+    let bytes = PAGE_HEADER_BYTES + count * OFFSET_BYTES + used_bytes;
+    assert!(bytes <= PAGE_BYTES, "offsets and entries fit");
     let header = header_mut(page);
     header.count = count as u16;
     header.used_bytes = used_bytes as u16;
@@ -336,7 +338,11 @@ pub(super) fn remove(page: &mut Page, index: usize, name_len: usize) {
 /// Lets an entry of a verified leaf name another inode.
 pub(super) fn replace(page: &mut Page, index: usize, target: Target) {
     let at = u16_at(&page.0, PAGE_HEADER_BYTES + index * OFFSET_BYTES);
-    assert!(at + ENTRY_BYTES <= PAGE_BYTES, "the entry was verified");
+    let count = usize::from(header(page).count);
+    assert!(
+        index < count && at + ENTRY_BYTES <= PAGE_BYTES,
+        "the entry was verified"
+    );
     page.0[at + 8..at + 16].copy_from_slice(&target.slot.to_le_bytes());
     page.0[at + 16..at + 20].copy_from_slice(&target.generation.to_le_bytes());
     page.0[at + 20] = target.kind;
@@ -344,7 +350,9 @@ pub(super) fn replace(page: &mut Page, index: usize, target: Target) {
 
 /// Removes the entries from `index` on. Their bytes become holes.
 pub(super) fn remove_from(page: &mut Page, index: usize) {
-    let used = usize::from(header(page).used_bytes);
+    let held = header(page);
+    let (count, used) = (usize::from(held.count), usize::from(held.used_bytes));
+    assert!(index <= count, "no entry is made");
     set_count(page, index, if index == 0 { 0 } else { used });
 }
 

@@ -32,15 +32,15 @@ impl Descriptors {
     pub(crate) fn add(&mut self, inode: Rc<Inode>, flags: OpenFlags) -> (u64, u32) {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        let descriptor = Some(Descriptor { id, inode, flags });
+        let descriptor = Descriptor { id, inode, flags };
         match self.free.pop() {
             Some(index) => {
-                debug_assert!(self.open[index as usize].is_none(), "the place is free");
-                self.open[index as usize] = descriptor;
+                let before = self.open[index as usize].replace(descriptor);
+                assert!(before.is_none(), "the place is free");
                 (id, index)
             }
             None => {
-                self.open.push(descriptor);
+                self.open.push(Some(descriptor));
                 (id, (self.open.len() - 1) as u32)
             }
         }

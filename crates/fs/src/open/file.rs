@@ -64,7 +64,7 @@ impl OpenFile {
     /// From here on nothing is read or written without the worker, which knows that it is closed.
     pub(crate) fn mark_closed(&self) {
         let closed = self.closed.swap(true, Ordering::Relaxed);
-        debug_assert!(!closed, "a descriptor leaves the table once");
+        assert!(!closed, "a descriptor leaves the table once");
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -132,6 +132,10 @@ impl Table {
 
     /// Changes the holder's locks. True: it has less of something than before.
     fn put(&self, holder: Holder, mode: Option<LockMode>, first: u64, last: u64) -> Result<bool> {
+        assert!(
+            first <= last && last <= LAST_BYTE,
+            "a range that a file has"
+        );
         let mut held = self.held.borrow_mut();
         steps::note(held.len());
         let joins = |lock: &Lock| {
@@ -181,7 +185,7 @@ impl Table {
         };
         debug_assert!(rest.iter().all(is_sound), "one owner's locks are disjoint");
         held.extend(rest);
-        debug_assert!(held.len() <= LOCKS_MAX, "a bounded table");
+        assert!(held.len() <= LOCKS_MAX, "a bounded table");
         Ok(has_less)
     }
 }

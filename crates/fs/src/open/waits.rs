@@ -163,7 +163,7 @@ impl Waits {
     }
 
     fn search(&self, wanted: &Lock, blocker: &Lock) -> Result<()> {
-        debug_assert!(blocker.excludes(wanted), "a lock that is in the way");
+        assert!(blocker.excludes(wanted), "a lock that is in the way");
         match wanted.holder {
             Holder::Posix { id, .. } if self.reached(blocker.holder).contains(&id) => {
                 Err(Errno::DEADLK.into())
@@ -222,7 +222,7 @@ impl WaitGuard<'_> {
 
     /// It has looked, and waits for another lock. EDEADLK as in [`Waits::begin`].
     pub(crate) fn look_failed(&self, blocker: &Lock) -> Result<()> {
-        debug_assert_eq!(self.waiter.state.get(), State::Looks);
+        assert_eq!(self.waiter.state.get(), State::Looks, "its turn to look");
         self.waits.search(&self.waiter.wanted, blocker)?;
         self.waiter.blocker.set(blocker.holder);
         self.waiter.state.set(State::Waits);
@@ -232,7 +232,7 @@ impl WaitGuard<'_> {
 
     /// It has looked, and got its lock.
     pub(crate) fn granted(self) {
-        debug_assert_eq!(self.waiter.state.get(), State::Looks);
+        assert_eq!(self.waiter.state.get(), State::Looks, "its turn to look");
         self.waiter.state.set(State::Waits);
         self.hand_on(Some(&self.waiter.wanted));
     }
@@ -240,7 +240,7 @@ impl WaitGuard<'_> {
     /// Its look is over: the next one's turn. Those that the lock which it found excludes need none.
     fn hand_on(&self, found: Option<&Lock>) {
         let looked = self.queue.any_looks.replace(false);
-        debug_assert!(looked, "its turn to look");
+        assert!(looked, "one waiter looks");
         if let Some(found) = found {
             self.settle(found);
         }

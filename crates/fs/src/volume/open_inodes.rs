@@ -63,7 +63,7 @@ impl Fs {
             if inode.unlinked.get() && kind == FileKind::Blob {
                 return Err(Errno::STALE.into());
             }
-            debug_assert!(inode.opens.get() > 0, "it would have left the table");
+            assert!(inode.opens.get() > 0, "it would have left the table");
             inode.opens.set(inode.opens.get() + 1);
             return Ok(inode.clone());
         }
@@ -129,9 +129,17 @@ impl Fs {
         let opens = inode.opens.get() - 1;
         inode.opens.set(opens);
         if opens == 0 {
-            self.inodes.borrow_mut().remove(&inode.id.slot);
+            self.forget_inode(inode.id);
         }
         opens == 0
+    }
+
+    /// An inode leaves the table. On a damaged volume another one may have its slot by now.
+    pub(crate) fn forget_inode(&self, id: BlobId) {
+        let mut inodes = self.inodes.borrow_mut();
+        if inodes.get(&id.slot).is_some_and(|inode| inode.id == id) {
+            inodes.remove(&id.slot);
+        }
     }
 
     /// Makes a descriptor of an acquired inode.

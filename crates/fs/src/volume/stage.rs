@@ -150,6 +150,7 @@ impl Fs {
                 };
                 before
             };
+            assert!(!done.contains(&before), "it was done before");
             drop(write);
             let prepare: LocalBoxFuture<'_, _> = Box::pin(self.prepare(before));
             prepare.await?;
@@ -196,11 +197,14 @@ impl Fs {
             Effect::AccessedSet(id) => self.with_resident(id, |blob| blob.forget_accessed()),
             Effect::ModifiedSet(id) => self.with_resident(id, |blob| blob.forget_modified()),
             Effect::DirectoryMoved => self.moved.set(self.store.commit_point()),
-            Effect::Destroyed(id, kind) => self.end_node(id, kind),
+            Effect::Destroyed(id, kind) => {
+                let is_open = self.inodes.borrow().contains_key(&id.slot);
+                assert!(!is_open, "nothing was awaited since it was found closed");
+                self.end_node(id, kind);
+            }
             Effect::Orphaned(id, kind) => {
                 self.end_node(id, kind);
-                let inodes = self.inodes.borrow();
-                let Some(inode) = inodes.get(&id.slot) else {
+                let Some(inode) = self.open_inode(id) else {
                     return true;
                 };
                 inode.unlinked.set(true);

@@ -120,25 +120,12 @@ impl Body {
             return false;
         }
         self.u64s(&[node, cookie]);
-        self.u32s(&[name.len() as u32, kind_bits(kind)]);
+        let type_number = kind.mode_bits() >> 12; // as `d_type` has it
+        self.u32s(&[name.len() as u32, type_number]);
         self.put(name);
         self.put(&[0; 8][..padded - name.len()]);
         true
     }
-}
-
-/// The kind of an inode, as `d_type`.
-fn kind_bits(kind: FileKind) -> u32 {
-    let bits = match kind {
-        FileKind::Directory => libc::DT_DIR,
-        FileKind::Symlink => libc::DT_LNK,
-        FileKind::Fifo => libc::DT_FIFO,
-        FileKind::Socket => libc::DT_SOCK,
-        FileKind::CharDevice => libc::DT_CHR,
-        FileKind::BlockDevice => libc::DT_BLK,
-        _ => libc::DT_REG,
-    };
-    bits.into()
 }
 
 #[cfg(test)]

@@ -126,15 +126,7 @@ unsafe extern "C" fn dirfd(stream: *mut DIR) -> c_int {
 // ------------------------------------------------------------------------ entries
 
 fn type_of(kind: FileKind) -> u8 {
-    match kind {
-        FileKind::Directory => libc::DT_DIR,
-        FileKind::Symlink => libc::DT_LNK,
-        FileKind::Fifo => libc::DT_FIFO,
-        FileKind::Socket => libc::DT_SOCK,
-        FileKind::CharDevice => libc::DT_CHR,
-        FileKind::BlockDevice => libc::DT_BLK,
-        _ => libc::DT_REG,
-    }
+    (kind.mode_bits() >> 12) as u8
 }
 
 /// The next entry, without giving it away.

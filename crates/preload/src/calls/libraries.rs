@@ -7,14 +7,16 @@
 //! libraries that one needs, but for those in its own path (`$ORIGIN/../lib`), which are loaded first.
 
 use crate::files::path::{self, Location, Spot};
-use crate::program::{copy, elf};
+use crate::program::copy;
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::inside;
-use crate::runtime::own::Own;
 use crate::runtime::real::{real, text};
 use crate::runtime::renewed::{InChild, Renewed};
 use crate::volume::{settings, volume};
 use adit::{Errno, File, FileKind};
+use adit_base::executable::needed;
+use adit_base::fork::Registered;
+use adit_base::numbers;
 use adit_fs::{BlobId, OpenFlags};
 use libc::{c_char, c_int, c_void};
 use std::ffi::CString;
@@ -33,7 +35,7 @@ struct Library {
 }
 
 struct Copied {
-    memory: Own,
+    memory: Registered<std::fs::File>,
     /// How often it was loaded.
     loads: AtomicUsize,
 }
@@ -174,7 +176,7 @@ fn load_needed(library: &Library, depth: usize) -> Vec<*mut c_void> {
         return Vec::new();
     }
     let memory = &library.copy.memory;
-    let needed = elf::needed(|at, bytes| memory.read_exact_at(bytes, at).ok());
+    let needed = needed(|at, bytes| memory.read_exact_at(bytes, at).ok());
     let slash = library.shown.iter().rposition(|byte| *byte == b'/');
     let origin = &library.shown[..slash.unwrap_or(0)];
     let directories: Vec<Vec<u8>> = needed
@@ -219,7 +221,7 @@ fn open(spot: &Spot) -> Answer<File> {
 /// Makes a copy, unless another thread has since.
 fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
     let copy = copy::sealed(file, shown, shown)?.into_inner();
-    let memory = Own::new(copy)?;
+    let memory = numbers::kept(copy);
     let made = Library {
         file: file.id(),
         shown: shown.to_vec(),

@@ -4,12 +4,13 @@
 use crate::files::descriptors::Open;
 use crate::runtime::answer::{Answer, errno};
 use crate::runtime::kernel;
-use crate::runtime::own::Own;
 use adit::{Errno, FlockOperation, LockMode, LockOwner, RangeLock, Withdrawal};
-use adit_base::fork;
+use adit_base::fork::{self, Registered};
+use adit_base::numbers;
 use adit_base::thread::without_signals;
 use libc::{c_int, c_short, flock as FlockC, off_t};
 use rustix::event::{EventfdFlags, eventfd};
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::thread::Builder;
@@ -111,13 +112,13 @@ fn wait_for(
 const STACK_BYTES: usize = 256 << 10;
 
 /// Ends the sleep of a thread, once.
-struct Bell(Own);
+struct Bell(Registered<File>);
 
 impl Bell {
     /// None: there is no descriptor for it.
     fn new() -> Option<Bell> {
         let made = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
-        Own::new(made).ok().map(Bell)
+        Some(Bell(numbers::kept(made)))
     }
 
     fn ring(&self) {

@@ -13,14 +13,16 @@
 use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::{Answer, ToC, checked, errno, failed, pointer};
 use crate::runtime::inside;
-use crate::runtime::own::Own;
 use crate::runtime::real::real;
 use crate::runtime::renewed::Renewed;
 use adit::{Errno, FileKind};
+use adit_base::fork::Registered;
+use adit_base::numbers;
 use adit_fs::BlobId;
 use adit_interposed::interposed;
 use libc::{c_int, c_void, off_t, size_t};
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,7 @@ type Key = (BlobId, bool);
 
 /// The memory of a file.
 struct Shared {
-    memory: Own,
+    memory: Registered<File>,
     /// Holds it.
     open: Arc<Open>,
     mappings: usize,
@@ -121,10 +123,9 @@ impl Shared {
     fn new(open: Arc<Open>, offset: u64, len: u64) -> Answer<Shared> {
         open.file.map(offset, len).map_err(errno)?;
         let memory = open.file.mapped_memory().map_err(errno);
-        let memory = memory.and_then(Own::new);
         match memory {
             Ok(memory) => Ok(Shared {
-                memory,
+                memory: numbers::kept(memory),
                 open,
                 mappings: 0,
                 is_unflushed: false,

@@ -4,10 +4,10 @@
 
 use crate::files::descriptors::{self, Open};
 use crate::runtime::answer::{Answer, ToC, Truth, checked, errno, failed, pointer, set_errno};
+use crate::runtime::inside;
 use crate::runtime::message::say_once;
 use crate::runtime::real::of_program;
 use crate::runtime::real::real;
-use crate::runtime::{inside, own};
 use crate::volume;
 use adit::{Errno, FileKind};
 use adit_base::fork;
@@ -18,9 +18,8 @@ use libc::{c_char, c_int, c_long, c_uint, c_ulong, size_t};
 /// Does the open volume itself need this number? A forked child has a copy of its parent's only. One
 /// of vfork needs its copies to leave files to a program.
 fn is_the_volumes(fd: c_int) -> bool {
-    let is_own = own::is_own(fd) || fork::is_kept(fd);
     let is_open = || volume::opened().is_some_and(|volume| !volume.is_inherited());
-    is_own || fork::is_registered(fd) && is_open()
+    fork::is_kept(fd) || fork::is_registered(fd) && is_open()
 }
 
 #[interposed]
@@ -67,10 +66,8 @@ fn close_numbers(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     }
     let _call = ProgramCall::begin();
     let mut from = first;
-    let mut kept = fork::registered();
-    kept.extend(own::all());
-    kept.extend(fork::kept());
-    kept.retain(|fd| is_the_volumes(*fd));
+    let own = fork::registered().chain(fork::kept());
+    let mut kept: Vec<c_int> = own.filter(|fd| is_the_volumes(*fd)).collect();
     kept.sort_unstable();
     kept.dedup();
     for fd in kept.into_iter().filter_map(|fd| c_uint::try_from(fd).ok()) {

@@ -13,13 +13,13 @@
 use crate::files::position::{self, Locked, Position};
 use crate::runtime::answer::{Answer, checked, errno};
 use crate::runtime::inside;
-use crate::runtime::own::Own;
 use crate::runtime::real::of_program;
 use crate::runtime::real::real;
 use crate::runtime::renewed::Renewed;
 use crate::volume::identity::credentials;
 use adit::{Errno, File, FileKind};
-use adit_base::fork;
+use adit_base::fork::{self, Registered};
+use adit_base::numbers;
 use adit_fs::{At, BlobId, DirEntry};
 use arc_swap::{ArcSwapOption, Guard};
 use libc::c_int;
@@ -363,8 +363,8 @@ fn release_locks(open: &Open) {
 }
 
 /// What all numbers are duplicates of.
-fn pattern() -> Option<&'static Own> {
-    static PATTERN: OnceLock<Option<Own>> = OnceLock::new();
+fn pattern() -> Option<&'static Registered<std::fs::File>> {
+    static PATTERN: OnceLock<Option<Registered<std::fs::File>>> = OnceLock::new();
     let make = || {
         let (name, flags) = (
             c"/proc/self/exe".as_ptr(),
@@ -379,7 +379,7 @@ fn pattern() -> Option<&'static Own> {
         // The parent of a child of vfork doesn't have the child's descriptors.
         PATTERN.get()?.as_ref()
     } else {
-        PATTERN.get_or_init(|| Own::new(make()?).ok()).as_ref()
+        PATTERN.get_or_init(|| make().map(numbers::kept)).as_ref()
     }
 }
 

@@ -8,10 +8,10 @@
 //! not wait for the lock of the process.
 
 use crate::runtime::answer::{Answer, checked};
-use crate::runtime::own::Own;
 use crate::runtime::renewed::Renewed;
 use adit::Errno;
-use adit_base::{fork, from_rustix};
+use adit_base::fork::{self, Registered};
+use adit_base::{from_rustix, numbers};
 use arc_swap::ArcSwapOption;
 use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -32,7 +32,7 @@ pub(crate) struct Position {
 
 /// Positions in memory that a child of this process has, too.
 pub(crate) struct Cells {
-    pub(crate) memory: Own,
+    pub(crate) memory: Registered<File>,
     start: NonNull<Cell>,
     count: usize,
 }
@@ -176,7 +176,7 @@ impl Cells {
 
     /// What this process, or one before it, has made.
     pub(crate) fn map(memory: File) -> Answer<Cells> {
-        let memory = Own::new(memory)?;
+        let memory = numbers::kept(memory);
         let bytes = memory.metadata().map_err(|_| Errno::last())?.len() as usize;
         let count = bytes / size_of::<Cell>();
         let protection = libc::PROT_READ | libc::PROT_WRITE;

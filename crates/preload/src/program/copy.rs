@@ -12,7 +12,7 @@ use crate::runtime::message::say_once;
 use crate::runtime::real::{link_target, real};
 use adit::{Errno, File};
 use adit_base::fork::Registered;
-use adit_base::{from_rustix, numbers};
+use adit_base::{from_rustix, limits, numbers};
 use libc::{c_int, c_void, size_t, ssize_t};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -51,7 +51,13 @@ fn memory(name: &[u8]) -> Answer<OwnedFd> {
 /// executed.
 pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registered<OwnedFd>> {
     let len = file.len().map_err(errno)?;
-    check_limit(len)?;
+    // A copy beyond it would end the process (SIGXFSZ).
+    limits::check_file_size(len).map_err(|error| {
+        say_once!(
+            "a program in the volume is larger than RLIMIT_FSIZE allows its copy to be: EFBIG"
+        );
+        errno(error)
+    })?;
     let called = if last_name(called) == last_name(shown) {
         &[]
     } else {
@@ -77,21 +83,6 @@ pub(crate) fn sealed(file: &File, shown: &[u8], called: &[u8]) -> Answer<Registe
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: a descriptor of this function's; the kernel looks at no memory.
     checked(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }).map(|_| made)
-}
-
-/// A copy beyond the process's limit of files would end the process (SIGXFSZ).
-fn check_limit(len: u64) -> Answer<()> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: fills the structure.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-    if !known || len <= limit.rlim_cur {
-        return Ok(());
-    }
-    say_once!("a program in the volume is larger than RLIMIT_FSIZE allows its copy to be: EFBIG");
-    Err(Errno::FBIG)
 }
 
 /// Past us: a child of vfork may have a number anew that is its parent's file.

@@ -73,13 +73,15 @@ pub(crate) enum Start {
     ByFork,
 }
 
+/// Does a number stay open when a program is executed?
+pub(super) fn stays(fd: c_int) -> bool {
+    // SAFETY: no preconditions.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
 /// Numbers of this process, or of a child of vfork, that stay open when a program is executed.
 pub(crate) fn staying() -> Numbers {
-    let stays = |fd: c_int| {
-        // SAFETY: no preconditions.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
-        flags >= 0 && flags & libc::FD_CLOEXEC == 0
-    };
     let mut numbers = descriptors::seen();
     numbers.retain(|(fd, _)| stays(*fd));
     numbers

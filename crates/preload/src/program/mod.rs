@@ -11,12 +11,10 @@
 //!
 //! - `line`: the first line of a script
 //! - [`copy`]: the copies, also of libraries
-//! - [`elf`]: which programs load this library, and which libraries one needs
 //! - [`left`]: the files that a program has of the one before it
 //! - [`words`]: arguments and environments
 
 pub(crate) mod copy;
-pub(crate) mod elf;
 pub(crate) mod left;
 mod line;
 pub(crate) mod words;
@@ -30,6 +28,7 @@ use crate::runtime::{inside, kernel};
 use crate::volume::identity::credentials;
 use crate::volume::{self, settings, volume};
 use adit::{Errno, File, FileKind};
+use adit_base::executable::{Loader, gains_rights};
 use adit_base::fork::{self, Registered};
 use adit_fs::{Access, At, Follow, OpenFlags};
 use left::{Lasting, Start};
@@ -40,7 +39,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 pub(crate) use words::Words;
 use words::entries;
 
@@ -195,9 +194,7 @@ pub(crate) unsafe fn find_behind_host(
 /// How an interpreter is told of a script behind a number of the volume, or behind a path from
 /// there. None: the number is closed then.
 fn name_of_number(fd: c_int, path: &[u8], shown: &[u8]) -> Option<Vec<u8>> {
-    // SAFETY: no preconditions.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
-    if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
+    if !left::stays(fd) {
         return None;
     }
     // The next program has the open files of a volume in a server only.
@@ -319,14 +316,14 @@ impl Executable {
             Executable::Host(path) => host_file(path).is_none_or(|file| {
                 let gains = file.metadata().is_ok_and(|of| gains_rights(&of));
                 let read = |at, bytes: &mut [u8]| file.read_exact_at(bytes, at).ok();
-                !gains && elf::is_dynamic(read)
+                !gains && Loader::of(read) == Loader::Glibc
             }),
             Executable::Volume { file, .. } => {
                 let read = |at, bytes: &mut [u8]| {
                     let got = file.read_at(at, bytes).ok()?;
                     (got == bytes.len()).then_some(())
                 };
-                inside::call(|| Ok(elf::is_dynamic(read))).unwrap_or(true)
+                inside::call(|| Ok(Loader::of(read))).unwrap_or(Loader::Glibc) == Loader::Glibc
             }
         }
     }
@@ -339,15 +336,6 @@ fn host_file(path: &CStr) -> Option<std::fs::File> {
     let is_file =
         rustix::fs::stat(path).is_ok_and(|found| found.st_mode & libc::S_IFMT == libc::S_IFREG);
     is_file.then(|| std::fs::File::open(path).ok())?
-}
-
-/// Does a program of the host get another user or group when it starts? The loader loads nothing
-/// into it that the environment names.
-fn gains_rights(of: &std::fs::Metadata) -> bool {
-    // SAFETY: no preconditions.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    of.mode() & libc::S_ISUID != 0 && of.uid() != uid
-        || of.mode() & libc::S_ISGID != 0 && of.gid() != gid
 }
 
 /// May this user execute a file of the host?

@@ -10,7 +10,6 @@
 //! | `memory` | the allocator: nothing comes from the program's `malloc` |
 //! | `endings` | destructors of thread-local values, without `malloc`, too |
 //! | [`renewed`] | locks that a forked child has anew |
-//! | [`own`] | descriptors of the library |
 //! | [`path_text`] | paths by their text alone |
 
 pub(crate) mod answer;
@@ -19,7 +18,6 @@ pub(crate) mod inside;
 pub(crate) mod kernel;
 mod memory;
 pub(crate) mod message;
-pub(crate) mod own;
 pub(crate) mod path_text;
 pub(crate) mod real;
 pub(crate) mod renewed;

@@ -101,23 +101,8 @@ fn ids() -> (uid_t, gid_t) {
 }
 
 fn named(uid: uid_t, gid: gid_t) -> Credentials {
-    let mut groups = vec![0; 64];
-    loop {
-        // SAFETY: room for so many.
-        let count = unsafe { libc::getgroups(groups.len() as c_int, groups.as_mut_ptr()) };
-        match usize::try_from(count) {
-            Ok(count) => {
-                groups.truncate(count);
-                break;
-            }
-            // Too many for the room.
-            Err(_) if groups.len() < 1 << 16 => groups.resize(1 << 16, 0),
-            Err(_) => {
-                groups.clear();
-                break;
-            }
-        }
-    }
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let groups: Vec<gid_t> = groups.iter().map(|group| group.as_raw()).collect();
     Credentials::user(uid, gid, &groups)
 }
 

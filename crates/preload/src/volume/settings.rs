@@ -13,11 +13,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a volume is waited for that a process before us is closing.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a volume is waited for while processes of another `adit run` have it, or have just
-/// ended.
-const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 /// How long a next server is waited for, if nothing else is said.
 const RECONNECT: Duration = Duration::from_secs(10);
 
@@ -190,11 +185,11 @@ impl Settings {
 
     /// Is it worth another attempt to open it?
     pub(super) fn may_pass(&self, error: &adit::Error, begin: Instant) -> bool {
-        let patience = match &self.meeting {
+        let waited = begin.elapsed();
+        let is_patient = match &self.meeting {
             // One of ours begins or ends.
-            Some(meeting) if meeting.is_there() => self.reconnect.max(PATIENCE),
-            _ if adit::is_soon_free(&self.address) => PATIENCE_WITH_PROGRAMS,
-            _ => PATIENCE,
+            Some(meeting) if meeting.is_there() => waited < self.reconnect.max(adit::PATIENCE),
+            _ => adit::is_worth_waiting(&self.address, waited),
         };
         let passes = match error.errno() {
             Errno::BUSY => true,
@@ -202,7 +197,7 @@ impl Settings {
             Errno::NOENT => self.meeting.is_some() && !self.is_served(),
             _ => false,
         };
-        passes && begin.elapsed() < patience
+        passes && is_patient
     }
 
     fn is_served(&self) -> bool {

@@ -312,6 +312,7 @@ impl SessionsFile {
         self.change(opening, |of, left| {
             let before = of.absent.len();
             if let Some(count) = left.get_mut(&family) {
+                assert!(*count > 0, "it is forgotten at zero");
                 *count -= 1;
                 if *count == 0 {
                     left.remove(&family);
@@ -412,6 +413,8 @@ type Left = HashMap<u64, usize>;
 
 impl VolumeRecord {
     fn begin(&mut self, key: Key, process: Option<u32>) {
+        let is_there = |key| self.sessions.iter().any(|session| session.is(key));
+        debug_assert!(!is_there(key), "a session is in the record once");
         self.sessions.push(SessionRecord {
             secret: key.secret,
             family: key.family,

@@ -246,21 +246,21 @@ impl Blob {
     /// Both locks are held exclusively.
     #[track_caller]
     pub(crate) fn assert_exclusive(&self) {
-        debug_assert!(self.map_lock.is_locked_exclusively(), "map_lock is held");
-        debug_assert!(self.lock.is_locked_exclusively(), "lock is held");
+        assert!(self.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(self.lock.is_locked_exclusively(), "lock is held");
     }
 
     /// Both locks are held.
     #[track_caller]
     pub(crate) fn assert_shared(&self) {
-        debug_assert!(self.map_lock.is_locked(), "map_lock is held");
-        debug_assert!(self.lock.is_locked(), "lock is held");
+        assert!(self.map_lock.is_locked(), "map_lock is held");
+        assert!(self.lock.is_locked(), "lock is held");
     }
 
     /// A lock is held that keeps the map as it is.
     #[track_caller]
     pub(crate) fn assert_map_stays(&self) {
-        debug_assert!(
+        assert!(
             self.lock.is_locked() || self.map_lock.is_locked_exclusively(),
             "the map can't change"
         );

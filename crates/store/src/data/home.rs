@@ -57,7 +57,7 @@ impl Store {
     /// Finds or takes a place for each page that goes home. ENOSPC if old content would have to
     /// move and can't.
     pub(crate) async fn take_homes(&self, blob: &Rc<Blob>, pages: &[DirtyPage]) -> Result<Pieces> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let moving = self.count_moving(blob, pages).await?;
         if moving > 0 {
             // It can be written through the journal instead, but its map can't do without a node.
@@ -208,7 +208,7 @@ impl Store {
 
     /// Writes the pieces home, from pinned buffers.
     pub(crate) async fn write_pieces(&self, blob: &Rc<Blob>, pieces: &mut [Piece]) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         if !self.overwrites_in_place()
             && pieces.iter().any(|piece| !piece.new)
             && !planted(Bug::ZeroedOverwritten)

@@ -156,7 +156,7 @@ impl Store {
     }
 
     async fn write_back_as(&self, blob: &Rc<Blob>, aim: Aim) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.writable()?;
         let size_now = blob.size();
         // The sweep doesn't wait for later appends.
@@ -238,7 +238,7 @@ impl Store {
         size: u64,
         aim: Aim,
     ) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let times = aim.times;
         let slot = SlotSizes::of(blob);
         if pages.is_empty() && size == slot.size && !(times && blob.has_new_times()) {
@@ -288,7 +288,7 @@ impl Store {
         size: u64,
         times: bool,
     ) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         while !pages.is_empty() {
             let few = pages.len().min(JOURNAL_PAGES_MAX);
             let rest: DirtyPages = pages.drain(few..).collect();
@@ -321,7 +321,7 @@ impl Store {
         slot: SlotSizes,
         pages: &mut DirtyPages,
     ) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let tail = (slot.valid_size / PAGE) as u32;
         let at = pages.partition_point(|taken| taken.page < tail);
         if let Source::Frame(frame) = self.source(blob, tail, 1).await? {
@@ -347,7 +347,7 @@ impl Store {
         aim: Aim,
         plan: &mut Plan,
     ) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let cache = &self.cache;
         let few = self.fits_into_journal(pages, aim);
         let is_live = |taken: &DirtyPage| {
@@ -405,7 +405,7 @@ impl Store {
         valid_size: u64,
         times: bool,
     ) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         assert!(
             journal.len() <= JOURNAL_PAGES_MAX,
             "a transaction stays within its bounds"
@@ -503,7 +503,7 @@ impl Store {
         home: &[Piece],
         valid_size: u64,
     ) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let mut written: SmallVec<[(u32, u32); 8]> = SmallVec::new();
         written.extend(journal.iter().map(|taken| (taken.page, 1)));
         written.extend(home.iter().map(|piece| (piece.page, piece.pages)));
@@ -523,7 +523,7 @@ impl Store {
 
     /// Maps some of the pieces that were written home, in a separate transaction.
     async fn map_some(&self, blob: &Rc<Blob>, home: &mut [Piece]) -> Result<()> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let some = home
             .iter_mut()
             .filter(|piece| piece.changes_map())
@@ -563,7 +563,7 @@ impl Store {
         size: u64,
         near: u64,
     ) -> Result<u64, Stop> {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let (page, dirty) = (taken_on.page, taken_on.granules);
         let cache = &self.cache;
         let frame = cache
@@ -615,7 +615,7 @@ impl Store {
 
     /// A write-back failed: its pages are dirty again.
     fn redirty(&self, blob: &Rc<Blob>, journal: &[DirtyPage], home: &[Piece]) {
-        debug_assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
+        assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.give_back(home);
         let moving = home.iter().filter(|piece| piece.replaces);
         self.reservations

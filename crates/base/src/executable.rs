@@ -1,7 +1,16 @@
-//! What programs and libraries say to the loader: which loader, and which libraries they need.
+//! Programs and libraries as the loader reads them: which loader, and which libraries they need.
 //!
 //! The files are the user's: nothing in them is relied on.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
+/// `EM_X86_64` and `EM_AARCH64`.
+const MACHINE: u64 = if cfg!(target_arch = "aarch64") {
+    183
+} else {
+    62
+};
 /// Kinds of segments: `PT_LOAD`, `PT_DYNAMIC`, `PT_INTERP`.
 const LOADED: u32 = 1;
 const DYNAMIC: u32 = 2;
@@ -15,7 +24,7 @@ const ENTRIES_MAX: u64 = 4096;
 const STRING_BYTES_MAX: usize = 4096;
 
 /// Reads bytes at a place of the program; None: it is shorter.
-pub(super) trait ReadAt: FnMut(u64, &mut [u8]) -> Option<()> {}
+pub trait ReadAt: FnMut(u64, &mut [u8]) -> Option<()> {}
 impl<F: FnMut(u64, &mut [u8]) -> Option<()>> ReadAt for F {}
 
 fn number<const BYTES: usize>(of: &[u8], at: usize) -> Option<u64> {
@@ -25,22 +34,80 @@ fn number<const BYTES: usize>(of: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// Is it a program of 64 bits that glibc's loader loads? A static one has no loader, and musl's
-/// can't load what is linked against glibc.
-pub(super) fn is_dynamic(mut read: impl ReadAt) -> bool {
-    loader(&mut read).is_some_and(|path| !path.windows(7).any(|part| part == b"ld-musl"))
+/// Does a program get another user or group when it starts? The loader loads nothing into it that
+/// the environment names.
+pub fn gains_rights(of: &Metadata) -> bool {
+    // SAFETY: no preconditions.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    of.mode() & libc::S_ISUID != 0 && of.uid() != uid
+        || of.mode() & libc::S_ISGID != 0 && of.gid() != gid
 }
 
-/// The path of its loader.
-fn loader(read: &mut impl ReadAt) -> Option<Vec<u8>> {
-    let segments = segments(read)?;
-    let interpreter = segments
-        .iter()
-        .find(|segment| segment.kind == INTERPRETER)?;
-    let len = usize::try_from(interpreter.bytes).ok()?;
-    let mut path = vec![0; len.min(PATH_BYTES_MAX)];
-    read(interpreter.at, &mut path)?;
-    Some(path)
+/// The loader of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loader {
+    /// It is no program for this kind of machine.
+    Foreign,
+    /// It is linked statically.
+    None,
+    /// It can't load a library that is linked against glibc.
+    Musl,
+    /// It loads what `LD_PRELOAD` names.
+    Glibc,
+}
+
+impl Loader {
+    /// That of the program in a file.
+    pub fn of(mut read: impl ReadAt) -> Loader {
+        let machine = header(&mut read).and_then(|header| number::<2>(&header, 18));
+        let Some(segments) = segments(&mut read).filter(|_| machine == Some(MACHINE)) else {
+            return Loader::Foreign;
+        };
+        let path = segments.iter().find(|of| of.kind == INTERPRETER);
+        let path = path.and_then(|segment| {
+            let mut path = vec![0; PATH_BYTES_MAX.min(segment.bytes as usize)];
+            read(segment.at, &mut path).map(|()| path)
+        });
+        match path {
+            None => Loader::None,
+            Some(path) if path.windows(7).any(|part| part == b"ld-musl") => Loader::Musl,
+            Some(_) => Loader::Glibc,
+        }
+    }
+}
+
+/// Is a program written in Go, which calls the kernel past the C library?
+pub fn is_go(mut read: impl ReadAt) -> bool {
+    let is_its = |name: &Vec<u8>| {
+        matches!(
+            &name[..],
+            b".go.buildinfo" | b".note.go.buildid" | b".gopclntab"
+        )
+    };
+    sections(&mut read).is_some_and(|names| names.iter().any(is_its))
+}
+
+/// The names of its sections.
+fn sections(read: &mut impl ReadAt) -> Option<Vec<Vec<u8>>> {
+    let header = header(read)?;
+    let (table, size) = (number::<8>(&header, 40)?, number::<2>(&header, 58)?);
+    let (count, names) = (number::<2>(&header, 60)?, number::<2>(&header, 62)?);
+    let mut section = |at: u64| {
+        let mut bytes = [0; 64];
+        read(table.checked_add(at * size)?, &mut bytes)?;
+        Some((number::<4>(&bytes, 0)?, number::<8>(&bytes, 24)?))
+    };
+    let (_, names) = section(names)?;
+    let sections: Vec<_> = (0..count.min(ENTRIES_MAX)).map_while(section).collect();
+    let name = |(name, _)| string(read, names.checked_add(name)?);
+    Some(sections.into_iter().filter_map(name).collect())
+}
+
+/// The header of a file of 64 bits, the lowest byte first.
+fn header(read: &mut impl ReadAt) -> Option<[u8; 64]> {
+    let mut header = [0; 64];
+    read(0, &mut header)?;
+    header.starts_with(b"\x7fELF\x02\x01").then_some(header)
 }
 
 /// A part of the file, and where it lies in memory.
@@ -52,12 +119,7 @@ struct Segment {
 }
 
 fn segments(read: &mut impl ReadAt) -> Option<Vec<Segment>> {
-    let mut header = [0; 64];
-    read(0, &mut header)?;
-    // 64 bits, the lowest byte first.
-    if !header.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
+    let header = header(read)?;
     let table = number::<8>(&header, 32)?;
     let size = number::<2>(&header, 54)?;
     let count = (number::<2>(&header, 56)? as u16).min(SEGMENTS_MAX);
@@ -75,15 +137,16 @@ fn segments(read: &mut impl ReadAt) -> Option<Vec<Segment>> {
 }
 
 /// The libraries that a library needs.
-#[derive(Default)]
-pub(crate) struct Needed {
-    pub(crate) names: Vec<Vec<u8>>,
+#[derive(Debug, Default)]
+pub struct Needed {
+    /// Names or paths.
+    pub names: Vec<Vec<u8>>,
     /// Where it has them looked for: directories between colons, in which `$ORIGIN` is its own.
-    pub(crate) path: Vec<u8>,
+    pub path: Vec<u8>,
 }
 
-/// What a library says about others.
-pub(crate) fn needed(mut read: impl FnMut(u64, &mut [u8]) -> Option<()>) -> Needed {
+/// The libraries that a library names.
+pub fn needed(mut read: impl ReadAt) -> Needed {
     read_needed(&mut read).unwrap_or_default()
 }
 

@@ -107,8 +107,8 @@ impl Inheritance {
             session.take_place_of(&from);
         }
         for (number, file) in self.files.drain(..) {
-            let put = session.files().put(number, file);
-            debug_assert!(put.is_ok(), "a new session has no files");
+            // A session that has ended meanwhile takes none: dropped here, they are closed.
+            drop(session.files().put(number, file));
         }
     }
 }

@@ -11,7 +11,7 @@
 //! | `finding.rs` | a reported problem |
 //! | `medium.rs` | the raw device; the order of writing |
 //! | `heal.rs` | a flipped bit |
-//! | `journal/` | where a journal begins whose superblock is lost |
+//! | `recovery/tail.rs` | where a journal begins whose superblock is lost |
 //! | `survey.rs` | the content of the volume, and its defects |
 //! | `strays.rs` | pages that lost their parents |
 //! | `rebuild.rs` | maps of blobs, slots, pages with two owners |

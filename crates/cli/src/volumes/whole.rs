@@ -183,7 +183,8 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         )?;
     }
     if let Some(path) = line.lost_path.as_deref().map(output::plain) {
-        let lost = format!("NOT at {path}: another process has removed, renamed or replaced it there");
+        let lost =
+            format!("NOT at {path}: another process has removed, renamed or replaced it there");
         rows.row("IMAGE", lost)?;
     }
     if let Some(failure) = line.failure.as_deref().map(output::plain) {

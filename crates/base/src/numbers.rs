@@ -310,7 +310,10 @@ pub(crate) fn after_fork() {
 /// its parent has.
 pub fn begin_vfork() {
     before_fork();
-    IS_IN_VFORK.set(true);
+    // In a signal handler of a thread that has announced one, or after one that it left by a jump.
+    if IS_IN_VFORK.replace(true) {
+        after_fork();
+    }
 }
 
 /// After `vfork` has returned, in the child and in the parent, which have this thread's memory in

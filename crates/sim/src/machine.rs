@@ -442,7 +442,7 @@ pub struct Config {
     /// Time that passes with each request, on the clock of the simulated world.
     pub latency_us: u64,
     /// Commits that may be in flight.
-    pub commits_in_flight: u32,
+    pub commits_in_flight: Option<u32>,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// Where the files of shared memory lie, which the caller keeps from one process to the next.
@@ -527,7 +527,7 @@ impl Machine {
                 Survive::Off
             },
             shared_directory: config.directory.clone().unwrap_or(path),
-            commits_in_flight: Some(config.commits_in_flight),
+            commits_in_flight: config.commits_in_flight,
             published: config.serves,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()

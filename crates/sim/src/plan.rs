@@ -140,8 +140,8 @@ pub struct Plan {
     pub device: FaultConfig,
     /// Its latency: from it follows how much data a sync journals.
     pub latency_us: u64,
-    /// Commits that may be in flight.
-    pub commits_in_flight: u32,
+    /// Commits that may be in flight. None: the store finds out, by the latency.
+    pub commits_in_flight: Option<u32>,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// The lives of the machine.
@@ -181,6 +181,12 @@ impl Plan {
             seed: 0,
         };
         let shared = random.chance(1, 3);
+        let mut latency_us = *Prng::new(seed ^ 0x6c61_7465).pick(&[0, 0, 25, 100]);
+        let mut commits_in_flight = Some(if queued { adit_store::COMMITS_MAX } else { 1 });
+        if queued && Prng::new(seed ^ 0x6f76_6572).chance(1, 4) {
+            // Long enough that commits overlap once a few have shown it.
+            (latency_us, commits_in_flight) = (300, None);
+        }
         let mut plan = Plan {
             seed,
             tasks,
@@ -188,8 +194,8 @@ impl Plan {
             // From a separate generator, so that the rest of a seed's plan stays.
             checksums: Prng::new(!seed).chance(1, 3),
             device,
-            commits_in_flight: if queued { adit_store::COMMITS_MAX } else { 1 },
-            latency_us: *Prng::new(seed ^ 0x6c61_7465).pick(&[0, 0, 25, 100]),
+            commits_in_flight,
+            latency_us,
             shared,
             lives: Vec::new(),
         };

@@ -159,7 +159,7 @@ pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
             ..FaultConfig::default()
         },
         latency_us: 0,
-        commits_in_flight: 1,
+        commits_in_flight: Some(1),
         shared: false,
         lives: vec![Life {
             tasks: vec![ops.collect()],

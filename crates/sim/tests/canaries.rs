@@ -38,7 +38,7 @@ fn found(bugs: &[Bug]) {
             if bug == Bug::UnflushedTail {
                 plan.device.volatile_cache = false;
                 plan.latency_us = 0;
-                plan.commits_in_flight = 1;
+                plan.commits_in_flight = Some(1);
                 for life in &mut plan.lives {
                     (life.troubles)
                         .retain(|trouble| !matches!(trouble, Trouble::LateCommit { .. }));

@@ -225,7 +225,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
         config: Config {
             device,
             latency_us: 0,
-            commits_in_flight: 1 + random.below(3) as u32,
+            commits_in_flight: Some(1 + random.below(3) as u32),
             shared: true,
             directory: Some(memory.directory().to_owned()),
             serves: true,

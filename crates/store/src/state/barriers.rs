@@ -70,7 +70,9 @@ impl Store {
             }
             let covered = barriers.written.get();
             let flush = self.reactor.submit(self.request(Operation::Flush, 0));
-            let result = self.barrier(flush, || "flush the device".into()).await;
+            let result = self
+                .barrier(flush, None, || "flush the device".into())
+                .await;
             barriers.flushing.set(false);
             if result.is_ok() {
                 barriers.flushed.set(covered);
@@ -90,25 +92,32 @@ impl Store {
     ) -> Result<()> {
         let latency = &self.barriers.latency;
         let begun = latency.begin(buffers.len());
-        let result = if self.volatile_cache {
+        if self.volatile_cache {
             let mut request = self.request(Operation::Write { fua: true }, page);
             request.buffers = buffers;
-            self.barrier(self.reactor.submit(request), what).await
-        } else {
-            let written = self.write_pages(page, buffers).await;
-            written.map_err(|errno| Error::with(errno, what()))
-        };
+            return self
+                .barrier(self.reactor.submit(request), begun, what)
+                .await;
+        }
+        let written = self.write_pages(page, buffers).await;
         latency.end(begun);
-        result
+        written.map_err(|errno| Error::with(errno, what()))
     }
 
-    /// Waits until a flush or a durable write that was just submitted is to be believed.
-    async fn barrier(&self, submitted: Submit<'_>, what: impl FnOnce() -> String) -> Result<()> {
+    /// Waits until a flush or a durable write that was just submitted is to be believed. `begun`: a
+    /// write that is timed, until the device answers. (The wait for others isn't the device's.)
+    async fn barrier(
+        &self,
+        submitted: Submit<'_>,
+        begun: Option<u64>,
+        what: impl FnOnce() -> String,
+    ) -> Result<()> {
         let barriers = &self.barriers;
         let number = barriers.begun.get() + 1;
         barriers.begun.set(number);
         barriers.at_device.borrow_mut().push(number);
         let Completion { request, result } = submitted.await;
+        barriers.latency.end(begun);
         barriers
             .at_device
             .borrow_mut()

@@ -48,7 +48,7 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// How long it waits while processes of another `adit run` have the volume, or have just ended.
 const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
 
-/// Is a volume that is in use worth another attempt to open it, after so long?
+/// True if a volume that is in use is worth another attempt to open it, after this wait.
 #[doc(hidden)]
 pub fn is_worth_waiting(address: &str, waited: Duration) -> bool {
     waited < PATIENCE || waited < PATIENCE_WITH_PROGRAMS && is_soon_free(address)

@@ -34,8 +34,8 @@ fn number<const BYTES: usize>(of: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// Does a program get another user or group when it starts? The loader loads nothing into it that
-/// the environment names.
+/// True if a program gets another user or group when it starts. The loader loads nothing into it
+/// that the environment names.
 pub fn gains_rights(of: &Metadata) -> bool {
     // SAFETY: no preconditions.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -76,7 +76,7 @@ impl Loader {
     }
 }
 
-/// Is a program written in Go, which calls the kernel past the C library?
+/// True if a program is written in Go, which calls the kernel past the C library.
 pub fn is_go(mut read: impl ReadAt) -> bool {
     let is_its = |name: &Vec<u8>| {
         matches!(

@@ -214,6 +214,11 @@ impl Numbers {
     }
 }
 
+/// True if a descriptor of this number can be registered.
+pub(crate) fn may_register(fd: RawFd) -> bool {
+    usize::try_from(fd).is_ok_and(|number| number < NUMBERS_MAX)
+}
+
 /// All descriptors that children keep.
 pub fn kept() -> impl Iterator<Item = RawFd> {
     KEPT.all()
@@ -318,7 +323,7 @@ mod tests {
         install();
         let registered = Registered::new(File::open("/proc/self/stat").expect("open"));
         let other = File::open("/proc/self/stat").expect("open");
-        let kept = numbers::kept(File::open("/proc/self/stat").expect("open"));
+        let kept = numbers::kept(File::open("/proc/self/stat").expect("open")).expect("kept");
         let before = generation();
         // SAFETY: the child only uses system calls and atomics, then leaves by _exit.
         let child = unsafe { libc::fork() };

@@ -1,5 +1,5 @@
 //! Errors, checksums, hashing, random numbers, time and where it goes, sizes, fork detection, and
-//! what a program's file says to the loader: the needs of every other layer.
+//! programs as the loader reads them: the needs of every other layer.
 //!
 //! Invariants: nothing here knows about devices or volumes; nothing here panics on outside input.
 

@@ -20,6 +20,7 @@
 //! calls go on. A call or a fork waits for threads of Adit at most twice [`MAKER_MAX`]: a file on a
 //! network that is down may be opened or closed for ever. A thread that has waited so long goes on.
 
+use crate::Errno;
 use crate::fork::{self, Registered};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::cell::Cell;
@@ -265,8 +266,14 @@ pub fn high<E>(make: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Registered<O
 }
 
 /// Registers a file that children keep, and gives it a high number, if the process may have one.
-pub fn kept(fd: impl Into<OwnedFd>) -> Registered<File> {
-    Registered::kept(File::from(raised(fd.into())))
+/// EMFILE if its number is too high to be registered: a program that closes all numbers would close
+/// it, and the next file of the program would get its number.
+pub fn kept(fd: impl Into<OwnedFd>) -> Result<Registered<File>, Errno> {
+    let kept = raised(fd.into());
+    if !fork::may_register(kept.as_raw_fd()) {
+        return Err(Errno::MFILE);
+    }
+    Ok(Registered::kept(File::from(kept)))
 }
 
 /// Closes and unregisters descriptors while no thread forks.

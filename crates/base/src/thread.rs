@@ -47,8 +47,8 @@ pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     spawned
 }
 
-/// Keeps the signals that ask a program to end from doing so by themselves, in this thread and those
-/// that it starts: for a thread that waits for them.
+/// Keeps the signals that ask a program to end from doing so by themselves, in this thread and in
+/// those that it starts: for a thread that waits for them.
 pub fn block_ending_signals() -> libc::sigset_t {
     // SAFETY: a set is made empty before it is used; the calls have no other preconditions.
     unsafe {

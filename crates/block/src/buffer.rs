@@ -45,7 +45,8 @@ pub struct Buffer {
 
 // SAFETY: the owner is Send + Sync, and shared references only allow reading the memory.
 unsafe impl Send for Buffer {}
-// SAFETY: shared references only allow reading the memory; mutation needs `&mut Buffer` and the only reference.
+// SAFETY: shared references only allow reading the memory; mutation needs `&mut Buffer` and the
+// only reference.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {

@@ -174,7 +174,7 @@ pub(crate) fn one(buffer: Buffer) -> Buffers {
     buffers
 }
 
-/// The bytes of a range page by page: the page, the range in it, and which bytes of the whole it is.
+/// The bytes of a range page by page: the page, the range in the page, and the range in the whole.
 pub(crate) fn by_page(
     offset_bytes: u64,
     len_bytes: usize,

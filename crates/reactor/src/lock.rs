@@ -184,7 +184,8 @@ impl Inbox {
         }
         while !oldest.is_null() {
             let message = oldest;
-            // SAFETY: valid until the driver is through with it; read before `each`, after which the message may be gone.
+            // SAFETY: valid until the driver is through with it; read before `each`, after which the
+            // message may be gone.
             oldest = unsafe { (*message).next.load(Ordering::Relaxed) };
             each(message);
         }

@@ -2,8 +2,8 @@
 //! would.
 //!
 //! It runs the programs of `build` and `plugin`; a check whose database is not installed is
-//! skipped. Each claim is one check; the first that fails ends the run, because each builds on what the one before
-//! left in the image.
+//! skipped. Each claim is one check. The first failure ends the run, because each check uses the
+//! image as the one before left it.
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

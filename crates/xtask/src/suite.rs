@@ -4,8 +4,8 @@
 //! step counts its checks; the last line is the sum. As root a test that was skipped, because this
 //! machine lacks something, fails the whole: all of them have to run. Another user can get neither
 //! packages nor root's rights here: tests that need them are skipped, and listed by reason at the
-//! end. All use the development profile, so that lints, unit tests, the plugin and the end-to-end tests share
-//! compiled crates.
+//! end. All use the development profile, so that lints, unit tests, the plugin and the end-to-end
+//! tests share compiled crates.
 
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};

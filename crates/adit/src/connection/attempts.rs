@@ -1,4 +1,5 @@
-//! Attempts to reach a server, or the next one: their pauses, the trusted users, a server begun here.
+//! Attempts to reach a server, or the next one: their pauses, the trusted users, a server begun
+//! here.
 
 use adit_base::simulation;
 use adit_base::{Errno, Error, Result};

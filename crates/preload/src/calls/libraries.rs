@@ -221,7 +221,7 @@ fn open(spot: &Spot) -> Answer<File> {
 /// Makes a copy, unless another thread has since.
 fn copied(file: &File, shown: &[u8]) -> Answer<Library> {
     let copy = copy::sealed(file, shown, shown)?.into_inner();
-    let memory = numbers::kept(copy);
+    let memory = numbers::kept(copy)?;
     let made = Library {
         file: file.id(),
         shown: shown.to_vec(),

@@ -118,7 +118,7 @@ impl Bell {
     /// None: there is no descriptor for it.
     fn new() -> Option<Bell> {
         let made = eventfd(0, EventfdFlags::CLOEXEC).ok()?;
-        Some(Bell(numbers::kept(made)))
+        numbers::kept(made).ok().map(Bell)
     }
 
     fn ring(&self) {

@@ -123,9 +123,10 @@ impl Shared {
     fn new(open: Arc<Open>, offset: u64, len: u64) -> Answer<Shared> {
         open.file.map(offset, len).map_err(errno)?;
         let memory = open.file.mapped_memory().map_err(errno);
+        let memory = memory.and_then(numbers::kept);
         match memory {
             Ok(memory) => Ok(Shared {
-                memory: numbers::kept(memory),
+                memory,
                 open,
                 mappings: 0,
                 is_unflushed: false,

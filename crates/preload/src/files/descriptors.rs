@@ -379,7 +379,7 @@ fn pattern() -> Option<&'static Registered<std::fs::File>> {
         // The parent of a child of vfork doesn't have the child's descriptors.
         PATTERN.get()?.as_ref()
     } else {
-        PATTERN.get_or_init(|| make().map(numbers::kept)).as_ref()
+        PATTERN.get_or_init(|| numbers::kept(make()?).ok()).as_ref()
     }
 }
 

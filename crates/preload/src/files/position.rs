@@ -176,7 +176,7 @@ impl Cells {
 
     /// What this process, or one before it, has made.
     pub(crate) fn map(memory: File) -> Answer<Cells> {
-        let memory = numbers::kept(memory);
+        let memory = numbers::kept(memory)?;
         let bytes = memory.metadata().map_err(|_| Errno::last())?.len() as usize;
         let count = bytes / size_of::<Cell>();
         let protection = libc::PROT_READ | libc::PROT_WRITE;

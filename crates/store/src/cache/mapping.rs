@@ -50,7 +50,7 @@ pub struct CacheOptions {
     pub frames_max: u32,
     /// Some: the memory shall survive the process, unless `survive` says otherwise.
     pub shared: Option<SharedName>,
-    /// What to do if the memory can't survive.
+    /// Whether the memory has to survive, or the opening goes on without.
     pub survive: Survive,
     /// Other processes may read its frames, if it is in shared memory.
     pub published: bool,

@@ -57,10 +57,11 @@ impl Mappings {
         };
         for (path, id, epoch) in mappings.found() {
             let volume_id = opening.volume_id;
-            match resumption.is_untouched_since(Opening { volume_id, epoch }) {
-                true => _ = mappings.left().insert(id, path),
+            if resumption.is_untouched_since(Opening { volume_id, epoch }) {
+                mappings.left().insert(id, path);
+            } else {
                 // The memory may be older than the file.
-                false => MappedMemory::remove_left(&path),
+                MappedMemory::remove_left(&path);
             }
         }
         mappings.remove_of_none();

@@ -84,14 +84,15 @@ pub(super) fn on_device(
         started => started?,
     };
     let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
-    let looks = match options.inspectable && !options.read_only && !fresh {
-        true => listen_at(address)
+    let looks = if options.inspectable && !options.read_only && !fresh {
+        listen_at(address)
             .and_then(|socket| Looks::start(socket, engine.clone()))
             .inspect_err(
                 |error| tracing::warn!(volume = %address, %error, "nobody can look at the open volume"),
             )
-            .ok(),
-        false => None,
+            .ok()
+    } else {
+        None
     };
     let shared = match &options.share {
         Some(socket) if !options.read_only && !fresh => {

@@ -411,10 +411,11 @@ pub(crate) unsafe fn find(directory: c_int, path: *const c_char) -> Location {
         return Location::Host(HostPath::Given);
     }
     // SAFETY: promised by the caller.
-    match unsafe { is_refused(path) } {
-        true => Location::Host(HostPath::Given),
-        // SAFETY: as above.
-        false => keeping_errno(|| find_text(directory, unsafe { text(path) })),
+    if unsafe { is_refused(path) } {
+        Location::Host(HostPath::Given)
+    } else {
+        // SAFETY: promised by the caller.
+        keeping_errno(|| find_text(directory, unsafe { text(path) }))
     }
 }
 

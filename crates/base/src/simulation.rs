@@ -38,6 +38,11 @@ labels! {
         OneSuperblock = "the tail moves when one of the superblocks says so",
         UnnotedOverwrite =
             "a sync doesn't hear of bytes of a dirty page that were overwritten past the worker",
+        UnlistedOverwrite =
+            "a thread's sync doesn't hear of bytes that were overwritten past the worker",
+        UnowedSync = "a thread's sync doesn't hear of a transaction or a new size",
+        UnflushedSync = "a thread's sync doesn't flush",
+        UnboundSync = "a thread's sync doesn't wait for the move of a directory",
         CleanOverwritten = "a page that is clean is overwritten past the worker",
         UnnotedDirectWrite = "an fsync doesn't hear of a direct write past the worker",
         HastyBarrier =

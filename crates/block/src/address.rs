@@ -24,6 +24,8 @@ pub fn open_device(address: &str, options: &DeviceOptions) -> Result<Arc<dyn Dev
                 parse_size(size).map_err(|error| error.context(format_args!("open {address}")))?;
             Ok(MemoryDevice::new(MemoryConfig {
                 size_bytes,
+                // It ends with the process: there is nothing to flush.
+                volatile_cache: false,
                 ..MemoryConfig::default()
             })?)
         }

@@ -24,7 +24,7 @@ mod types;
 mod volume;
 
 pub use adit_store::{
-    BlobId, Finding, FindingKind, Findings, MappedMemory, Store, TailMemory, XattrMode,
+    BlobId, Finding, FindingKind, Findings, MappedMemory, Store, Synced, TailMemory, XattrMode,
     memories_lent,
 };
 pub use attributes::{Change, SharedNames};

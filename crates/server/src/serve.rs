@@ -16,7 +16,7 @@ use crate::session::{DataAt, Session};
 use crate::volume::{ServedVolume, UnderWay};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_fs::{BlobId, Fs, OpenFile, OpenFlags};
+use adit_fs::{BlobId, Fs, OpenFile, OpenFlags, Synced};
 use adit_reactor::Prepared;
 use adit_store::Receipt;
 use adit_store::cache::Hint;
@@ -193,14 +193,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Sync { file, all } => match session.file(file) {
-            Ok(open) => start(ticket, begun, move |fs, _, _| async move {
-                if all {
-                    fs.fsync(&open).await?
-                } else {
-                    fs.fdatasync(&open).await?
-                }
-                Ok(0)
-            }),
+            Ok(open) => sync(ticket, open, all, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
         Message::Size { file } => match session.file(file) {
@@ -380,6 +373,30 @@ fn write(
         let data = unsafe { session.data(place, len) }?;
         let written = || session.memory.notes(slot).note_written();
         put(fs, &open, offset, data, appends, flags, written).await
+    });
+}
+
+fn sync(ticket: Ticket, open: Arc<OpenFile>, all: bool, begun: &mut Begun) {
+    let mut synced = Synced::No;
+    if !all && !ticket.session.volume.is_queued {
+        let sync = || {
+            let granted = open.try_sync();
+            (granted.synced, granted.recalled)
+        };
+        let engine = &ticket.session.volume.engine;
+        match engine.run_without_owner(sync, |fs| fs.end_granted_writes(&open)) {
+            Ok(Synced::Durable) => return ticket.finish_with(Ok(0)),
+            Ok(other) => synced = other,
+            Err(error) => return ticket.finish_with(Err(error)),
+        }
+    }
+    start(ticket, begun, move |fs, _, _| async move {
+        match (all, synced) {
+            (true, _) => fs.fsync(&open).await?,
+            (false, Synced::No) => fs.fdatasync(&open).await?,
+            (false, _) => fs.flush_granted(&open).await?,
+        }
+        Ok(0)
     });
 }
 

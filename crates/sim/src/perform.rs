@@ -4,7 +4,9 @@ use crate::machine::Machine;
 use crate::model::Answer;
 use crate::op::{Numbered, Op, SLOTS, stamped};
 use adit_base::{Errno, Result};
-use adit_fs::{At, Change, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags, Stage, Stat};
+use adit_fs::{
+    At, Change, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags, Stage, Stat, Synced,
+};
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
 use std::sync::Arc;
@@ -184,7 +186,14 @@ async fn carry_out(
             answer = Answer::Bytes(bytes);
         }
         Op::Fsync { slot } => fs.fsync(file(slot)?).await?,
-        Op::Fdatasync { slot } => fs.fdatasync(file(slot)?).await?,
+        Op::Fdatasync { slot } => {
+            let file = file(slot)?;
+            match file.try_sync().synced {
+                Synced::Durable => {}
+                Synced::Home => fs.flush_granted(file).await?,
+                Synced::No => fs.fdatasync(file).await?,
+            }
+        }
         Op::FsyncDirectory { name } => {
             let directory = fs.open(at!(name), OpenFlags::DIRECTORY, 0).await?;
             let synced = fs.fsync(&directory).await;

@@ -34,7 +34,7 @@ mod state;
 pub mod testing;
 mod volume;
 
-pub use blob::{Blob, BlobShared, GrantedWrite, MappedMemory};
+pub use blob::{Blob, BlobShared, GrantedSync, GrantedWrite, MappedMemory, Synced};
 pub use cache::lent::memories_lent;
 pub use cache::tail::{Appended, TAIL_BYTES, TailMemory, TailWriter, locked};
 pub use cache::{Mapping, Survive, Unsaved, Version, mappings, remove_mapping};

@@ -17,7 +17,7 @@ use crate::work::{Durable, ReadRequest, Work};
 use adit_base::fork::Registered;
 use adit_base::{Address, Errno, Error, Result, fork};
 use adit_block::{Buffer, Device, DeviceOptions, FileEngine, OverlayDevice, open_device};
-use adit_fs::{FlockOperation, Fs, OpenFile, OpenFlags, RangeLock, SharedNames, Stat};
+use adit_fs::{FlockOperation, Fs, OpenFile, OpenFlags, RangeLock, SharedNames, Stat, Synced};
 use adit_reactor::sync::join_all;
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::perform::PerformFile;
@@ -253,6 +253,30 @@ impl<'f> EmbeddedFile<'f> {
     {
         self.volume.run(move |fs| op(fs, self.open))
     }
+
+    /// Overwrites under a write grant; false: the worker writes.
+    #[inline]
+    fn write_past_worker(self, data: &[u8], offset: u64) -> Result<bool> {
+        if !self.open.writes_past_worker() {
+            return Ok(false);
+        }
+        let write = || {
+            let granted = self.open.try_write(offset, data);
+            (granted.written, granted.recalled)
+        };
+        let engine = self.volume.engine();
+        engine.run_without_owner(write, |fs| fs.end_granted_writes(self.open))
+    }
+
+    /// Makes durable what was overwritten under a write grant.
+    fn sync_past_worker(self) -> Result<Synced> {
+        let sync = || {
+            let granted = self.open.try_sync();
+            (granted.synced, granted.recalled)
+        };
+        let engine = self.volume.engine();
+        engine.run_without_owner(sync, |fs| fs.end_granted_writes(self.open))
+    }
 }
 
 impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
@@ -312,15 +336,8 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
 
     #[inline]
     fn write(self, data: &[u8], offset: u64) -> Result<()> {
-        if self.open.writes_past_worker() {
-            let write = || {
-                let granted = self.open.try_write(offset, data);
-                (granted.written, granted.recalled)
-            };
-            let engine = self.volume.engine();
-            if engine.run_without_owner(write, |fs| fs.end_granted_writes(self.open))? {
-                return Ok(());
-            }
+        if self.write_past_worker(data, offset)? {
+            return Ok(());
         }
         self.volume.run(|fs| fs.write(self.open, offset, data))
     }
@@ -338,6 +355,12 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
             (Some(offset), Durable::No) => volume
                 .run(|fs| fs.write_vectored(open, offset, data))
                 .map(|()| offset),
+            (Some(offset), Durable::Data)
+                if let [data] = data
+                    && self.write_past_worker(data, offset)? =>
+            {
+                self.sync(false).map(|()| offset)
+            }
             _ => volume.run(|fs| write_vectored(fs, open, data, offset, durable)),
         }
     }
@@ -355,6 +378,15 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
     }
 
     fn sync(self, all: bool) -> Result<()> {
+        if !all {
+            match self.sync_past_worker()? {
+                Synced::Durable => return Ok(()),
+                Synced::Home => {
+                    return self.run(|fs, open| async move { fs.flush_granted(open).await });
+                }
+                Synced::No => {}
+            }
+        }
         self.run(move |fs, open| async move {
             if all {
                 fs.fsync(open).await

@@ -24,7 +24,7 @@ impl Fs {
                 let reported = blob.shared.check_error(file.error_seen());
                 let reported = reported.and(self.tails.check_loss(blob.id));
                 synced?;
-                self.store.commit_to(self.moved.get()).await?;
+                self.store.commit_for_syncs().await?;
                 reported
             }
             None => self.store.commit().await,
@@ -44,6 +44,15 @@ impl Fs {
         let inode = self.usable(file)?;
         self.flush_mapped(file).await?;
         self.sync_inode(file, &inode, SyncKind::Data).await
+    }
+
+    /// Ends a sync whose data is home already ([`OpenFile::try_sync`]).
+    pub async fn flush_granted(&self, file: &OpenFile) -> Result<()> {
+        let inode = self.usable(file)?;
+        match &inode.blob {
+            Some(blob) => self.store.flush_granted(blob).await,
+            None => self.store.commit().await,
+        }
     }
 
     /// Starts write-back of the file's dirty data in the background; promises nothing.

@@ -5,7 +5,7 @@ use crate::types::*;
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_block::Buffer;
 use adit_store::cache::Hint;
-use adit_store::{BlobId, BlobShared, GrantedWrite, MappedMemory, TailMemory};
+use adit_store::{BlobId, BlobShared, GrantedSync, GrantedWrite, MappedMemory, TailMemory};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open file, directory or blob. Any thread may hold it; operations go through `Fs`, except its
@@ -203,6 +203,20 @@ impl OpenFile {
                 }
             }
             _ => GrantedWrite::default(),
+        }
+    }
+
+    /// As `Fs::fdatasync`, without the worker, if only pages were overwritten that way. The caller
+    /// must follow the result (`Fs::end_granted_writes`, then `Fs::flush_granted`).
+    pub fn try_sync(&self) -> GrantedSync {
+        match &self.shared {
+            Some(shared)
+                if !self.closed.load(Ordering::Relaxed)
+                    && shared.error_sequence() == self.error_seen.load(Ordering::Relaxed) =>
+            {
+                shared.try_sync()
+            }
+            _ => GrantedSync::default(),
         }
     }
 

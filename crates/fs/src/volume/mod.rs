@@ -21,7 +21,7 @@ use crate::open::tail::Tails;
 use crate::open::waits::Waits;
 use crate::types::*;
 use adit_base::{PAGE_BYTES, Result};
-use adit_store::{BlobId, MappedMemory, Point, Store};
+use adit_store::{BlobId, MappedMemory, Store};
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -45,8 +45,6 @@ pub struct Fs {
     pub(crate) descriptors: RefCell<Descriptors>,
     /// The owners that wait for locks of byte ranges.
     pub(crate) waits: Waits,
-    /// The last transaction that renamed a directory: it changed the paths of any number of inodes.
-    pub(crate) moved: Cell<Point>,
     pub(crate) access_times: Rc<Cell<AccessTimes>>,
     /// Orphans of earlier openings are kept, and can be reopened.
     pub(crate) keeps_orphans: Cell<bool>,

@@ -196,7 +196,8 @@ impl Fs {
             Effect::Changed(id) => self.with_resident(id, |blob| self.note_change(blob)),
             Effect::AccessedSet(id) => self.with_resident(id, |blob| blob.forget_accessed()),
             Effect::ModifiedSet(id) => self.with_resident(id, |blob| blob.forget_modified()),
-            Effect::DirectoryMoved => self.moved.set(self.store.commit_point()),
+            // It changed the paths of any number of inodes.
+            Effect::DirectoryMoved => self.store.bind_syncs(self.store.commit_point()),
             Effect::Destroyed(id, kind) => {
                 let is_open = self.inodes.borrow().contains_key(&id.slot);
                 assert!(!is_open, "nothing was awaited since it was found closed");

@@ -69,6 +69,7 @@ impl Fs {
             ));
         }
         let access_times = Rc::<Cell<AccessTimes>>::default();
+        store.bind_syncs(store.commit_point());
         let fs = Fs {
             base: Base {
                 root,
@@ -78,7 +79,6 @@ impl Fs {
             inodes: RefCell::default(),
             descriptors: RefCell::new(Descriptors::new()),
             waits: Waits::default(),
-            moved: Cell::new(store.commit_point()),
             access_times: access_times.clone(),
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),

@@ -8,6 +8,7 @@
 //! | `mapped` | memory that programs have mapped, and which pages it has |
 //! | `published` | extents that any thread may read from the device |
 //! | `write_grant` | extents and dirty pages that any thread may overwrite |
+//! | `unsynced` | what a sync has to take to the device: by a thread, or by the worker |
 //! | `streams` | its sequential readers |
 
 mod mapped;
@@ -16,6 +17,7 @@ mod resident;
 mod shared;
 mod streams;
 mod table;
+mod unsynced;
 mod write_grant;
 
 pub use mapped::MappedMemory;
@@ -23,7 +25,8 @@ pub(crate) use mapped::MappedPages;
 pub(crate) use published::*;
 pub use resident::Blob;
 pub(crate) use shared::*;
-pub use shared::{BlobShared, GrantedWrite};
+pub use shared::{BlobShared, GrantedSync, GrantedWrite, Synced};
 pub(crate) use streams::*;
 pub(crate) use table::*;
+pub(crate) use unsynced::*;
 pub(crate) use write_grant::*;

@@ -272,6 +272,9 @@ impl Blob {
         // A tree changes without its slot showing it.
         self.map_hint.set(None);
         self.shared.withdraw_extents();
+        if let Some(unsynced) = self.shared.unsynced() {
+            unsynced.written.forget();
+        }
         *self.slot.borrow_mut() = *slot;
         if self.size() != slot.size {
             self.count_size(true);
@@ -280,8 +283,14 @@ impl Blob {
 
     /// Notes that the transaction at `point` is visible.
     pub(crate) fn became_visible(&self, point: Point) {
-        self.point.set(point);
+        self.note_change(point);
         self.note_size();
+    }
+
+    /// Its last change is before this place in the order of transactions.
+    pub(crate) fn note_change(&self, point: Point) {
+        self.point.set(point);
+        self.shared.owe_sync();
     }
 
     /// Its size from now on, before that is acknowledged. Counted first: other threads see it at
@@ -289,6 +298,7 @@ impl Blob {
     pub(crate) fn set_size(&self, size: u64) {
         if size != self.slot.borrow().size {
             self.count_size(true);
+            self.shared.owe_sync();
         }
         self.shared.set_size(size);
         self.note_size();

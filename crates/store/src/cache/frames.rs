@@ -102,6 +102,8 @@ pub struct Frames {
     versions: Versions,
     /// Counts of blobs that are ahead of their slots, where they are not published.
     ahead: Box<[AtomicU32]>,
+    /// See [`Frames::bind_syncs`].
+    syncs_need: AtomicU64,
 }
 
 /// Counts transactions that begin and end to become visible. In its own cache line: every look at
@@ -120,6 +122,7 @@ impl Frames {
             index,
             returned: AtomicU32::new(0),
             versions: Versions::default(),
+            syncs_need: AtomicU64::new(0),
         }
     }
 
@@ -282,11 +285,18 @@ impl Frames {
     }
 
     /// Overwrites bytes of a dirty page with `data`, from `offset` on; false: ask the owner. The
-    /// page has content beyond them, has no live bytes, and no other thread pins it.
+    /// page has content beyond them, has no live bytes, and no other thread pins it. If it had no
+    /// dirty granules, `list` is called before another thread can see that it has.
     ///
     /// The owner must neither look at the page's bytes nor change its flags meanwhile: see
     /// `blob/write_grant`.
-    pub(crate) fn overwrite(&self, key: FrameKey, offset: usize, data: &[u8]) -> bool {
+    pub(crate) fn overwrite(
+        &self,
+        key: FrameKey,
+        offset: usize,
+        data: &[u8],
+        list: impl FnOnce(),
+    ) -> bool {
         let end = offset + data.len();
         let Some(frame) = self.acquire(key, Some(offset)) else {
             return false;
@@ -311,12 +321,40 @@ impl Frames {
         memory::copy(data, &mut page[offset..end]);
         self.end_bytes(frame);
         let (granules, dirty) = (granules(offset..end), &self.dirty_granules[frame as usize]);
-        let known = dirty.load(Ordering::Relaxed) & granules == granules;
-        if !known && !planted(Bug::UnnotedOverwrite) {
-            dirty.fetch_or(granules, Ordering::Relaxed);
+        // WRITING: no other thread changes them.
+        let before = dirty.load(Ordering::Relaxed);
+        if before & granules != granules && !planted(Bug::UnnotedOverwrite) {
+            dirty.store(before | granules, Ordering::Relaxed);
+        }
+        if before == 0 {
+            list();
         }
         meta.state.fetch_and(!WRITING, Ordering::Release);
         true
+    }
+
+    /// Pins a page that is dirty, has no live bytes, and isn't in write-back; None: ask the owner.
+    /// As in [`Frames::overwrite`], the owner stays away from the page meanwhile.
+    pub(crate) fn pin_dirty(self: &Arc<Self>, key: FrameKey) -> Option<DirtyFrame<'_>> {
+        let pinned = self.pin(key)?;
+        let flags = self.meta(pinned.frame).flags.load(Ordering::Acquire);
+        let dirty = FrameFlags::from_bits_retain(flags).is_only_dirty();
+        dirty.then_some(DirtyFrame(pinned))
+    }
+
+    /// The journal must be durable up to this LSN before any sync returns.
+    pub(crate) fn bind_syncs(&self, lsn: u64) {
+        self.syncs_need.store(lsn, Ordering::Release);
+    }
+
+    /// What [`Frames::bind_syncs`] was told last.
+    pub(crate) fn syncs_need(&self) -> u64 {
+        self.syncs_need.load(Ordering::Acquire)
+    }
+
+    /// Whether the journal is durable as far as every sync needs it.
+    pub(crate) fn is_durable_for_syncs(&self) -> bool {
+        self.header().horizon() >= self.syncs_need() || planted(Bug::UnboundSync)
     }
 
     /// The bytes of a VALID frame change from here on: it is WRITING.
@@ -641,6 +679,35 @@ impl Drop for PinnedFrame<'_> {
         if self.frames.mapping.is_ours() {
             self.frames.unpin(self.frame);
         }
+    }
+}
+
+/// A pinned page that is dirty, as its bytes and dirty granules stay while this lives.
+pub(crate) struct DirtyFrame<'a>(PinnedFrame<'a>);
+
+impl DirtyFrame<'_> {
+    fn granules(&self) -> &AtomicU64 {
+        &self.0.frames.dirty_granules[self.0.frame as usize]
+    }
+
+    /// Whether some of its bytes aren't at home.
+    pub(crate) fn has_dirty_granules(&self) -> bool {
+        self.granules().load(Ordering::Relaxed) != 0
+    }
+
+    /// All of its bytes are at home now.
+    pub(crate) fn note_home(&self) {
+        self.granules().store(0, Ordering::Relaxed);
+    }
+
+    /// The page, for a device that reads it.
+    ///
+    /// # Safety
+    /// The buffer must be dropped before the frame.
+    pub(crate) unsafe fn borrowed(&self) -> Buffer {
+        let page = self.0.bytes().as_ptr().cast_mut();
+        // SAFETY: pinned, so it stays as it is; by the caller's promise not longer than the pin.
+        unsafe { Buffer::borrowed(page, PAGE_BYTES) }
     }
 }
 

@@ -60,6 +60,7 @@ mod writing;
 pub(crate) use ahead_counts::{AheadCounts, AheadOf, HeldAhead};
 pub use apply::Applied;
 pub use claim::Claim;
+pub(crate) use frames::DirtyFrame;
 pub use frames::{Frames, PinnedFrame};
 pub use header::CacheHeader;
 pub(crate) use header::{ADDRESS_BYTES_MAX, boot_id};

@@ -265,7 +265,7 @@ fn a_page_is_overwritten_by_one_thread_at_a_time_and_by_none_that_reads_it() {
         cache.set_end(frame, 2);
         let writers = [2, 3].map(|version| {
             let frames = cache.frames().clone();
-            spawn(move || frames.overwrite(A, 0, &[A.page as u8, version]))
+            spawn(move || frames.overwrite(A, 0, &[A.page as u8, version], || {}))
         });
         let seen = read(cache.frames(), A);
         let [two, three] = writers.map(|writer| writer.join().expect("a thread"));

@@ -103,17 +103,12 @@ impl Store {
         blob.assert_shared();
         if let Some(grant) = blob.shared.write_grant() {
             grant.extents.forget();
-            let home = grant.take_written_home();
-            if home && !planted(Bug::UnnotedDirectWrite) {
-                blob.home_sequence.set(self.barriers.note_write());
-            }
+            self.note_granted_writes(blob);
             let written_at = grant.written_at();
+            let is_used = grant.take_synced() | written_at.is_some();
             let pause = (2 * blob.grant_pause.get() + 1).min(GRANT_PAUSE_MAX);
-            blob.grant_pause.set(match written_at {
-                Some(_) => 0,
-                None => pause,
-            });
-            if written_at.is_some() && !home {
+            blob.grant_pause.set(if is_used { 0 } else { pause });
+            if is_used && !blob.extents_granted.get() {
                 // Frames are granted again in no time.
                 blob.grant_after.set(0);
             }
@@ -129,6 +124,14 @@ impl Store {
         blob.map_lock.return_read();
         if blob.recalling.get() > 0 {
             self.frame_idle.notify_all();
+        }
+    }
+
+    /// Notes what threads have written to the device.
+    pub(crate) fn note_granted_writes(&self, blob: &Blob) {
+        let grant = blob.shared.write_grant();
+        if grant.is_some_and(WriteGrant::take_written_home) && !planted(Bug::UnnotedDirectWrite) {
+            blob.home_sequence.set(self.barriers.note_write());
         }
     }
 

@@ -82,7 +82,7 @@ impl Store {
             self.grow_slot(blob, size).await?;
         }
         blob.mtime.set(None);
-        blob.point.set(self.journal.point());
+        blob.note_change(self.journal.point());
         match blob.mapped() {
             None => Ok(()),
             Some(mapped) => mapped.note_cleared(size..BLOB_BYTES_MAX.next_multiple_of(PAGE)),
@@ -107,7 +107,7 @@ impl Store {
         let _exclusive = self.lock(blob).await;
         self.punch_locked(blob, &range).await?;
         self.touch(blob);
-        blob.point.set(self.journal.point());
+        blob.note_change(self.journal.point());
         match blob.mapped() {
             None => Ok(()),
             Some(mapped) => mapped.note_cleared(range),
@@ -149,7 +149,7 @@ impl Store {
             grown.map_err(if zeroes { half_way } else { |error| error })?;
         }
         self.touch(blob);
-        blob.point.set(self.journal.point());
+        blob.note_change(self.journal.point());
         Ok(())
     }
 

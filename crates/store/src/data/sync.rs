@@ -9,9 +9,11 @@
 use crate::blob::Blob;
 use crate::cache::Version;
 use crate::data::background::Busy;
+use crate::journal::Point;
+use crate::metadata::extents::MapEntry;
 use crate::state::Store;
-use adit_base::Result;
 use adit_base::simulation::{Bug, planted};
+use adit_base::{PAGE_BYTES, Result};
 use std::rc::Rc;
 
 /// The state that a sync makes durable.
@@ -29,18 +31,65 @@ impl Store {
         if self.read_only.get() {
             return Ok(());
         }
-        // Locked: a write-back is in flight, which an fsync may not overtake.
-        if blob.is_dirty() || blob.map_lock.is_locked() {
+        if self.owes_write_back(blob, kind) {
             let _map = self.lock_map(blob).await;
             self.write_back_to_sync(blob, kind == SyncKind::All).await?;
+        } else {
+            self.note_granted_writes(blob);
         }
-        let written = blob.home_sequence.get();
+        let (written, point) = (blob.home_sequence.get(), blob.point.get());
         self.write_back.dirty.settle(blob);
-        self.commit_shared(blob.point.get()).await?;
+        self.commit_shared(point).await?;
         if planted(Bug::SkippedFlush) {
             return Ok(());
         }
-        self.flush_home(written).await
+        self.flush_home(written).await?;
+        self.settle_unsynced(blob, point);
+        Ok(())
+    }
+
+    /// Whether a sync has to write something back. (To flush direct writes under a write grant, or
+    /// nothing, it recalls no grant.)
+    fn owes_write_back(&self, blob: &Blob, kind: SyncKind) -> bool {
+        // Locked: a write-back is in flight, which an fsync may not overtake.
+        let locked = blob.map_lock.is_locked_exclusively();
+        let times = kind == SyncKind::All && (blob.has_new_times() || blob.granted.get());
+        let behind = blob.size() != blob.slot.borrow().size;
+        locked || times || behind || !blob.dirty.borrow().is_empty()
+    }
+
+    /// If nothing of the blob is left to sync, the next sync is a thread's.
+    fn settle_unsynced(&self, blob: &Blob, point: Point) {
+        let Some(unsynced) = blob.shared.unsynced() else {
+            return;
+        };
+        let capabilities = self.reactor.device().capabilities();
+        if !self.overwrites_in_place()
+            || !capabilities.inline
+            || blob.point.get() != point
+            || self.owes_write_back(blob, SyncKind::Data)
+        {
+            return;
+        }
+        if let Some((_, MapEntry::Extent(mut extent))) = blob.map_hint.get()
+            && !extent.unwritten
+        {
+            let valid_pages = blob.slot.borrow().valid_size / PAGE_BYTES as u64;
+            let end = valid_pages.min(extent.end());
+            extent.pages = end.saturating_sub(extent.logical.into()) as u32;
+            if extent.pages > 0 {
+                unsynced.written.publish(extent);
+            }
+        }
+        unsynced.settle();
+    }
+
+    /// Ends a sync of which a thread has taken the pages home under a write grant
+    /// ([`BlobShared::try_sync`](crate::BlobShared::try_sync)).
+    pub async fn flush_granted(&self, blob: &Rc<Blob>) -> Result<()> {
+        self.note_granted_writes(blob);
+        self.flush_home(blob.home_sequence.get()).await?;
+        self.writable()
     }
 
     /// Takes a blob's dirty data to the device. Only a sync makes it durable.
@@ -82,7 +131,7 @@ impl Store {
     }
 
     /// The place in the order of transactions after everything applied so far.
-    pub fn commit_point(&self) -> crate::journal::Point {
+    pub fn commit_point(&self) -> Point {
         self.journal.point()
     }
 
@@ -98,11 +147,21 @@ impl Store {
     }
 
     /// Makes everything applied before `point` durable; free if it is already.
-    pub async fn commit_to(&self, point: crate::journal::Point) -> Result<()> {
+    pub async fn commit_to(&self, point: Point) -> Result<()> {
         if self.read_only.get() {
             return Ok(());
         }
         self.commit_shared(point).await
+    }
+
+    /// Before any sync returns, everything applied before `point` is durable.
+    pub fn bind_syncs(&self, point: Point) {
+        self.frames.bind_syncs(point.0);
+    }
+
+    /// Makes durable what every sync needs.
+    pub async fn commit_for_syncs(&self) -> Result<()> {
+        self.commit_to(Point(self.frames.syncs_need())).await
     }
 
     /// Makes everything applied so far durable.

@@ -296,8 +296,13 @@ impl Store {
         // Last: should the process die before, there is nothing of this write, not its length
         // without it.
         cache.set_extent_in_file(frame, blob.id.generation, end as u32);
-        let dirty = cache.dirty_granules(frame) | granules(within..end);
-        cache.set_dirty_granules(frame, dirty);
+        let dirty = cache.dirty_granules(frame);
+        cache.set_dirty_granules(frame, dirty | granules(within..end));
+        if dirty == 0
+            && let Some(unsynced) = blob.shared.unsynced()
+        {
+            unsynced.note(page);
+        }
     }
 
     /// The frame of a page that is about to be written: loaded first unless all of it is new.

@@ -28,7 +28,7 @@
 //! WRITEBACK: later bytes are beyond the size that it makes durable, and only DIRTY marks them.
 
 use crate::blob::Blob;
-use crate::cache::FrameFlags;
+use crate::cache::{FrameFlags, FrameId};
 use crate::commit::{Intent, Transaction};
 use crate::data::checksums::Sums;
 use crate::data::home::{Piece, Pieces, map_piece};
@@ -211,11 +211,15 @@ impl Store {
                 if live == JOURNAL_PAGES_MAX {
                     break;
                 }
-                let granules = self.cache.begin_write_back(frame);
-                taken.push(DirtyPage {
-                    page: *page,
-                    granules,
-                });
+                if self.is_home(frame) {
+                    self.cache.clear(frame, FrameFlags::DIRTY);
+                } else {
+                    let granules = self.cache.begin_write_back(frame);
+                    taken.push(DirtyPage {
+                        page: *page,
+                        granules,
+                    });
+                }
             }
             until += 1;
             *next = page + 1;
@@ -229,6 +233,14 @@ impl Store {
             Remaining::Behind
         };
         (taken, left)
+    }
+
+    /// True if a thread has taken a dirty page home, and nobody wrote to it since.
+    fn is_home(&self, frame: FrameId) -> bool {
+        let cache = &self.cache;
+        cache.dirty_granules(frame) == 0
+            && cache.home(frame) != 0
+            && !cache.has(frame, FrameFlags::JOURNALED)
     }
 
     async fn write_back_pages(
@@ -456,7 +468,7 @@ impl Store {
                     Ok(new_pages)
                 })
                 .await?;
-            blob.point.set(self.journal.point());
+            blob.note_change(self.journal.point());
             if blob.atime.get() == atime {
                 blob.atime.set(None);
             }
@@ -635,6 +647,7 @@ impl Store {
             }
         }
         drop(dirty);
+        blob.shared.owe_sync();
         self.write_back.dirty.add(blob);
         self.frame_idle.notify_all();
     }

@@ -4,16 +4,18 @@
 #[cfg(all(test, loom))]
 mod models;
 
-use super::{MappedMemory, PublishedExtents, Ticket, WriteGrant};
-use crate::cache::{AheadOf, FrameKey, Frames, Hint};
+use super::{MappedMemory, Overwritten, PublishedExtents, Ticket, Unsynced, WriteGrant};
+use crate::cache::{AheadOf, DirtyFrame, FrameKey, Frames, Hint};
 use crate::format::BlobId;
 use crate::metadata::extents::Extent;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
+use adit_base::simulation::{Bug, planted};
 use adit_base::sync::SeqCount;
 use adit_base::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Device, Operation, Request};
+use smallvec::SmallVec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -61,6 +63,9 @@ pub struct BlobShared {
 pub(crate) struct DirectIo {
     extents: PublishedExtents,
     pub(crate) grant: WriteGrant,
+    pub(crate) unsynced: Unsynced,
+    /// A device without a volatile cache: what is written is durable.
+    write_is_durable: bool,
     /// Reads are multiples of this.
     read_unit: u64,
     /// Writes are multiples of this.
@@ -76,6 +81,28 @@ pub struct GrantedWrite {
     /// The worker waits for the end of such writes and must be told
     /// ([`Store::end_granted_writes`](crate::Store::end_granted_writes)), first.
     pub recalled: bool,
+}
+
+/// How a sync without the worker went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct GrantedSync {
+    /// What is done.
+    pub synced: Synced,
+    /// As in [`GrantedWrite`].
+    pub recalled: bool,
+}
+
+/// What a sync without the worker has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Synced {
+    /// Nothing that counts: the worker syncs.
+    #[default]
+    No,
+    /// All is on the device, which has to flush it
+    /// ([`Store::flush_granted`](crate::Store::flush_granted)).
+    Home,
+    /// All is durable.
+    Durable,
 }
 
 /// Ends with the volume.
@@ -109,6 +136,13 @@ impl BlobShared {
             errors: AtomicU64::new(0),
             last_errno: AtomicI32::new(0),
             direct: OnceLock::new(),
+        }
+    }
+
+    fn key(&self, page: u32) -> FrameKey {
+        FrameKey {
+            space: self.id.slot,
+            page: page.into(),
         }
     }
 
@@ -221,14 +255,40 @@ impl BlobShared {
     /// Overwrites bytes of a page that is dirty in the cache without the worker, where that is
     /// granted (`blob/write_grant`).
     pub fn try_write(&self, offset: u64, data: &[u8]) -> GrantedWrite {
-        self.within_grant(false, |_| {
+        self.within_grant(false, |direct| {
             let (page, within) = (offset / PAGE, (offset % PAGE) as usize);
-            let space = self.id.slot;
+            let list = || {
+                if !planted(Bug::UnlistedOverwrite) {
+                    direct.unsynced.note(page as u32);
+                }
+            };
             !data.is_empty()
                 && data.len() <= PAGE_BYTES - within
                 && offset.saturating_add(data.len() as u64) <= self.size()
-                && (self.frames.0).overwrite(FrameKey { space, page }, within, data)
+                && (self.frames.0).overwrite(self.key(page as u32), within, data, list)
         })
+    }
+
+    /// Makes durable what threads have overwritten under the write grant, and the metadata to read
+    /// it, if nothing else is to be synced (`blob/unsynced`): as
+    /// [`Store::sync`](crate::Store::sync) with [`SyncKind::Data`](crate::SyncKind::Data).
+    pub fn try_sync(&self) -> GrantedSync {
+        let Some(direct) = self.direct.get() else {
+            return GrantedSync::default();
+        };
+        if let Err(recalled) = direct.grant.enter() {
+            let synced = Synced::No;
+            return GrantedSync { synced, recalled };
+        }
+        let synced = if self.is_mapped() {
+            Synced::No
+        } else {
+            direct.sync(self)
+        };
+        GrantedSync {
+            synced,
+            recalled: direct.grant.leave(),
+        }
     }
 
     /// Writes within the grant, if there is one; `home`: to the device. `write` returns whether it
@@ -257,6 +317,8 @@ impl BlobShared {
             Box::new(DirectIo {
                 extents: PublishedExtents::default(),
                 grant: WriteGrant::default(),
+                unsynced: Unsynced::default(),
+                write_is_durable: !device.capabilities().volatile_cache,
                 read_unit: direct_read_unit(device),
                 write_unit: direct_write_unit(device),
                 device: DeviceHandle(Arc::downgrade(device)),
@@ -267,6 +329,20 @@ impl BlobShared {
     /// The write grant, if there ever was one.
     pub(crate) fn write_grant(&self) -> Option<&WriteGrant> {
         self.direct.get().map(|direct| &direct.grant)
+    }
+
+    /// The state of syncs without the worker, if there ever was a write grant.
+    pub(crate) fn unsynced(&self) -> Option<&Unsynced> {
+        self.direct.get().map(|direct| &direct.unsynced)
+    }
+
+    /// The next sync is the worker's: more changed than bytes of pages.
+    pub fn owe_sync(&self) {
+        if let Some(unsynced) = self.unsynced()
+            && !planted(Bug::UnowedSync)
+        {
+            unsynced.owe();
+        }
     }
 
     /// From now on, and until [`BlobShared::withdraw_extents`], direct reads of this extent need no
@@ -298,6 +374,7 @@ impl BlobShared {
 
     /// The worker only, with the blob's `lock` held exclusively.
     pub(crate) fn set_mapped(&self, memory: Option<Arc<MappedMemory>>) {
+        self.owe_sync();
         self.is_mapped.store(memory.is_some(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
@@ -306,6 +383,7 @@ impl BlobShared {
     /// Notes whether a program in another process appends to its tail. The worker only; to begin,
     /// with the blob's `lock` held exclusively.
     pub(crate) fn set_tail(&self, has_tail: bool) {
+        self.owe_sync();
         self.is_mapped.store(has_tail, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.count_size(has_tail);
@@ -341,6 +419,7 @@ impl BlobShared {
     }
 
     pub(crate) fn note_error(&self, errno: Errno) {
+        self.owe_sync();
         self.last_errno.store(errno.raw(), Ordering::Release);
         self.errors.fetch_add(1, Ordering::AcqRel);
     }
@@ -380,12 +459,105 @@ impl DirectIo {
         let memory = unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), data.len()) };
         let mut request = Request::read(place, memory, 0);
         request.operation = Operation::Write { fua: false };
-        let _in = breakdown::enter(Layer::Device);
-        // If the device panics, it panics again for the worker, which poisons the volume. The
-        // writer must leave the grant first.
-        catch_unwind(AssertUnwindSafe(|| device.execute(request)))
-            .is_ok_and(|completion| completion.result.is_ok())
+        execute(&*device, request)
     }
+
+    /// Syncs the blob; the caller is inside the grant.
+    fn sync(&self, blob: &BlobShared) -> Synced {
+        if !blob.frames.0.is_durable_for_syncs() {
+            return Synced::No;
+        }
+        let Some(pages) = self.unsynced.take() else {
+            return Synced::No;
+        };
+        let all_home = self.write_home(blob, pages);
+        self.unsynced.give_back(all_home);
+        if !all_home {
+            return Synced::No;
+        }
+        self.grant.note_synced();
+        if self.write_is_durable || planted(Bug::UnflushedSync) {
+            Synced::Durable
+        } else {
+            self.grant.note_home();
+            Synced::Home
+        }
+    }
+
+    /// Takes pages home, as they are now. They stay dirty, without dirty granules. False: not all
+    /// of them; the worker repeats what failed, and reports the error.
+    fn write_home(&self, blob: &BlobShared, mut pages: Overwritten) -> bool {
+        pages.sort_unstable();
+        pages.dedup();
+        let mut group = Group::default();
+        for page in pages {
+            let Some(frame) = blob.frames.0.pin_dirty(blob.key(page)) else {
+                return false;
+            };
+            if !frame.has_dirty_granules() {
+                continue; // an earlier sync took it home
+            }
+            let Some(place) = self.unsynced.written.find(page.into(), 1) else {
+                return false;
+            };
+            if !group.continues(place.home) && !self.write_group(&mut group) {
+                return false;
+            }
+            group.add(place.home, frame);
+        }
+        self.write_group(&mut group)
+    }
+
+    /// Writes the pages of the group; then it is empty.
+    fn write_group(&self, group: &mut Group<'_>) -> bool {
+        if group.frames.is_empty() {
+            return true;
+        }
+        let Some(device) = self.device.0.upgrade() else {
+            return false;
+        };
+        let mut request = Request::flush(0);
+        request.operation = Operation::Write { fua: false };
+        request.offset_bytes = group.home * PAGE;
+        // SAFETY: the frames stay pinned until `execute` has returned.
+        let memory = group.frames.iter().map(|frame| unsafe { frame.borrowed() });
+        request.buffers = memory.collect();
+        let written = execute(&*device, request);
+        for frame in group.frames.drain(..) {
+            if written {
+                frame.note_home();
+            }
+        }
+        written
+    }
+}
+
+/// Pages that lie side by side on the device, on their way there.
+#[derive(Default)]
+struct Group<'a> {
+    home: u64,
+    frames: SmallVec<[DirtyFrame<'a>; 4]>,
+}
+
+impl<'a> Group<'a> {
+    fn continues(&self, home: u64) -> bool {
+        self.frames.is_empty() || self.home + self.frames.len() as u64 == home
+    }
+
+    fn add(&mut self, home: u64, frame: DirtyFrame<'a>) {
+        if self.frames.is_empty() {
+            self.home = home;
+        }
+        self.frames.push(frame);
+    }
+}
+
+/// Executes a write; true: it is done. If the device panics, it panics again for the worker, which
+/// poisons the volume. The caller must leave the grant first.
+fn execute(device: &dyn Device, request: Request) -> bool {
+    let _in = breakdown::enter(Layer::Device);
+    catch_unwind(AssertUnwindSafe(|| device.execute(request)))
+        .is_ok_and(|completion| completion.result.is_ok())
 }
 
 /// Whether one request to the device can be of this.

@@ -53,6 +53,8 @@ pub(crate) struct WriteGrant {
     written_home: AtomicBool,
     /// Time of the last write, in ns since 1970; 0: none that counts.
     written_ns: AtomicU64,
+    /// A thread has synced within it.
+    synced: AtomicBool,
 }
 
 impl WriteGrant {
@@ -77,6 +79,21 @@ impl WriteGrant {
         if home {
             self.written_home.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Notes a write to the device whose time a frame's write has noted. The caller is inside.
+    pub(crate) fn note_home(&self) {
+        self.written_home.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes a sync. The caller is inside.
+    pub(crate) fn note_synced(&self) {
+        self.synced.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a thread has synced since the last call. The worker only.
+    pub(crate) fn take_synced(&self) -> bool {
+        self.synced.swap(false, Ordering::Relaxed)
     }
 
     /// Leaves the grant. True: the worker waits for this writer and must be told.

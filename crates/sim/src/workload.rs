@@ -41,6 +41,9 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
     if pen.random.chance(1, 6) {
         pen.cached_pages();
     }
+    if pen.random.chance(1, 4) {
+        pen.synced_pages();
+    }
     pen.ops
         .into_iter()
         .map(|op| {
@@ -318,6 +321,52 @@ impl Pen {
             }
             self.sometimes(1, 4, Op::Append { slot, len: 100 });
             self.sometimes(3, 4, Op::Fdatasync { slot });
+        }
+    }
+
+    /// A database that overwrites pages and syncs after each. Now and then the file grows, or gets
+    /// other rights or another name, or one of the directories above it moves.
+    fn synced_pages(&mut self) {
+        let slot = self.slot();
+        let (outer, inner, elsewhere, name) = (Name(3), Name(8), Name(4), Name(9));
+        self.ops.push(Op::Mkdir { name: outer });
+        self.ops.push(Op::Mkdir { name: inner });
+        let flags = *self.random.pick(&[CREATE, CREATE, CREATE_DIRECT]);
+        self.open(slot, name, flags);
+        let pages = 1 + self.below(3);
+        self.write(slot, 0, pages * 4096);
+        self.ops.push(Op::Fsync { slot });
+        for _ in 0..10 + self.below(40) {
+            let offset = 4096 * self.below(pages);
+            match flags.contains(OpenFlags::DIRECT) {
+                true => self.write(slot, offset, 4096),
+                false => {
+                    let (within, len) = (self.below(3900), 1 + self.below(190));
+                    self.write(slot, offset + within, len);
+                }
+            }
+            let op = match self.below(24) {
+                0 => Op::Append { slot, len: 100 },
+                1 => Op::SetMode { name, mode: 0o600 },
+                2 => Op::SetMode { name, mode: 0o644 },
+                3 => Op::Checkpoint,
+                4..=5 => Op::Rename {
+                    name: inner,
+                    to: elsewhere,
+                    flags: RenameFlags::empty(),
+                },
+                6 => Op::Rename {
+                    name: elsewhere,
+                    to: inner,
+                    flags: RenameFlags::empty(),
+                },
+                7 => Op::Idle { ms: 6000 },
+                8..=9 => Op::Link { name, to: Name(6) },
+                10 => Op::Unlink { name: Name(6) },
+                _ => Op::Fdatasync { slot },
+            };
+            self.ops.push(op);
+            self.sometimes(2, 3, Op::Fdatasync { slot });
         }
     }
 

@@ -29,4 +29,5 @@ mod posix_symlinks;
 mod posix_xattrs;
 mod power_cut;
 mod repair;
+mod synced;
 mod together;

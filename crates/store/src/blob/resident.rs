@@ -9,15 +9,16 @@
 //! writes). Exclusively only by `Store::lock_map` and `Store::lock`, which recall grants first
 //! (`blob/write_grant`): forgetting to recall deadlocks.
 
-use super::{BlobShared, GRANT_FRAMES_AFTER, MappedPages, Streams, WriteGrant};
+use super::{BlobShared, DirectIo, GRANT_FRAMES_AFTER, MappedPages, Streams, WriteGrant};
 use crate::cache::{FrameKey, Frames};
 use crate::format::{BlobId, Slot};
 use crate::journal::Point;
-use crate::metadata::extents::MapEntry;
+use crate::metadata::extents::{Extent, MapEntry};
 use adit_base::PAGE_BYTES;
 use adit_base::clock::Timestamp;
+use adit_block::Device;
 use adit_reactor::sync::RwLock;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -76,6 +77,8 @@ pub struct Blob {
     pub(crate) grant_after: Cell<u32>,
     /// Direct writes to wait in addition, since the last grant came back unused.
     pub(crate) grant_pause: Cell<u32>,
+    /// For direct reads and writes of other threads, once there were any.
+    device: OnceCell<Arc<Arc<dyn Device>>>,
     /// Tasks that wait for the recall without a place in a lock's queue.
     pub(crate) recalling: Cell<u32>,
     /// Memory of programs' mappings. Changed with `lock` held exclusively.
@@ -138,6 +141,7 @@ impl Blob {
             extents_granted: Cell::new(false),
             grant_after: Cell::new(GRANT_FRAMES_AFTER),
             grant_pause: Cell::new(0),
+            device: OnceCell::new(),
             recalling: Cell::new(0),
             mapped: RefCell::default(),
         }
@@ -151,6 +155,18 @@ impl Blob {
         } else {
             None
         }
+    }
+
+    /// State of direct reads and writes without the worker.
+    pub(crate) fn direct(&self, device: &Arc<dyn Device>) -> &DirectIo {
+        let device = self.device.get_or_init(|| Arc::new(device.clone()));
+        self.shared.direct(device)
+    }
+
+    /// From now on, and until [`BlobShared::withdraw_extents`], direct reads of this extent need no
+    /// worker.
+    pub(crate) fn publish_extent(&self, extent: Extent, device: &Arc<dyn Device>) {
+        self.direct(device).extents.publish(extent);
     }
 
     /// Size in bytes, as `write` left it.

@@ -185,7 +185,7 @@ impl Store {
         }
         extent.physical += u64::from(from - extent.logical);
         (extent.logical, extent.pages) = (from, to - from);
-        let grant = &blob.shared.direct(device).grant;
+        let grant = &blob.direct(device).grant;
         grant.extents.publish(extent);
         blob.extents_granted.set(true);
         grant.open();
@@ -200,7 +200,7 @@ impl Store {
         }
         (blob.grant_after).set(GRANT_FRAMES_AFTER + blob.grant_pause.get());
         if self.may_grant(blob) && self.hold_locks(blob) {
-            blob.shared.direct(self.reactor.device()).grant.open();
+            blob.direct(self.reactor.device()).grant.open();
         }
     }
 

@@ -244,8 +244,22 @@ impl Volume {
         self.run(|fs| fs.fsync(file))
     }
 
+    /// Past the worker where that is possible, as the client does it.
     pub fn fdatasync(&self, file: &OpenFile) -> Answer<()> {
-        self.run(|fs| fs.fdatasync(file))
+        match self.sync_past_worker(file)? {
+            Synced::Durable => Ok(()),
+            Synced::Home => self.run(|fs| fs.flush_granted(file)),
+            Synced::No => self.run(|fs| fs.fdatasync(file)),
+        }
+    }
+
+    /// Tries to sync past the worker; returns what that did.
+    pub fn sync_past_worker(&self, file: &OpenFile) -> Answer<Synced> {
+        let sync = file.try_sync();
+        if sync.recalled {
+            self.run(|fs| fs.end_granted_writes(file))?;
+        }
+        Ok(sync.synced)
     }
 
     pub fn stat(&self, path: &str) -> Answer<Stat> {

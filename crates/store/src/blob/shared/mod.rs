@@ -7,7 +7,6 @@ mod models;
 use super::{MappedMemory, Overwritten, PublishedExtents, Ticket, Unsynced, WriteGrant};
 use crate::cache::{AheadOf, DirtyFrame, FrameKey, Frames, Hint};
 use crate::format::BlobId;
-use crate::metadata::extents::Extent;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::Timestamp;
 use adit_base::simulation::{Bug, planted};
@@ -61,7 +60,7 @@ pub struct BlobShared {
 /// State of direct reads and writes without the worker.
 #[derive(Debug)]
 pub(crate) struct DirectIo {
-    extents: PublishedExtents,
+    pub(super) extents: PublishedExtents,
     pub(crate) grant: WriteGrant,
     pub(crate) unsynced: Unsynced,
     /// A device without a volatile cache: what is written is durable.
@@ -105,8 +104,8 @@ pub enum Synced {
     Durable,
 }
 
-/// Ends with the volume.
-struct DeviceHandle(Weak<dyn Device>);
+/// Ends with the worker's blob. Its count is the blob's own: threads with other files leave it alone.
+struct DeviceHandle(Weak<Arc<dyn Device>>);
 
 impl std::fmt::Debug for DeviceHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -312,7 +311,7 @@ impl BlobShared {
     }
 
     /// State of direct reads and writes.
-    pub(crate) fn direct(&self, device: &Arc<dyn Device>) -> &DirectIo {
+    pub(super) fn direct(&self, device: &Arc<Arc<dyn Device>>) -> &DirectIo {
         self.direct.get_or_init(|| {
             Box::new(DirectIo {
                 extents: PublishedExtents::default(),
@@ -343,12 +342,6 @@ impl BlobShared {
         {
             unsynced.owe();
         }
-    }
-
-    /// From now on, and until [`BlobShared::withdraw_extents`], direct reads of this extent need no
-    /// worker. The worker only.
-    pub(crate) fn publish_extent(&self, extent: Extent, device: &Arc<dyn Device>) {
-        self.direct(device).extents.publish(extent);
     }
 
     /// Withdraws the published extents: newer bytes exist, or the bytes are about to move. The
@@ -459,7 +452,7 @@ impl DirectIo {
         let memory = unsafe { Buffer::borrowed(data.as_ptr().cast_mut(), data.len()) };
         let mut request = Request::read(place, memory, 0);
         request.operation = Operation::Write { fua: false };
-        execute(&*device, request)
+        execute(&**device, request)
     }
 
     /// Syncs the blob; the caller is inside the grant.
@@ -522,7 +515,7 @@ impl DirectIo {
         // SAFETY: the frames stay pinned until `execute` has returned.
         let memory = group.frames.iter().map(|frame| unsafe { frame.borrowed() });
         request.buffers = memory.collect();
-        let written = execute(&*device, request);
+        let written = execute(&**device, request);
         for frame in group.frames.drain(..) {
             if written {
                 frame.note_home();

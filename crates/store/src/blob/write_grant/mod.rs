@@ -24,8 +24,9 @@
 //! 3. A writer counts itself on entering, and takes its count back after it has written and noted
 //!    the write. The worker waits for each writer that found OPEN on entering. The last writer to
 //!    leave a RECALLED grant tells the worker.
-//! 4. The blob stays on the dirty list meanwhile, so an fsync recalls the grant first and learns of
-//!    the writes.
+//! 4. The blob stays on the dirty list meanwhile, so that the worker finds it. A sync learns of
+//!    the writes: of dirty frames by recalling the grant, of the device by
+//!    `Store::note_granted_writes`, or it is a thread's (`blob/unsynced`).
 
 #[cfg(all(test, loom))]
 mod models;

@@ -242,7 +242,7 @@ impl Store {
         let counts = self.cache.counts();
         let journaled = counts.journaled > 0;
         if !journaled || !self.any_live(blob, extent.logical, end) {
-            blob.shared.publish_extent(extent, device);
+            blob.publish_extent(extent, device);
         }
         let looked_at = if journaled {
             extent.pages.min(counts.used.saturating_mul(2))

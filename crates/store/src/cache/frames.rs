@@ -104,6 +104,8 @@ pub struct Frames {
     ahead: Box<[AtomicU32]>,
     /// See [`Frames::bind_syncs`].
     syncs_need: AtomicU64,
+    /// See [`Frames::note_durable`].
+    durable: AtomicU64,
 }
 
 /// Counts transactions that begin and end to become visible. In its own cache line: every look at
@@ -123,6 +125,7 @@ impl Frames {
             returned: AtomicU32::new(0),
             versions: Versions::default(),
             syncs_need: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
         }
     }
 
@@ -342,9 +345,14 @@ impl Frames {
         dirty.then_some(DirtyFrame(pinned))
     }
 
-    /// The journal must be durable up to this LSN before any sync returns.
-    pub(crate) fn bind_syncs(&self, lsn: u64) {
-        self.syncs_need.store(lsn, Ordering::Release);
+    /// This commit must be durable before any sync returns.
+    pub(crate) fn bind_syncs(&self, commit: u64) {
+        self.syncs_need.store(commit, Ordering::Release);
+    }
+
+    /// Commits are durable up to this one.
+    pub(crate) fn note_durable(&self, commit: u64) {
+        self.durable.store(commit, Ordering::Release);
     }
 
     /// What [`Frames::bind_syncs`] was told last.
@@ -352,9 +360,9 @@ impl Frames {
         self.syncs_need.load(Ordering::Acquire)
     }
 
-    /// Whether the journal is durable as far as every sync needs it.
+    /// Whether that one is durable.
     pub(crate) fn is_durable_for_syncs(&self) -> bool {
-        self.header().horizon() >= self.syncs_need() || planted(Bug::UnboundSync)
+        self.durable.load(Ordering::Acquire) >= self.syncs_need() || planted(Bug::UnboundSync)
     }
 
     /// The bytes of a VALID frame change from here on: it is WRITING.

@@ -103,11 +103,6 @@ impl CacheHeader {
         self.horizon.store(lsn, Ordering::Relaxed);
     }
 
-    /// The journal is durable up to here.
-    pub(super) fn horizon(&self) -> u64 {
-        self.horizon.load(Ordering::Relaxed)
-    }
-
     /// Sets the sum of seals of the mappings that it copies; 0: it is no copy.
     pub fn set_copy_of(&self, seals: u64) {
         self.copy_of.store(seals, Ordering::SeqCst);

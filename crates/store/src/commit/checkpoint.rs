@@ -57,11 +57,11 @@ impl Store {
     /// Runs checkpoints until everything applied when this was called is home and the tail has
     /// passed it.
     pub(crate) async fn checkpoint_all(&self) -> Result<()> {
-        let target = self.journal.point().0;
+        let target = self.journal.point();
         loop {
             self.run_checkpoint().await?;
             // The checkpoint that it waited for may have begun long before.
-            if self.journal.ring.flushed_tail() >= target {
+            if self.journal.commits.home() >= target.0 {
                 return Ok(());
             }
         }
@@ -75,13 +75,13 @@ impl Store {
 
     async fn checkpoint_or_wait(&self) -> Result<()> {
         let journal = &self.journal;
-        let durable = journal.ring.horizon();
+        let durable = journal.commits.durable();
         while journal.checkpointing.get() {
             self.writable()?;
             journal.committed.wait().await;
             // The checkpoint that ran may have begun long ago: commits since then are in the
             // journal only.
-            if !journal.checkpointing.get() && journal.ring.flushed_tail() >= durable {
+            if !journal.checkpointing.get() && journal.commits.home() >= durable {
                 return self.writable();
             }
         }
@@ -104,11 +104,11 @@ impl Store {
         // The next commit begins the images: a checkpoint that waits for a turn might never get
         // one.
         journal.images.want();
-        let tail = loop {
+        let (tail, commit) = loop {
             self.writable()?;
-            match journal.images.lsn() {
+            match journal.images.as_of() {
                 // Everything sealed before the images began is durable.
-                Some(lsn) if journal.ring.horizon() >= lsn => break lsn,
+                Some((lsn, commit)) if journal.commits.durable() >= commit => break (lsn, commit),
                 None if journal.may_commit() => self.commit_open().await?,
                 _ => journal.committed.wait().await,
             }
@@ -131,10 +131,12 @@ impl Store {
         }
         if planted(Bug::UnflushedTail) {
             journal.ring.advance_flushed_tail(tail);
+            journal.commits.pass_home(commit);
             self.release_frees();
         }
         self.write_superblocks(tail, 0).await?;
         journal.ring.advance_flushed_tail(tail);
+        journal.commits.pass_home(commit);
         for (index, key) in keys.into_iter().enumerate() {
             self.end_live(key, tail, &sums);
             self.end_slice(index + 1, SLICE_PAGES).await;
@@ -335,7 +337,7 @@ impl Store {
             let mut superblock = self.superblock.borrow_mut();
             superblock.tail = tail;
             if let Some(checksums) = &self.checksums {
-                superblock.unsettled = checksums.listed(self.journal.ring.horizon());
+                superblock.unsettled = checksums.listed(self.journal.commits.durable());
             }
             // Until all data of dead processes is written, any superblock keeps that state.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;

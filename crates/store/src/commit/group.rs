@@ -31,7 +31,7 @@ impl Store {
         self.writable()?;
         let journal = &self.journal;
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
-        while journal.ring.horizon() < point.0 {
+        while !journal.is_durable(point) {
             self.writable()?;
             if !joined && !journal.is_sealed(point) {
                 joined = true;
@@ -73,7 +73,7 @@ impl Store {
         let in_vain = || {
             journal.checkpointing.get()
                 || journal.is_committing()
-                || journal.ring.horizon() >= point.0
+                || journal.is_durable(point)
                 || self.reactor.has_inline_requests()
         };
         if followers.joined.get() >= expected || in_vain() {
@@ -85,7 +85,7 @@ impl Store {
             self.reactor.yield_now().await;
         }
         followers.waited_for.set(false);
-        if journal.ring.horizon() >= point.0 {
+        if journal.is_durable(point) {
             // Another commit was faster; callers that joined this one since have nothing to wait
             // for.
             journal.committed.notify_all();
@@ -131,6 +131,7 @@ impl Store {
             return;
         }
         self.frames.header().set_horizon(journal.ring.horizon());
+        self.frames.note_durable(journal.commits.durable());
         self.release_frees();
         journal.committed.notify_all();
         if journal.wants_checkpoint(&self.cache) && !journal.checkpointing.get() {
@@ -146,10 +147,7 @@ impl Store {
             return;
         }
         let mut space = self.space.borrow_mut();
-        let (horizon, tail) = (journal.ring.horizon(), journal.ring.flushed_tail());
-        journal
-            .frees
-            .release(horizon, tail, |run| space.release(run));
+        (journal.frees).release(&journal.commits, |run| space.release(run));
     }
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {

@@ -461,7 +461,7 @@ impl<'s> Transaction<'s> {
             if let Some(checksums) = &store.checksums {
                 checksums.unsettle(*run);
             }
-            journal.frees.add(*run, *journaled);
+            (journal.frees).add(*run, journal.commits.open(), *journaled);
         }
         if !journal.open.is_empty() {
             (store.upcalls.start_write_back)(store);

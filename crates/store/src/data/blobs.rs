@@ -62,7 +62,7 @@ impl Store {
         self.blobs.insert(blob.clone(), |other| {
             // Only in memory is it known that data changed and the slot didn't, within a tick.
             let point = other.point.get();
-            point.0 > self.journal.ring.horizon() && self.slot_point(other.id.slot) < point
+            !self.journal.is_durable(point) && self.slot_point(other.id.slot) < point
         });
         blob
     }
@@ -79,7 +79,7 @@ impl Store {
         if self.cache.pending(frame) & mask != 0 {
             self.journal.point()
         } else {
-            crate::journal::Point(self.journal.ring.next())
+            crate::journal::Point(self.journal.commits.sealed())
         }
     }
 

@@ -1,8 +1,9 @@
 //! Runs that were freed and may not be used yet.
 //!
-//! Invariant: a run is given out again when its free is below the horizon and, if redo records may
-//! name its pages, below the flushed tail.
+//! Invariant: a run is given out again when its free is durable and, if redo records may name its
+//! pages, below the flushed tail.
 
+use crate::journal::Commits;
 use crate::metadata::space::Run;
 use adit_base::simulation::{Bug, planted};
 use std::cell::{Cell, RefCell};
@@ -11,8 +12,8 @@ use std::collections::VecDeque;
 /// A freed run that is not to be used yet.
 struct PendingFree {
     run: Run,
-    /// End of the transaction that frees it; `u64::MAX` while that one is open.
-    lsn: u64,
+    /// The commit that frees it.
+    commit: u64,
     /// True if the flushed tail must pass it, and not only the horizon.
     journaled: bool,
 }
@@ -26,12 +27,12 @@ pub(crate) struct PendingFrees {
 }
 
 impl PendingFrees {
-    /// The open transaction frees a run.
-    pub(crate) fn add(&self, run: Run, journaled: bool) {
+    /// The open transaction frees a run; it becomes this commit's.
+    pub(crate) fn add(&self, run: Run, commit: u64, journaled: bool) {
         self.pages.set(self.pages.get() + u64::from(run.pages));
         self.frees.borrow_mut().push_back(PendingFree {
             run,
-            lsn: u64::MAX,
+            commit,
             journaled,
         });
     }
@@ -46,20 +47,15 @@ impl PendingFrees {
         self.pages.get()
     }
 
-    /// The open transaction was sealed; it ends at `end`.
-    pub(super) fn seal(&self, end: u64) {
-        let mut frees = self.frees.borrow_mut();
-        let open = frees.iter_mut().rev();
-        for free in open.take_while(|free| free.lsn == u64::MAX) {
-            free.lsn = end;
-        }
-    }
-
     /// Hands those to `release` that may be used again.
-    pub(crate) fn release(&self, horizon: u64, tail: u64, mut release: impl FnMut(Run)) {
+    pub(crate) fn release(&self, commits: &Commits, mut release: impl FnMut(Run)) {
         self.frees.borrow_mut().retain(|free| {
-            let bound = if free.journaled { tail } else { horizon };
-            let usable = free.lsn <= bound || planted(Bug::EarlyReuse);
+            let bound = if free.journaled {
+                commits.home()
+            } else {
+                commits.durable()
+            };
+            let usable = free.commit <= bound || planted(Bug::EarlyReuse);
             if usable {
                 release(free.run);
                 self.pages.set(self.pages.get() - u64::from(free.run.pages));

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 /// Images of pages as they were at `lsn`, by home, while a checkpoint runs.
 struct Saved {
     lsn: u64,
+    /// The last commit before it.
+    commit: u64,
     pages: HashMap<u64, Image>,
 }
 
@@ -36,17 +38,19 @@ impl Images {
         self.wanted.set(true);
     }
 
-    /// A seal ends at `lsn`: if a checkpoint waits for it, images are saved as of `lsn`.
-    pub(crate) fn start_if_wanted(&self, lsn: u64) {
+    /// The seal of `commit` ends at `lsn`: if a checkpoint waits for it, images are saved as of
+    /// `lsn`.
+    pub(crate) fn start_if_wanted(&self, lsn: u64, commit: u64) {
         if self.wanted.take() {
             let pages = HashMap::new();
-            *self.saved.borrow_mut() = Some(Saved { lsn, pages });
+            *self.saved.borrow_mut() = Some(Saved { lsn, commit, pages });
         }
     }
 
-    /// LSN as of which images are saved.
-    pub(crate) fn lsn(&self) -> Option<u64> {
-        self.saved.borrow().as_ref().map(|saved| saved.lsn)
+    /// LSN as of which images are saved, and the last commit before it.
+    pub(crate) fn as_of(&self) -> Option<(u64, u64)> {
+        let saved = self.saved.borrow();
+        saved.as_ref().map(|saved| (saved.lsn, saved.commit))
     }
 
     /// The checkpoint has ended.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | here | all of it, and which frames have live bytes |
 //! | `ring` | LSNs: live, in flight, free |
+//! | `commits` | numbers of commits, and places in their order |
 //! | `open` | the open transaction, and sealing it |
 //! | `frees` | freed runs that may not be used yet |
 //! | `images` | pages as they were at a checkpoint's commit |
@@ -28,6 +29,7 @@
 //! A failed journal write or flush makes the volume read-only: no later commit may be acknowledged,
 //! and the horizon never passes the failed one.
 
+mod commits;
 mod followers;
 mod frees;
 mod images;
@@ -41,6 +43,8 @@ use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
+pub(crate) use commits::Commits;
+pub use commits::Point;
 pub(crate) use followers::Followers;
 use frees::PendingFrees;
 use images::Images;
@@ -54,14 +58,10 @@ pub const COMMITS_MAX: u32 = 4;
 /// Below, threads that sleep and wake cost what the overlap gains (0016).
 const OVERLAP_MIN_US: u64 = 250;
 
-/// A place in the order of transactions: those applied before it was taken are durable when the
-/// horizon has reached it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Point(pub(crate) u64);
-
 /// The journal of an open volume.
 pub(crate) struct Journal {
     pub(crate) ring: Ring,
+    pub(crate) commits: Commits,
     pub(crate) open: OpenTransaction,
     /// Frames with live bytes, in the order in which they became so.
     pub(crate) live: RefCell<Vec<FrameKey>>,
@@ -85,6 +85,7 @@ impl Journal {
     pub(crate) fn new(pages: u64, epoch: u64, lsn: u64, commits_max: Option<u32>) -> Journal {
         Journal {
             ring: Ring::new(pages, lsn),
+            commits: Commits::default(),
             open: OpenTransaction::new(pages, epoch),
             live: RefCell::default(),
             frees: PendingFrees::default(),
@@ -101,7 +102,7 @@ impl Journal {
 
     /// The place in the order that covers everything applied so far.
     pub(crate) fn point(&self) -> Point {
-        Point(self.ring.next() + u64::from(!self.open.is_empty()))
+        Point(self.commits.sealed() + u64::from(!self.open.is_empty()))
     }
 
     /// Device pages of frames with pending or live bytes.
@@ -127,7 +128,12 @@ impl Journal {
 
     /// True if all transactions applied before `point` was taken are sealed.
     pub(crate) fn is_sealed(&self, point: Point) -> bool {
-        self.ring.next() >= point.0
+        self.commits.sealed() >= point.0
+    }
+
+    /// True if all transactions applied before `point` was taken are durable.
+    pub(crate) fn is_durable(&self, point: Point) -> bool {
+        self.commits.durable() >= point.0
     }
 
     /// True if the next checkpoint is far, and will be short.
@@ -173,7 +179,7 @@ impl Journal {
         state_page: u64,
     ) -> Option<Sealed> {
         assert!(self.may_commit(), "no more commits than allowed");
-        let sealed = self.open.seal(cache, volume, state_page, &self.ring);
+        let sealed = (self.open).seal(cache, volume, state_page, &self.ring, &self.commits);
         if let Some(sealed) = &sealed {
             // For a process that dies here: first the sealed pages count, then the frames' granules
             // don't.
@@ -182,10 +188,9 @@ impl Journal {
             }
             self.open
                 .clear(|key| self.note_live(cache, key, sealed.lsn));
-            self.frees.seal(self.ring.next());
             self.in_flight.set(self.in_flight.get() + 1);
         }
-        self.images.start_if_wanted(self.ring.next());
+        (self.images).start_if_wanted(self.ring.next(), self.commits.sealed());
         sealed
     }
 
@@ -227,6 +232,7 @@ impl Journal {
             }
             let end = sealed.lsn + sealed.frames.len() as u64;
             self.ring.advance_horizon(end.max(self.ring.horizon()));
+            self.commits.pass(sealed.number);
             self.open.add_buffers(sealed.frames);
             self.in_flight.set(self.in_flight.get() - 1);
         }

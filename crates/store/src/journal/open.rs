@@ -1,7 +1,7 @@
 //! The open transaction: the list of journaled frames with pending granules. Sealing it encodes the
 //! granules into journal pages.
 
-use super::Ring;
+use super::{Commits, Ring};
 use crate::cache::{FrameFlags, FrameId, FrameKey, OwnedCache};
 use crate::format::record::{Encoder, encoded_bytes_max};
 use crate::format::{JOURNAL_PAYLOAD_BYTES, Page, PageKind, VolumeId};
@@ -39,6 +39,8 @@ pub(crate) struct OpenTransaction {
 
 /// A transaction on its way to the device.
 pub(crate) struct Sealed {
+    /// The commit's.
+    pub(crate) number: u64,
     pub(crate) lsn: u64,
     /// Its journal pages.
     pub(crate) frames: SmallVec<[FrameId; 8]>,
@@ -130,6 +132,7 @@ impl OpenTransaction {
         volume: &VolumeId,
         state_page: u64,
         ring: &Ring,
+        commits: &Commits,
     ) -> Option<Sealed> {
         let _in = breakdown::enter(Layer::Journal);
         let mut open = self.frames.borrow_mut();
@@ -169,7 +172,7 @@ impl OpenTransaction {
             )
             .expect("the journal's own buffers hold any admitted transaction");
         }
-        // Even a transaction of which nothing is left has an LSN: `Point`s count on it.
+        // Even a transaction of which nothing is left has a journal page, which the horizon passes.
         encoder
             .zero(state_page, 0, 0)
             .expect("an admitted transaction has room for it");
@@ -177,7 +180,11 @@ impl OpenTransaction {
         let pages = encoder.finish(volume, self.epoch, lsn, ring.horizon());
         assert_eq!(ring.reserve(pages), lsn);
         assert_eq!(pages, frames.len() as u64, "an LSN for each page");
-        Some(Sealed { lsn, frames })
+        Some(Sealed {
+            number: commits.seal(),
+            lsn,
+            frames,
+        })
     }
 }
 

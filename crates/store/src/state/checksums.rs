@@ -59,13 +59,14 @@ impl Checksums {
         }
     }
 
-    /// The list for a superblock: the places with checksums missing on the device.
-    pub(crate) fn listed(&self, horizon: u64) -> [u64; UNSETTLED_MAX] {
+    /// The list for a superblock: the places with checksums missing on the device. `durable`: the
+    /// last commit that is.
+    pub(crate) fn listed(&self, durable: u64) -> [u64; UNSETTLED_MAX] {
         if planted(Bug::ForgottenUnsettled) {
             return [0; UNSETTLED_MAX];
         }
         let mut unsettled = self.unsettled.borrow_mut();
-        unsettled.retain(|_, settled| settled.0 > horizon);
+        unsettled.retain(|_, settled| settled.0 > durable);
         list_of(unsettled.keys().copied(), false)
     }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # A volume of many files, in directories of 4000: a check, du, and rm -r of half of it. Seconds, the
-# medians of RUNS, and the most memory in MiB. Needs GNU time and room for two images of 600 bytes a file.
+# medians of RUNS, and the most memory in MiB. Needs GNU time, and room for two images of 600 bytes
+# a file.
 #
 #     big-tree.sh FOLDER ADIT [FILES]
 set -eu

@@ -11,8 +11,11 @@ use adit_base::{Address, Result, fork};
 use adit_block::{Device, OverlayDevice, open_device};
 use adit_fs::{Finding, FindingKind, Fs, RepairReport};
 use adit_reactor::{Engine, EngineOptions};
-use adit_store::{StoreOptions, Survive};
+use adit_store::Survive;
 use std::sync::Arc;
+
+/// Page cache of a check or repair at most.
+const CACHE_BYTES_MAX: u64 = 32 << 20;
 
 /// The outcome of [`Volume::repair`].
 #[derive(Clone, Debug, Default)]
@@ -123,10 +126,10 @@ fn run(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport> {
     fork::install();
-    let store_options = StoreOptions {
-        survive: Survive::Off,
-        ..store_options(options)
-    };
+    let mut store_options = store_options(options);
+    store_options.survive = Survive::Off;
+    // It reads each page once or twice, in the order in which they lie.
+    store_options.cache_bytes = store_options.cache_bytes.min(CACHE_BYTES_MAX);
     let engine_options = EngineOptions {
         queue_depth: options.queue_depth,
         keeper: false,

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_base::{Errno, PAGE_BYTES, Result};
 
-use crate::memory::InlineQueue;
 use crate::request::by_page;
 use crate::{
-    Buffer, Capabilities, Completion, Device, Geometry, Identity, Operation, Queue, Request,
+    Buffer, Capabilities, Completion, Device, Doorbell, Geometry, Identity, Operation, Queue,
+    Request, Submission,
 };
 
 type Page = Box<[u8; PAGE_BYTES]>;
@@ -19,7 +19,50 @@ type Page = Box<[u8; PAGE_BYTES]>;
 /// A device in memory over one that is only read; see the file header.
 pub struct OverlayDevice {
     below: Arc<dyn Device>,
-    written: Mutex<HashMap<u64, Page>>,
+    written: Arc<Mutex<Written>>,
+}
+
+/// Pages that were written.
+type Written = HashMap<u64, Page>;
+
+fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
+    // Nothing panics while it holds the lock and leaves half a page.
+    written.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Hands reads of what was never written to the queue below.
+struct OverlayQueue {
+    written: Arc<Mutex<Written>>,
+    below: Box<dyn Queue>,
+}
+
+impl Queue for OverlayQueue {
+    fn submit(&mut self, request: Request) -> Submission {
+        let is_below = request.operation == Operation::Read && {
+            let written = lock(&self.written);
+            let first = request.offset_bytes / PAGE_BYTES as u64;
+            let end = request.offset_bytes.saturating_add(request.len_bytes());
+            let end = end.div_ceil(PAGE_BYTES as u64);
+            written.is_empty() || !(first..end).any(|page| written.contains_key(&page))
+        };
+        if is_below {
+            self.below.submit(request)
+        } else {
+            Submission::Inline(request)
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) -> usize {
+        self.below.poll(done)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.below.in_flight()
+    }
+
+    fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.below.doorbell()
+    }
 }
 
 impl OverlayDevice {
@@ -27,13 +70,12 @@ impl OverlayDevice {
     pub fn new(below: Arc<dyn Device>) -> Arc<OverlayDevice> {
         Arc::new(OverlayDevice {
             below,
-            written: Mutex::default(),
+            written: Arc::default(),
         })
     }
 
-    fn written(&self) -> MutexGuard<'_, HashMap<u64, Page>> {
-        // Nothing panics while it holds the lock and leaves half a page.
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    fn written(&self) -> MutexGuard<'_, Written> {
+        lock(&self.written)
     }
 
     /// Reads from below; the last page of a device may be a part of one.
@@ -45,18 +87,31 @@ impl OverlayDevice {
         buffers.next().ok_or(Errno::IO)
     }
 
-    fn read(&self, request: &Request) -> Result<(), Errno> {
+    /// Reads all of it from below at once, then copies what was written over it. A page that was
+    /// written is there even if the device can't read that place.
+    fn read(&self, request: Request) -> Completion {
+        let read = self.below.execute(request);
+        let result = self.cover(&read.request, read.result);
+        read.request.complete(result)
+    }
+
+    /// Copies written pages over what was read from below; if that failed, the other pages are read
+    /// one by one.
+    fn cover(&self, request: &Request, below: Result<(), Errno>) -> Result<(), Errno> {
+        let written = self.written();
+        if written.is_empty() {
+            return below;
+        }
         let mut at = request.offset_bytes;
         for buffer in &request.buffers {
-            let below = self.read_below(at, buffer.len());
-            let written = self.written();
             for (page, within, bytes) in by_page(at, buffer.len()) {
+                let alone;
                 let source = match written.get(&page) {
                     Some(page) => &page[within],
-                    // A page that was written is there even if the device can't read that place.
+                    None if below.is_ok() => continue,
                     None => {
-                        let below = below.as_ref().map_err(|errno| *errno)?;
-                        &below.as_slice()[bytes.clone()]
+                        alone = self.read_below(at + bytes.start as u64, bytes.len())?;
+                        alone.as_slice()
                     }
                 };
                 // SAFETY: the buffers of a read request are ours to fill; `bytes` lies within this
@@ -124,31 +179,35 @@ impl Device for OverlayDevice {
             write_zeroes: true,
             atomic_write_bytes: PAGE_BYTES as u32,
             inline: true,
-            queued: false,
+            queued: self.below.capabilities().queued,
         }
     }
 
-    fn open_queue(&self, _depth: u32) -> Result<Box<dyn Queue>> {
-        Ok(Box::new(InlineQueue))
+    fn open_queue(&self, depth: u32) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(OverlayQueue {
+            written: self.written.clone(),
+            below: self.below.open_queue(depth)?,
+        }))
     }
 
     fn execute(&self, request: Request) -> Completion {
-        let result = request
-            .check(&self.geometry())
-            .and_then(|()| match request.operation {
-                Operation::Read => self.read(&request),
-                Operation::Write { .. } => {
-                    let mut at = request.offset_bytes;
-                    request.buffers.iter().try_for_each(|buffer| {
-                        let start = at;
-                        at += buffer.len() as u64;
-                        self.write(start, buffer.as_slice())
-                    })
-                }
-                Operation::Flush => Ok(()),
-                Operation::WriteZeroes { .. } => self.zero(&request),
-                Operation::Discard { .. } => Err(Errno::OPNOTSUPP),
-            });
+        if let Err(errno) = request.check(&self.geometry()) {
+            return request.complete(Err(errno));
+        }
+        let result = match request.operation {
+            Operation::Read => return self.read(request),
+            Operation::Write { .. } => {
+                let mut at = request.offset_bytes;
+                request.buffers.iter().try_for_each(|buffer| {
+                    let start = at;
+                    at += buffer.len() as u64;
+                    self.write(start, buffer.as_slice())
+                })
+            }
+            Operation::Flush => Ok(()),
+            Operation::WriteZeroes { .. } => self.zero(&request),
+            Operation::Discard { .. } => Err(Errno::OPNOTSUPP),
+        };
         request.complete(result)
     }
 }

@@ -443,14 +443,24 @@ fn block_devices_by_either_engine_in_turn() {
 
 #[test]
 fn an_overlay_conforms_and_only_reads_the_device_below() {
-    for block in [512, 4096] {
+    let latency = Latency {
+        read_us: 10,
+        write_us: 0,
+        flush_us: 0,
+        bytes_per_us: 0,
+    };
+    // One with a latency has a queue, to which the overlay's hands reads on.
+    for (block, latency) in [(512, None), (4096, None), (512, Some(latency))] {
         let below = MemoryDevice::new(MemoryConfig {
             size_bytes: SIZE_BYTES,
             logical_block_bytes: block,
+            latency,
             ..MemoryConfig::default()
         })
         .expect("memory");
-        conforms(OverlayDevice::new(below.clone()));
+        let over = OverlayDevice::new(below.clone());
+        assert_eq!(over.capabilities().queued, latency.is_some());
+        conforms(over);
         let counts = below.counts();
         assert!(counts.reads > 0);
         assert_eq!(counts.writes + counts.flushes + counts.discards, 0);
@@ -459,7 +469,17 @@ fn an_overlay_conforms_and_only_reads_the_device_below() {
 
 #[test]
 fn an_overlay_shows_what_is_below_around_what_was_written() {
-    let below = memory(512, None);
+    shows_what_is_below(memory(512, None));
+    let latency = Latency {
+        read_us: 10,
+        write_us: 0,
+        flush_us: 0,
+        bytes_per_us: 0,
+    };
+    shows_what_is_below(memory(512, Some(latency)));
+}
+
+fn shows_what_is_below(below: Arc<dyn Device>) {
     let mut random = Prng::new(9);
     let mut expected = random_bytes(&mut random, 64 << 10);
     let mut driven = Driven::new(below.clone());

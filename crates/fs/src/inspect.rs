@@ -104,8 +104,11 @@ impl Fs {
     ) -> Result<ListedLeaf> {
         let mut wanted = Access::READ;
         wanted.set(Access::EXECUTE, searches);
-        self.store
+        let mut looks = 0;
+        let (directory, leaf) = self
+            .store
             .view(|view| {
+                looks += 1;
                 let (mut entries, mut ids) = (Vec::new(), Vec::new());
                 let (id, _) = resolve::existing(view, &self.base, at, Follow::Yes)?;
                 let slot = resolve::directory(view, id)?;
@@ -132,9 +135,16 @@ impl Fs {
                         });
                     }
                 }
-                Ok(ListedLeaf { entries, ids, next })
+                Ok((id, ListedLeaf { entries, ids, next }))
             })
-            .await
+            .await?;
+        // Something wasn't in the cache.
+        if looks > 1
+            && let Some(next) = leaf.next
+        {
+            names::read_ahead(&self.store, directory, next).await;
+        }
+        Ok(leaf)
     }
 
     /// Entries of one leaf, with the attributes of each inode that can be read.

@@ -2,8 +2,9 @@
 //!
 //! It finds entries of missing inodes or of inodes of another kind, directories with several names
 //! or a wrong parent, wrong link counts, and inodes that have no name and are no orphans. It
-//! changes nothing and continues after a finding. It needs memory for every inode, and lets other
-//! operations run meanwhile. `Store::check` checks pages and maps.
+//! changes nothing and continues after a finding. It needs 16 bytes of memory an inode, and the
+//! paths of the directories still to be visited, and lets other operations run meanwhile.
+//! `Store::check` checks pages and maps.
 
 mod scrub;
 
@@ -14,8 +15,7 @@ use crate::names;
 use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
-use adit_store::BlobId;
-use std::collections::BTreeMap;
+use adit_store::{BlobId, SlotTable};
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
@@ -44,17 +44,25 @@ const PROBLEMS_MAX: usize = 1000;
 
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    id: BlobId,
-    kind: FileKind,
+    generation: u32,
     names: u32,
     subdirectories: u32,
+    kind: FileKind,
     orphan: bool,
+}
+
+const _: () = assert!(size_of::<Seen>() == 16);
+
+impl Seen {
+    fn id(&self, slot: u64) -> BlobId {
+        let generation = self.generation;
+        BlobId { slot, generation }
+    }
 }
 
 #[derive(Default)]
 struct Walk {
-    /// By slot. A table that grows would copy all of them at once.
-    inodes: BTreeMap<u64, Seen>,
+    inodes: SlotTable<Seen>,
     report: CheckReport,
     gives_way: bool,
     /// Since others had the worker.
@@ -70,13 +78,13 @@ impl Walk {
 
     /// Counts a name; true when it is the first of this inode.
     fn name(&mut self, id: BlobId, kind: FileKind, orphan: bool, path: &str) -> bool {
-        match self.inodes.get_mut(&id.slot) {
+        match self.inodes.get_mut(id.slot) {
             None => {
                 let seen = Seen {
-                    id,
-                    kind,
+                    generation: id.generation,
                     names: 1,
                     subdirectories: 0,
+                    kind,
                     orphan,
                 };
                 self.inodes.insert(id.slot, seen);
@@ -85,7 +93,7 @@ impl Walk {
             Some(seen) => {
                 seen.names += 1;
                 let twice = kind == FileKind::Directory || seen.orphan || orphan;
-                if seen.id != id || seen.kind != kind || twice {
+                if seen.generation != id.generation || seen.kind != kind || twice {
                     self.problem(format!(
                         "{path}: inode {} has another name that excludes this one",
                         id.slot
@@ -162,6 +170,7 @@ impl Fs {
         let mut from = 0;
         loop {
             let mut entries = Vec::new();
+            names::read_ahead(&self.store, id, from).await;
             let listed = self
                 .store
                 .view(|view| {
@@ -201,7 +210,7 @@ impl Fs {
                     directories.push((child_id, id, child + "/"));
                 }
                 if kind == FileKind::Directory
-                    && let Some(seen) = walk.inodes.get_mut(&id.slot)
+                    && let Some(seen) = walk.inodes.get_mut(id.slot)
                 {
                     seen.subdirectories += 1;
                 }
@@ -245,20 +254,21 @@ impl Fs {
     /// looked at.
     async fn check_inodes(&self, walk: &mut Walk, next_generation: u32) -> Result<()> {
         let mut next = 0;
-        while let Some((&at, &seen)) = walk.inodes.range(next..).next() {
+        while let Some((at, seen)) = walk.inodes.first_from(next) {
+            let id = seen.id(at);
             next = at + 1;
             self.step(walk, 1).await;
-            let slot = match self.store.view(|view| view.slot(seen.id)).await {
+            let slot = match self.store.view(|view| view.slot(id)).await {
                 Ok(slot) => slot,
                 Err(error) => {
-                    walk.problem(format!("inode {} has a name: {error}", seen.id.slot));
+                    walk.problem(format!("inode {at} has a name: {error}"));
                     continue;
                 }
             };
             if kind_of(&slot).ok() != Some(seen.kind) {
-                walk.problem(format!("inode {} is not what its name says", seen.id.slot));
+                walk.problem(format!("inode {at} is not what its name says"));
             } else if seen.kind == FileKind::Symlink
-                && let Err(error) = self.store.view(|view| symlink::target(view, seen.id)).await
+                && let Err(error) = self.store.view(|view| symlink::target(view, id)).await
             {
                 walk.problem(error.to_string());
             }
@@ -269,8 +279,8 @@ impl Fs {
             };
             if slot.links != links {
                 walk.problem(format!(
-                    "inode {} counts {} links, but has {links}",
-                    seen.id.slot, slot.links
+                    "inode {at} counts {} links, but has {links}",
+                    slot.links
                 ));
             }
             if seen.kind != FileKind::Directory && !seen.orphan {
@@ -283,7 +293,7 @@ impl Fs {
             .for_each_blob(&mut |id, slot| {
                 if slot.kind == FileKind::Blob as u8 {
                     walk.report.blobs += 1;
-                } else if id != orphan_directory && !walk.inodes.contains_key(&id.slot) {
+                } else if id != orphan_directory && !walk.inodes.contains(id.slot) {
                     unnamed.push(id);
                 }
                 Ok(())

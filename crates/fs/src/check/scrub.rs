@@ -40,6 +40,7 @@ impl Fs {
                     return paths;
                 }
                 let mut entries = Vec::new();
+                names::read_ahead(&self.store, id, key).await;
                 let listed = self
                     .store
                     .view(|view| {

@@ -14,6 +14,7 @@
 //!
 //! `.` and `..` are not stored.
 
+mod ahead;
 mod leaf;
 mod name;
 pub(crate) mod salvage;
@@ -26,6 +27,7 @@ use adit_store::Need;
 use adit_store::format::{MAP_NAME_TREE, PageKind, SLOTS_PER_PAGE, Slot};
 use adit_store::node::{LeafSpan, Path, Tree};
 use adit_store::pages::{Pages, PagesRead, Stop};
+pub(crate) use ahead::read_ahead;
 use leaf::{Fit, Found, Leaf};
 use name::{KEY_MAX, RANK_MASK};
 pub(crate) use name::{KEY_MIN, Name, Target};

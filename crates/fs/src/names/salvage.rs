@@ -6,7 +6,7 @@ use adit_base::PAGE_BYTES;
 use adit_base::hash::HashKey;
 use adit_store::format::{PAGE_HEADER_BYTES, Page, PageKind};
 use adit_store::page_view::{begin, header};
-use adit_store::{NameEntry, NameLeaves};
+use adit_store::{NameEntry, NameLeaves, NameTarget};
 
 /// The leaves of this file system's directories.
 pub(crate) struct Leaves;
@@ -47,21 +47,20 @@ impl NameLeaves for Leaves {
         (bytes <= PAGE_BYTES).then_some((first?, last?))
     }
 
-    fn entries(&self, leaf: &Page) -> Vec<NameEntry> {
+    fn each(&self, leaf: &Page, each: &mut dyn FnMut(&[u8], NameTarget)) {
         let owner = header(leaf).owner;
         let Ok(leaf) = Leaf::new(leaf, 0, owner) else {
-            return Vec::new();
+            return;
         };
         let entries = (0..leaf.count()).filter_map(|index| leaf.entry(index).ok());
-        entries
-            .filter(|entry| is_name(entry.name))
-            .map(|entry| NameEntry {
-                name: entry.name.to_vec(),
+        for entry in entries.filter(|entry| is_name(entry.name)) {
+            let target = NameTarget {
                 slot: entry.target.slot,
                 generation: entry.target.generation,
                 kind: entry.target.kind,
-            })
-            .collect()
+            };
+            each(entry.name, target);
+        }
     }
 
     fn pack(&self, key: &HashKey, entries: Vec<NameEntry>, owner: u64) -> Vec<(u64, Box<Page>)> {
@@ -101,9 +100,9 @@ impl NameLeaves for Leaves {
                     break;
                 }
                 let target = Target {
-                    slot: entry.slot,
-                    generation: entry.generation,
-                    kind: entry.kind,
+                    slot: entry.target.slot,
+                    generation: entry.target.generation,
+                    kind: entry.target.kind,
                 };
                 leaf::insert(page, count, hash | rank, target, &entry.name);
             }

@@ -50,10 +50,11 @@ impl Fs {
         let mut from = cookie.saturating_add(1).max(names::KEY_MIN);
         loop {
             let (first, room_before) = (entries.len(), room);
-            let mut full = false;
+            let (mut full, mut looks) = (false, 0);
             let next = self
                 .store
                 .view(|view| {
+                    looks += 1;
                     entries.truncate(first);
                     room = room_before;
                     full = false;
@@ -85,6 +86,10 @@ impl Fs {
             match next {
                 Some(next) if !full => {
                     from = next;
+                    // The leaf wasn't in the cache.
+                    if looks > 1 {
+                        names::read_ahead(&self.store, id, from).await;
+                    }
                     self.store.reactor().yield_now().await;
                 }
                 _ if directory.flags().contains(OpenFlags::NOATIME) => return Ok(()),

@@ -1,6 +1,6 @@
 //! Inodes without names: they are deleted, or get a name in `/lost+found`.
 
-use super::{Entry, Repair, is_directory};
+use super::{Repair, is_directory};
 use crate::inode::orphans::Orphans;
 use crate::inode::slot::fresh_slot;
 use crate::names::{self, Name, Target};
@@ -21,27 +21,20 @@ impl Repair {
     pub(super) async fn nameless(&mut self, broken: &HashSet<u64>) -> Result<Vec<u64>> {
         let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
         let mut slots: Vec<u64> = Vec::new();
-        for (slot, inode) in &self.inodes {
-            let needs_no_name = [self.root.slot, self.orphans.slot].contains(slot);
+        for (slot, inode) in self.inodes.iter() {
+            let needs_no_name = [self.root.slot, self.orphans.slot].contains(&slot);
             let named = inode.names > 0 || inode.kind == FileKind::Blob as u8;
-            if !named && !needs_no_name && !listed.contains(slot) {
-                slots.push(*slot);
-            }
-        }
-        slots.sort_unstable();
-        // Invalid entries of the orphan directory.
-        for index in 0..self.entries.len() {
-            if self.entries[index].directory == self.orphans.slot {
-                self.remove(index).await?;
+            if !named && !needs_no_name && !listed.contains(&slot) {
+                slots.push(slot);
             }
         }
         let mut lost = Vec::new();
         for slot in slots {
-            let Some(inode) = self.inodes.get(&slot).copied() else {
+            let Some(inode) = self.inodes.get(slot).copied() else {
                 continue;
             };
             let id = self.id(slot);
-            let empty = !is_directory(&inode) || self.entries_of(id).await?.is_empty();
+            let empty = !is_directory(&inode) || self.is_empty(id).await?;
             if broken.contains(&slot) || inode.links == 0 && empty {
                 if !broken.contains(&slot) {
                     let finding = Finding::new(
@@ -68,7 +61,7 @@ impl Repair {
                         orphans.add(transaction, id, kind)
                     })
                     .await?;
-                self.inodes.remove(&slot);
+                self.inodes.remove(slot);
                 continue;
             }
             lost.push(slot);
@@ -97,7 +90,7 @@ impl Repair {
         let directory = self.lost_and_found().await?;
         for slot in lost {
             let (id, name) = (self.id(slot), lost_name(self.id(slot)));
-            let Some(inode) = self.inodes.get(&slot).copied() else {
+            let Some(inode) = self.inodes.get(slot).copied() else {
                 continue;
             };
             let target = Target {
@@ -123,28 +116,25 @@ impl Repair {
                     }
                 }
             }
-            self.name(directory.slot, free.into_bytes(), target);
+            self.name(directory.slot, target);
         }
         Ok(())
     }
 
     /// Takes a name that was just made into the tables.
-    fn name(&mut self, directory: u64, name: Vec<u8>, target: Target) {
-        let Some(inode) = self.inodes.get_mut(&target.slot) else {
+    fn name(&mut self, directory: u64, target: Target) {
+        let Some(inode) = self.inodes.get_mut(target.slot) else {
             return;
         };
         inode.names += 1;
         if is_directory(inode) {
-            self.parents.insert(target.slot, self.entries.len());
-            if let Some(above) = self.inodes.get_mut(&directory) {
+            if let Some(named) = self.directory_mut(target.slot) {
+                named.named_in = Some(directory);
+            }
+            if let Some(above) = self.directory_mut(directory) {
                 above.subdirectories += 1;
             }
         }
-        self.entries.push(Entry {
-            directory,
-            name,
-            target,
-        });
     }
 
     /// The name of the directory for lost inodes, and the directory if it exists: `/lost+found`, or
@@ -209,7 +199,7 @@ impl Repair {
             .await?;
         self.know(id, root.slot);
         let target = Target::new(id, FileKind::Directory);
-        self.name(root.slot, name.into_bytes(), target);
+        self.name(root.slot, target);
         Ok(id)
     }
 }

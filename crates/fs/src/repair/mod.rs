@@ -5,14 +5,18 @@
 //! name goes to `/lost+found`, as `#SLOT-GENERATION`. Every change is a transaction that leaves a
 //! sound store, so power may fail between any two.
 //!
-//! It holds all entries in memory. The rules are in `docs/decisions/0012-check-and-repair.md`.
+//! Entries are read one leaf after the other and judged at once. Memory: 16 bytes an inode, 48 more a
+//! directory, 32 an entry that is invalid or an orphan, and the findings. The rules are in
+//! `docs/decisions/0012-check-and-repair.md`.
 
+mod entries;
 mod lost;
+mod paths;
 mod roots;
 
 use crate::inode::symlink;
 use crate::names::{self, Name, Target};
-use crate::types::{FileKind, PATH_BYTES_MAX};
+use crate::types::FileKind;
 use crate::volume::Fs;
 use adit_base::hash::HashKey;
 use adit_base::{Errno, Result};
@@ -20,12 +24,12 @@ use adit_reactor::Reactor;
 use adit_store::format::Slot;
 use adit_store::pages::Stop;
 use adit_store::{
-    BlobId, Finding, FindingKind, Findings, RepairOptions, Store, StoreOptions, Transaction,
+    BlobId, Finding, FindingKind, Findings, RepairOptions, SlotTable, Store, StoreOptions,
+    Transaction,
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use entries::Entry;
+use paths::Named;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 /// The findings and counts of a repair.
@@ -73,12 +77,15 @@ pub async fn repair(
             findings,
             ..RepairReport::default()
         },
-        inodes: HashMap::new(),
+        inodes: SlotTable::default(),
+        directories: Vec::new(),
         root: NOWHERE,
         orphans: NOWHERE,
-        entries: Vec::new(),
-        parents: HashMap::new(),
+        invalid: Vec::new(),
+        doubles: Vec::new(),
+        miscast: (Vec::new(), Findings::default()),
         listed: Vec::new(),
+        unnamed_links: BTreeMap::new(),
     };
     repair.run().await?;
     let (store, report) = (repair.store, repair.report);
@@ -96,33 +103,48 @@ const NOWHERE: BlobId = BlobId {
 #[derive(Clone, Copy, Debug)]
 struct Inode {
     generation: u32,
-    kind: u8,
     links: u32,
-    parent: u64,
     names: u32,
-    subdirectories: u32,
+    kind: u8,
 }
 
-/// An entry of a directory that has one.
-#[derive(Clone, Debug)]
-struct Entry {
-    directory: u64,
-    name: Vec<u8>,
-    target: Target,
+/// What a directory has beside an inode.
+#[derive(Clone, Copy, Debug)]
+struct Directory {
+    slot: u64,
+    /// Its parent, as it says itself.
+    parent: u64,
+    /// The valid entry that names it: its directory and key.
+    named_in: Option<u64>,
+    key: u64,
+    subdirectories: u32,
+    has_entries: bool,
+    /// Of the search for loops.
+    reached: bool,
 }
+
+const _: () = assert!(size_of::<Inode>() == 16 && size_of::<Directory>() == 48);
+const _: () = assert!(size_of::<Entry>() == 32);
 
 struct Repair {
     store: Store,
     hash_key: HashKey,
     report: RepairReport,
-    inodes: HashMap<u64, Inode>,
+    inodes: SlotTable<Inode>,
+    /// By ascending slot.
+    directories: Vec<Directory>,
     root: BlobId,
     orphans: BlobId,
-    entries: Vec<Entry>,
-    /// Of each directory that has a name, the valid entry.
-    parents: HashMap<u64, usize>,
+    /// Entries that have to go.
+    invalid: Vec<Entry>,
+    /// Entries that name a directory which another one names.
+    doubles: Vec<Entry>,
+    /// Entries of the wrong kind, and their findings.
+    miscast: (Vec<Entry>, Findings),
     /// The entries of the orphan directory.
     listed: Vec<Entry>,
+    /// A name of each symbolic link that was removed.
+    unnamed_links: BTreeMap<u64, Named>,
 }
 
 fn is_directory(inode: &Inode) -> bool {
@@ -135,23 +157,36 @@ impl Repair {
     }
 
     fn id(&self, slot: u64) -> BlobId {
-        let generation = self.inodes.get(&slot).map_or(0, |inode| inode.generation);
+        let generation = self.inodes.get(slot).map_or(0, |inode| inode.generation);
         BlobId { slot, generation }
+    }
+
+    fn directory(&self, slot: u64) -> Option<&Directory> {
+        let index = self.directories.binary_search_by_key(&slot, |of| of.slot);
+        self.directories.get(index.ok()?)
+    }
+
+    fn directory_mut(&mut self, slot: u64) -> Option<&mut Directory> {
+        let index = self.directories.binary_search_by_key(&slot, |of| of.slot);
+        self.directories.get_mut(index.ok()?)
     }
 
     async fn run(&mut self) -> Result<()> {
         self.inodes().await?;
         self.roots().await?;
         self.read_entries().await?;
-        let dropped = self.judge();
-        let looped = self.break_loops();
-        self.list_orphans();
+        self.settle_doubles().await?;
+        self.break_loops();
+        let false_orphans = self.list_orphans();
         let broken = self.symlinks().await?;
-        for index in dropped.into_iter().chain(looped) {
-            self.remove(index).await?;
+        for entry in std::mem::take(&mut self.invalid) {
+            self.remove(entry).await?;
         }
         self.say_links();
         self.drop_symlinks(&broken).await?;
+        for entry in false_orphans {
+            self.remove(entry).await?;
+        }
         let lost = self.nameless(&broken).await?;
         self.adopt(lost).await?;
         // All that needs correction was found before.
@@ -159,25 +194,25 @@ impl Repair {
             self.set_links().await?;
         }
         self.count();
-        self.add_paths();
-        Ok(())
+        self.add_paths().await
     }
 
     async fn inodes(&mut self) -> Result<()> {
-        let inodes = &mut self.inodes;
+        let (inodes, directories) = (&mut self.inodes, &mut self.directories);
         let mut blobs = 0;
         self.store
             .for_each_blob(&mut |id, slot| {
                 blobs += u64::from(slot.kind == FileKind::Blob as u8);
                 let inode = Inode {
                     generation: id.generation,
-                    kind: slot.kind,
                     links: slot.links,
-                    parent: slot.parent,
                     names: 0,
-                    subdirectories: 0,
+                    kind: slot.kind,
                 };
                 inodes.insert(id.slot, inode);
+                if is_directory(&inode) {
+                    directories.push(Directory::new(id.slot, slot.parent));
+                }
                 Ok(())
             })
             .await?;
@@ -187,150 +222,43 @@ impl Repair {
 
     fn is_live_directory(&self, id: BlobId) -> bool {
         self.inodes
-            .get(&id.slot)
+            .get(id.slot)
             .is_some_and(|inode| is_directory(inode) && inode.generation == id.generation)
     }
 
-    async fn entries_of(&mut self, id: BlobId) -> Result<Vec<Entry>> {
-        let mut all = Vec::new();
-        let mut from = 0;
-        loop {
-            let mut entries = Vec::new();
-            let listed = self
-                .store
-                .view(|view| {
-                    entries.clear();
-                    let slot = view.slot_ref(id)?;
-                    names::read_leaf(view, slot, id.slot, from, |_, name, target| {
-                        entries.push(Entry {
-                            directory: id.slot,
-                            name: name.to_vec(),
-                            target,
-                        });
-                        true
-                    })
-                })
-                .await;
-            all.append(&mut entries);
-            match listed {
-                Ok(Some(next)) => from = next,
-                Ok(None) => return Ok(all),
-                Err(error) if matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
-                    let finding = Finding::new(
-                        FindingKind::Directory,
-                        error.to_string(),
-                        "names in it can't be read",
-                        "",
-                    );
-                    self.found(finding.of_slot(id.slot).beyond_repair());
-                    return Ok(all);
-                }
-                Err(error) => return Err(error),
-            }
+    /// Breaks loops of directories, and counts subdirectories. The entries that close a loop are
+    /// invalid.
+    fn break_loops(&mut self) {
+        if let Some(root) = self.directory_mut(self.root.slot) {
+            root.reached = true;
         }
-    }
-
-    /// The entries of all directories.
-    async fn read_entries(&mut self) -> Result<()> {
-        let mut directories: Vec<u64> = self
-            .inodes
-            .iter()
-            .filter(|(_, inode)| is_directory(inode))
-            .map(|(slot, _)| *slot)
-            .collect();
-        directories.sort_unstable();
-        for slot in directories {
-            let entries = self.entries_of(self.id(slot)).await?;
-            if slot == self.orphans.slot {
-                self.listed = entries
-            } else {
-                self.entries.extend(entries)
+        for index in 0..self.directories.len() {
+            let Directory { slot, named_in, .. } = self.directories[index];
+            if named_in.is_none() {
+                continue;
             }
-        }
-        Ok(())
-    }
-
-    /// Judges every entry, and counts the valid ones. Returns the others.
-    fn judge(&mut self) -> Vec<usize> {
-        let mut dropped = Vec::new();
-        let mut several: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-        let entries = std::mem::take(&mut self.entries);
-        for (index, entry) in entries.iter().enumerate() {
-            let slot = entry.target.slot;
-            let (root, orphans) = (self.root.slot, self.orphans.slot);
-            let what = match self.inodes.get_mut(&slot) {
-                Some(inode) if inode.generation == entry.target.generation => {
-                    if inode.kind == FileKind::Blob as u8 {
-                        Some("leads to a blob, which has no names")
-                    } else if slot == root || slot == orphans {
-                        Some("leads to the root or to the directory of orphans")
-                    } else if is_directory(inode) {
-                        several.entry(slot).or_default().push(index);
-                        None
-                    } else {
-                        inode.names += 1;
-                        None
-                    }
-                }
-                _ => Some("leads to an inode that is gone"),
-            };
-            if let Some(what) = what {
-                dropped.push(index);
-                let finding = Finding::new(
-                    FindingKind::Entry,
-                    format!("the name {:?} {what}", String::from_utf8_lossy(&entry.name)),
-                    "it can't be opened",
-                    "the name is removed",
-                );
-                self.found(finding.of_slot(entry.directory));
-            }
-        }
-        for (slot, indices) in several {
-            let parent = self.inodes.get(&slot).map_or(0, |inode| inode.parent);
-            let right = indices
-                .iter()
-                .find(|index| entries[**index].directory == parent);
-            let keep = right.copied().unwrap_or(indices[0]);
-            self.parents.insert(slot, keep);
-            for index in indices.into_iter().filter(|index| *index != keep) {
-                dropped.push(index);
-                let entry = &entries[index];
-                let finding = Finding::new(
-                    FindingKind::Entry,
-                    format!(
-                        "the name {:?} leads to the directory {slot}, which has another one",
-                        String::from_utf8_lossy(&entry.name)
-                    ),
-                    "a directory would be in two places",
-                    "the name is removed",
-                );
-                self.found(finding.of_slot(entry.directory));
-            }
-        }
-        self.entries = entries;
-        dropped
-    }
-
-    /// Breaks loops of directories, and counts subdirectories. Returns the entries that close a
-    /// loop.
-    fn break_loops(&mut self) -> Vec<usize> {
-        let mut looped = Vec::new();
-        let mut reached: HashSet<u64> = HashSet::from([self.root.slot]);
-        let mut directories: Vec<u64> = self.parents.keys().copied().collect();
-        directories.sort_unstable();
-        for start in directories {
-            let (mut way, mut at) = (Vec::new(), start);
-            while reached.insert(at) {
+            let (mut way, mut at) = (Vec::new(), slot);
+            while let Some(directory) = self.directory_mut(at)
+                && !directory.reached
+            {
+                directory.reached = true;
                 way.push(at);
-                match self.parents.get(&at) {
-                    Some(index) => at = self.entries[*index].directory,
+                match directory.named_in {
+                    Some(above) => at = above,
                     None => break,
                 }
             }
             if way.contains(&at)
-                && let Some(index) = self.parents.remove(&at)
+                && let Some(directory) = self.directory_mut(at)
+                && let Some(above) = directory.named_in.take()
             {
-                looped.push(index);
+                let key = directory.key;
+                let target = Target::new(self.id(at), FileKind::Directory);
+                self.invalid.push(Entry {
+                    directory: above,
+                    key,
+                    target,
+                });
                 let finding = Finding::new(
                     FindingKind::Directory,
                     "the directory is inside of itself",
@@ -340,31 +268,33 @@ impl Repair {
                 self.found(finding.of_slot(at));
             }
         }
-        for (slot, index) in &self.parents {
-            let above = self.entries[*index].directory;
-            if let Some(inode) = self.inodes.get_mut(&above) {
-                inode.subdirectories += 1;
+        for index in 0..self.directories.len() {
+            let Directory { slot, named_in, .. } = self.directories[index];
+            let Some(above) = named_in else {
+                continue;
+            };
+            if let Some(above) = self.directory_mut(above) {
+                above.subdirectories += 1;
             }
             if let Some(inode) = self.inodes.get_mut(slot) {
                 inode.names = 1;
             }
         }
-        looped
     }
 
-    /// The entries of the orphan directory that may be deleted.
-    fn list_orphans(&mut self) {
-        let listed = std::mem::take(&mut self.listed);
-        let with_entries: HashSet<u64> = self.entries.iter().map(|entry| entry.directory).collect();
-        for entry in listed {
-            let Some(inode) = self.inodes.get(&entry.target.slot).copied() else {
+    /// Keeps the entries of the orphan directory that may be deleted; returns the others.
+    fn list_orphans(&mut self) -> Vec<Entry> {
+        let mut others = Vec::new();
+        for entry in std::mem::take(&mut self.listed) {
+            let slot = entry.target.slot;
+            let Some(inode) = self.inodes.get(slot).copied() else {
                 continue; // left behind, see `orphans.rs`
             };
             if inode.generation != entry.target.generation {
                 continue;
             }
             // Only an empty directory is removed.
-            let empty = !with_entries.contains(&entry.target.slot);
+            let empty = !(self.directory(slot)).is_some_and(|directory| directory.has_entries);
             if inode.names == 0 && inode.links == 0 && inode.kind == entry.target.kind && empty {
                 self.report.orphans += 1;
                 self.listed.push(entry);
@@ -376,23 +306,22 @@ impl Repair {
                 "it could be deleted",
                 "it is taken off the list",
             );
-            self.found(finding.of_slot(entry.target.slot));
-            let directory = entry.directory;
-            self.entries.push(Entry { directory, ..entry });
+            self.found(finding.of_slot(slot));
+            others.push(entry);
         }
+        others
     }
 
     /// Symbolic links that can't be read.
     async fn symlinks(&mut self) -> Result<HashSet<u64>> {
-        let mut links: Vec<u64> = Vec::new();
-        for (slot, inode) in &self.inodes {
-            if inode.kind == FileKind::Symlink as u8 {
-                links.push(*slot);
-            }
-        }
-        links.sort_unstable();
         let mut broken = HashSet::new();
-        for slot in links {
+        let mut from = 0;
+        loop {
+            let is_symlink = |of: &(u64, &Inode)| of.1.kind == FileKind::Symlink as u8;
+            let Some((slot, _)) = self.inodes.range(from).find(is_symlink) else {
+                return Ok(broken);
+            };
+            from = slot + 1;
             let id = self.id(slot);
             let read = self.store.view(|view| symlink::target(view, id)).await;
             match read {
@@ -410,15 +339,16 @@ impl Repair {
                 Err(error) => return Err(error),
             }
         }
-        Ok(broken)
     }
 
-    /// Removes an invalid entry.
-    async fn remove(&mut self, index: usize) -> Result<()> {
-        let entry = self.entries[index].clone();
+    /// Removes an entry.
+    async fn remove(&mut self, entry: Entry) -> Result<()> {
+        let Some(name) = self.name_of(entry).await? else {
+            return Ok(());
+        };
         let id = self.id(entry.directory);
-        self.change_directory(id, |repair, transaction, slot| {
-            let name = Name::new(&repair, &entry.name);
+        self.change_directory(id, |key, transaction, slot| {
+            let name = Name::new(&key, &name);
             match names::remove(transaction, slot, id.slot, &name) {
                 Err(Stop::Fail(error)) if error.errno() == Errno::NOENT => Ok(()),
                 removed => removed.map(drop),
@@ -444,13 +374,24 @@ impl Repair {
 
     /// Removes the names of symbolic links that lost their targets.
     async fn drop_symlinks(&mut self, broken: &HashSet<u64>) -> Result<()> {
-        for index in 0..self.entries.len() {
-            if !broken.contains(&self.entries[index].target.slot) {
-                continue;
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let mut names = Vec::new();
+        let unnamed = &mut self.unnamed_links;
+        let each = &mut |entry: Entry, name: &[u8]| {
+            if broken.contains(&entry.target.slot) {
+                names.push(entry);
+                unnamed.entry(entry.target.slot).or_insert_with(|| Named {
+                    directory: entry.directory,
+                    name: name.to_vec(),
+                });
             }
-            self.remove(index).await?;
-            let slot = self.entries[index].target.slot;
-            if let Some(inode) = self.inodes.get_mut(&slot) {
+        };
+        entries::all(&self.store, &self.directories, self.orphans, each).await?;
+        for entry in names {
+            self.remove(entry).await?;
+            if let Some(inode) = self.inodes.get_mut(entry.target.slot) {
                 inode.names = 0;
             }
         }
@@ -462,35 +403,28 @@ impl Repair {
         if inode.names == 0 && slot != self.root.slot && slot != self.orphans.slot {
             0
         } else if is_directory(inode) {
-            2 + inode.subdirectories
+            2 + (self.directory(slot)).map_or(0, |directory| directory.subdirectories)
         } else {
             inode.names
         }
     }
 
     fn parent(&self, slot: u64) -> u64 {
-        match self.parents.get(&slot) {
-            Some(index) => self.entries[*index].directory,
-            None => slot,
-        }
+        let named_in = (self.directory(slot)).and_then(|directory| directory.named_in);
+        named_in.unwrap_or(slot)
     }
 
     /// Reports wrong link counts, parents, and kinds in entries, of inodes with names.
     fn say_links(&mut self) {
-        let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
-        slots.sort_unstable();
         let nameless = [self.root.slot, self.orphans.slot];
-        let mut found = Vec::new();
-        for slot in slots {
-            let Some(inode) = self.inodes.get(&slot) else {
-                continue;
-            };
+        let mut found = Findings::default();
+        for (slot, inode) in self.inodes.iter() {
             if inode.kind == FileKind::Blob as u8 || inode.names == 0 && !nameless.contains(&slot) {
                 continue;
             }
             let links = self.links(slot, inode);
             if inode.links != links {
-                found.push(
+                found.add(
                     Finding::new(
                         FindingKind::Links,
                         format!("it counts {} links, but has {links}", inode.links),
@@ -504,9 +438,12 @@ impl Repair {
                     .of_slot(slot),
                 );
             }
-            if is_directory(inode) && inode.parent != self.parent(slot) {
-                let (says, is) = (inode.parent, self.parent(slot));
-                found.push(
+            let Some(says) = self.says_parent(slot, inode) else {
+                continue;
+            };
+            let is = self.parent(slot);
+            if says != is {
+                found.add(
                     Finding::new(
                         FindingKind::Links,
                         format!("it says that its parent is inode {says}, but it is in {is}"),
@@ -517,87 +454,55 @@ impl Repair {
                 );
             }
         }
-        for entry in &self.entries {
-            let Some(inode) = self.inodes.get(&entry.target.slot) else {
-                continue;
-            };
-            if inode.generation == entry.target.generation
-                && inode.kind != entry.target.kind
-                && entry.directory != self.orphans.slot
-                && inode.kind != FileKind::Blob as u8
-            {
-                found.push(
-                    Finding::new(
-                        FindingKind::Entry,
-                        format!(
-                            "the name {:?} says that it is of kind {}, but it is of kind {}",
-                            String::from_utf8_lossy(&entry.name),
-                            entry.target.kind,
-                            inode.kind
-                        ),
-                        "it can't be opened",
-                        "the name is corrected",
-                    )
-                    .of_slot(entry.directory),
-                );
-            }
-        }
-        for finding in found {
-            self.found(finding);
-        }
+        self.report.findings.append(found);
+        let miscast = std::mem::take(&mut self.miscast.1);
+        self.report.findings.append(miscast);
+    }
+
+    /// Of a directory, the parent that it names itself.
+    fn says_parent(&self, slot: u64, inode: &Inode) -> Option<u64> {
+        let directory = is_directory(inode).then(|| self.directory(slot));
+        directory.flatten().map(|directory| directory.parent)
     }
 
     /// Corrects link counts, parents, and kinds in entries.
     async fn set_links(&mut self) -> Result<()> {
-        let mut slots: Vec<u64> = self.inodes.keys().copied().collect();
-        slots.sort_unstable();
         let listed: HashSet<u64> = self.listed.iter().map(|entry| entry.target.slot).collect();
-        for slot in slots {
-            let Some(inode) = self.inodes.get(&slot).copied() else {
-                continue;
-            };
+        let mut from = 0;
+        while let Some((slot, inode)) = self.inodes.first_from(from) {
+            from = slot + 1;
             if inode.kind == FileKind::Blob as u8 || listed.contains(&slot) {
                 continue;
             }
             let (id, links) = (self.id(slot), self.links(slot, &inode));
-            let parent = if is_directory(&inode) {
-                self.parent(slot)
-            } else {
-                inode.parent
+            let parent = is_directory(&inode).then(|| self.parent(slot));
+            let is_right = |slot: &Slot| {
+                slot.links == links && parent.is_none_or(|parent| slot.parent == parent)
             };
-            if self
-                .store
-                .view(|view| view.slot(id))
-                .await
-                .is_ok_and(|slot| slot.links == links && slot.parent == parent)
-            {
+            if (self.store.view(|view| view.slot(id)).await).is_ok_and(|slot| is_right(&slot)) {
                 continue;
             }
             self.change_directory(id, |_, _, slot| {
-                (slot.links, slot.parent) = (links, parent);
+                slot.links = links;
+                slot.parent = parent.unwrap_or(slot.parent);
                 Ok(())
             })
             .await?;
         }
-        for index in 0..self.entries.len() {
-            let entry = self.entries[index].clone();
-            let Some(inode) = self.inodes.get(&entry.target.slot).copied() else {
+        for entry in std::mem::take(&mut self.miscast.0) {
+            let Some(inode) = self.inodes.get(entry.target.slot).copied() else {
                 continue;
             };
-            if inode.generation != entry.target.generation
-                || inode.kind == entry.target.kind
-                || entry.directory == self.orphans.slot
-                || inode.kind == FileKind::Blob as u8
-            {
+            let Some(name) = self.name_of(entry).await? else {
                 continue;
-            }
+            };
             let target = Target {
                 kind: inode.kind,
                 ..entry.target
             };
             let id = self.id(entry.directory);
             self.change_directory(id, |key, transaction, slot| {
-                let name = Name::new(&key, &entry.name);
+                let name = Name::new(&key, &name);
                 match names::replace(transaction, slot, id.slot, &name, target) {
                     Err(Stop::Fail(error)) if error.errno() == Errno::NOENT => Ok(()),
                     replaced => replaced.map(drop),
@@ -609,57 +514,26 @@ impl Repair {
     }
 
     fn count(&mut self) {
-        self.report.directories = 1 + self.parents.len() as u64;
+        let named = (self.directories.iter()).filter(|directory| directory.named_in.is_some());
+        self.report.directories = 1 + named.count() as u64;
         let files = self
             .inodes
-            .values()
-            .filter(|inode| !is_directory(inode) && inode.names > 0);
+            .iter()
+            .filter(|(_, inode)| !is_directory(inode) && inode.names > 0);
         self.report.files = files.count() as u64;
     }
+}
 
-    /// Adds paths to findings about inodes.
-    fn add_paths(&mut self) {
-        let wanted: HashSet<u64> = self
-            .report
-            .findings
-            .list
-            .iter()
-            .filter_map(|finding| finding.slot)
-            .collect();
-        if wanted.is_empty() {
-            return;
-        }
-        let mut named: HashMap<u64, usize> = HashMap::new();
-        for (index, entry) in self.entries.iter().enumerate() {
-            let live = self.id(entry.target.slot) == entry.target.id();
-            if live && wanted.contains(&entry.target.slot) && entry.directory != self.orphans.slot {
-                named.entry(entry.target.slot).or_insert(index);
-            }
-        }
-        let mut paths: HashMap<u64, PathBuf> = HashMap::new();
-        for slot in wanted {
-            let mut path = Vec::new();
-            let mut at = slot;
-            let mut next = self.parents.get(&slot).or_else(|| named.get(&slot));
-            while let Some(index) = next
-                && path.len() < PATH_BYTES_MAX
-            {
-                let entry = &self.entries[*index];
-                path = [b"/", &entry.name[..], &path].concat();
-                at = entry.directory;
-                next = self.parents.get(&at);
-            }
-            if at == self.root.slot {
-                let path = if path.is_empty() { b"/".into() } else { path };
-                paths.insert(slot, OsString::from_vec(path).into());
-            }
-        }
-        for finding in &mut self.report.findings.list {
-            if finding.path.is_none()
-                && let Some(path) = finding.slot.and_then(|slot| paths.get(&slot))
-            {
-                finding.path = Some(path.clone());
-            }
+impl Directory {
+    fn new(slot: u64, parent: u64) -> Directory {
+        Directory {
+            slot,
+            parent,
+            named_in: None,
+            key: 0,
+            subdirectories: 0,
+            has_entries: false,
+            reached: false,
         }
     }
 }

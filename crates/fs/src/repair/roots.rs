@@ -1,6 +1,7 @@
 //! The root and the directory of orphans, when the state page doesn't name them.
 
-use super::{Entry, Inode, NOWHERE, Repair, is_directory};
+use super::entries::{self, Entry};
+use super::{Directory, Inode, NOWHERE, Repair};
 use crate::inode::slot::fresh_slot;
 use crate::names;
 use crate::types::FileKind;
@@ -18,10 +19,7 @@ impl Repair {
         let orphans = id(state.orphans, state.orphans_generation);
         let root = Some(root).filter(|id| self.is_live_directory(*id));
         let own_parent = |repair: &Repair, id: BlobId| {
-            repair
-                .inodes
-                .get(&id.slot)
-                .is_some_and(|inode| inode.parent == id.slot)
+            (repair.directory(id.slot)).is_some_and(|directory| directory.parent == id.slot)
         };
         let orphans = Some(orphans)
             .filter(|id| self.is_live_directory(*id) && Some(*id) != root && own_parent(self, *id));
@@ -33,28 +31,26 @@ impl Repair {
         }
         // Both were made first, and only they are their own parents.
         let mut candidates: Vec<BlobId> = Vec::new();
-        for (slot, inode) in &self.inodes {
-            let id = self.id(*slot);
-            if is_directory(inode)
-                && inode.parent == *slot
-                && Some(id) != root
-                && Some(id) != orphans
-            {
+        for directory in &self.directories {
+            let id = self.id(directory.slot);
+            if directory.parent == id.slot && Some(id) != root && Some(id) != orphans {
                 candidates.push(id);
             }
         }
         candidates.sort_by_key(|id| (id.generation, id.slot));
         let mut listing = BTreeSet::new();
         for id in &candidates {
-            let entries = self.entries_of(*id).await?;
-            let names_orphan = |entry: &Entry| {
-                entry.name.len() == 16
-                    && std::str::from_utf8(&entry.name)
-                        .is_ok_and(|name| u64::from_str_radix(name, 16) == Ok(entry.target.slot))
+            let (mut any, mut all_orphans) = (false, true);
+            let each = &mut |entry: Entry, name: &[u8]| {
+                any = true;
+                all_orphans &= name.len() == 16
+                    && std::str::from_utf8(name)
+                        .is_ok_and(|name| u64::from_str_radix(name, 16) == Ok(entry.target.slot));
             };
-            if !entries.is_empty() && entries.iter().all(names_orphan) {
+            entries::of_directory(&self.store, id.slot, each).await?;
+            if any && all_orphans {
                 listing.insert(*id);
-            } else if !entries.is_empty() {
+            } else if any {
                 root.get_or_insert(*id);
             }
         }
@@ -131,12 +127,13 @@ impl Repair {
     pub(super) fn know(&mut self, id: BlobId, parent: u64) {
         let inode = Inode {
             generation: id.generation,
-            kind: FileKind::Directory as u8,
             links: 2,
-            parent,
             names: 0,
-            subdirectories: 0,
+            kind: FileKind::Directory as u8,
         };
         self.inodes.insert(id.slot, inode);
+        let place = self.directories.partition_point(|of| of.slot < id.slot);
+        let directory = Directory::new(id.slot, parent);
+        self.directories.insert(place, directory);
     }
 }

@@ -28,6 +28,7 @@ mod posix_special;
 mod posix_symlinks;
 mod posix_xattrs;
 mod power_cut;
+mod read_ahead;
 mod repair;
 mod synced;
 mod together;

@@ -1,5 +1,10 @@
 //! Bringing metadata pages into the cache, verified.
+//!
+//! Inodes that were made together lie together, and a walk through a tree needs all of them, in the
+//! order of names. So the second slot page that is missing in a window (`state/slot_misses.rs`)
+//! brings those around it along.
 
+use super::View;
 use crate::cache::FrameId;
 use crate::cache::FrameKey;
 use crate::format::PageKind;
@@ -7,6 +12,10 @@ use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Error, Result};
 use adit_block::Operation;
+
+use adit_reactor::sync::join_all;
+use smallvec::SmallVec;
+use std::ops::Range;
 
 use crate::state::{ColdFuture, InFlight, Store};
 
@@ -100,6 +109,20 @@ impl Store {
     }
 
     async fn load_page(&self, page: u64, kind: PageKind) -> Result<()> {
+        if kind == PageKind::Slots
+            && let Some(window) = self.slot_misses.note(page)
+        {
+            match self.load_run(page, kind, window).await {
+                // The page itself may be readable.
+                Err(error) if error.errno() == Errno::IO => {}
+                loaded => return loaded,
+            }
+        }
+        self.load_run(page, kind, page..page + 1).await
+    }
+
+    /// Loads a page, and at the same time the slot pages in `window` that are not in the cache.
+    async fn load_run(&self, page: u64, kind: PageKind, window: Range<u64>) -> Result<()> {
         if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
             return Err(Error::with(
                 Errno::UCLEAN,
@@ -116,27 +139,79 @@ impl Store {
             self.cache.free_allocated(frame);
             return self.load(page, kind).await;
         }
-        self.cache.insert_loading(frame, key, kind as u8);
-        self.cache.set_home(frame, page);
-        let mut request = self.request(Operation::Read, page);
-        request.buffers.push(self.cache.load_buffer(frame));
-        let loading = InFlight::begin(&self.loading);
-        let completion = self.reactor.submit(request).await;
-        drop(loading);
-        let read = completion.result;
-        drop(completion.request);
+        self.begin_load(frame, page, kind);
+        let mut loading = SmallVec::<[(u64, FrameId); 1]>::from([(page, frame)]);
+        self.take_neighbours(window, &mut loading);
+        let in_flight = InFlight::begin(&self.loading);
+        let adjacent = loading.chunk_by(|(page, _), (next, _)| page + 1 == *next);
+        let reads = adjacent.map(|run| {
+            let mut request = self.request(Operation::Read, run[0].0);
+            let buffers = run.iter().map(|(_, frame)| self.cache.load_buffer(*frame));
+            request.buffers.extend(buffers);
+            self.reactor.submit(request)
+        });
+        let mut read = Ok(());
+        for completion in join_all(reads).await {
+            read = read.and(completion.result);
+        }
+        drop(in_flight);
+        // Slot pages, the only ones that come along, verify slot by slot.
         let result = read
             .map_err(|errno| self.failed_read(errno, format!("read metadata page {page}")))
             .and_then(|()| {
                 self.cache
                     .with_loading(frame, |bytes| self.verify_metadata(page, kind, bytes))
             });
-        match &result {
-            Ok(()) => self.cache.loaded(frame),
-            Err(_) => self.cache.remove(frame),
+        for (_, frame) in loading {
+            match &result {
+                Ok(()) => self.cache.loaded(frame),
+                Err(_) => self.cache.remove(frame),
+            }
         }
         self.frame_idle.notify_all();
         result
+    }
+
+    /// Takes frames for the other slot pages in `window` that are not in the cache, as far as the
+    /// window's map is known and frames can be had now.
+    fn take_neighbours(&self, window: Range<u64>, loading: &mut SmallVec<[(u64, FrameId); 1]>) {
+        let count = (window.end - window.start) as usize;
+        if count == 1 || !self.is_roomy(count) {
+            return;
+        }
+        let slots = (self.space.borrow()).slot_pages_in(&View::new(self), window);
+        for near in slots.unwrap_or_default() {
+            if self.cache.find(FrameKey::meta(near)).is_some() {
+                continue;
+            }
+            let Some(frame) = self.cache.allocate() else {
+                break;
+            };
+            self.begin_load(frame, near, PageKind::Slots);
+            loading.push((near, frame));
+        }
+        loading.sort_unstable_by_key(|(page, _)| *page);
+    }
+
+    /// True if so many pages ahead push out no pages that an operation needs at the moment.
+    fn is_roomy(&self, pages: usize) -> bool {
+        self.cache.available() / 8 >= pages
+    }
+
+    /// Enters a frame that is about to be loaded with a page.
+    fn begin_load(&self, frame: FrameId, page: u64, kind: PageKind) {
+        (self.cache).insert_loading(frame, FrameKey::meta(page), kind as u8);
+        self.cache.set_home(frame, page);
+    }
+
+    /// Loads pages of a kind at the same time, unless the first one is in the cache. A page that
+    /// can't be loaded is left to the reader that needs it.
+    pub async fn load_ahead(&self, pages: Vec<u64>, kind: PageKind) {
+        let is_absent = |page: &u64| self.cache.find(FrameKey::meta(*page)).is_none();
+        if pages.first().is_some_and(is_absent) && self.is_roomy(pages.len()) {
+            let loads = pages.into_iter().filter(is_absent);
+            join_all(loads.map(|page| self.load(page, kind))).await;
+        }
     }
 
     fn verify_metadata(&self, page: u64, kind: PageKind, bytes: &[u8]) -> Result<()> {

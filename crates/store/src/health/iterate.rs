@@ -16,11 +16,11 @@ use zerocopy::FromBytes;
 const PAGES_PER_TURN: usize = 32;
 
 /// The content of a slot's sector.
-pub(crate) enum SlotContent {
+pub(crate) enum SlotContent<'p> {
     /// No blob.
     Free,
     /// A blob.
-    Blob(Box<Slot>),
+    Blob(&'p Slot),
     /// Its checksum does not match.
     Damaged,
 }
@@ -30,17 +30,17 @@ pub(crate) fn slots_of(
     volume: VolumeId,
     page: u64,
     content: &Page,
-) -> impl Iterator<Item = (u64, SlotContent)> {
+) -> impl Iterator<Item = (u64, SlotContent<'_>)> {
     let sectors = content.0.chunks_exact(SECTOR_BYTES).enumerate();
     sectors.map(move |(sector, bytes)| {
         let address = page * SLOTS_PER_PAGE + sector as u64;
-        let content = match Slot::read_from_bytes(bytes) {
+        let content = match Slot::ref_from_bytes(bytes) {
             Ok(slot) if slot.kind == 0 => SlotContent::Free,
             Ok(slot)
                 if slot.algorithm == ALGORITHM_CRC32C
                     && volume.checksum(address, bytes, 0) == slot.crc =>
             {
-                SlotContent::Blob(Box::new(slot))
+                SlotContent::Blob(slot)
             }
             _ => SlotContent::Damaged,
         };
@@ -88,7 +88,7 @@ impl Store {
                                 slot: address,
                                 generation: slot.generation,
                             };
-                            f(id, &slot)?;
+                            f(id, slot)?;
                         }
                         SlotContent::Damaged => {
                             let volume = self.reactor.name();

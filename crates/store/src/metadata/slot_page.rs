@@ -18,6 +18,7 @@ use crate::metadata::space::{PageState, Run, Space};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, SECTOR_BYTES, granules};
 use std::mem::offset_of;
+use std::ops::Range;
 
 /// Slot pages that are made at once, if that many lie together.
 pub(super) const CHUNK_PAGES: u32 = 8;
@@ -204,6 +205,29 @@ impl Space {
             }
         }
         Ok(())
+    }
+
+    /// The slot pages of a range, as far as it lies in the group in which it begins.
+    pub(crate) fn slot_pages_in(
+        &self,
+        pages: &impl PagesRead,
+        range: Range<u64>,
+    ) -> Result<Vec<u64>, Stop> {
+        let mut found = Vec::new();
+        let places = range.filter_map(|page| Some((page, self.geometry.position(page)?)));
+        let mut places = places.peekable();
+        let Some((_, (group, _))) = places.peek().copied() else {
+            return Ok(found);
+        };
+        if group < self.state(pages)?.groups_initialized {
+            let map = self.map(pages, group)?;
+            for (page, (of, offset)) in places {
+                if of == group && map.b[offset / 64] >> (offset % 64) & 1 == 1 {
+                    found.push(page);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// A slot page with room in `group`, the first from `offset` on if there is one.

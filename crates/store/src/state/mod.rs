@@ -11,6 +11,7 @@ mod device;
 mod latency;
 mod receipt;
 mod reservations;
+mod slot_misses;
 mod write_back;
 
 use crate::blob::BlobTable;
@@ -37,6 +38,7 @@ pub(crate) use barriers::Barriers;
 pub(crate) use checksums::{Checksums, READING, is_place};
 pub use receipt::Receipt;
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
+pub(crate) use slot_misses::SlotMisses;
 pub(crate) use write_back::{InFlight, WriteBack};
 
 /// Smallest page cache: below, a transaction and the journal's own memory would fill it.
@@ -126,6 +128,7 @@ pub struct StoreState {
     pub(crate) frame_idle: Event,
     /// Write grants may be given.
     pub(crate) grants_writes: Cell<bool>,
+    pub(crate) slot_misses: SlotMisses,
     /// Loads of data under way; their frames are unavailable.
     pub(crate) loading: Cell<u32>,
     pub(crate) reservations: Reservations,

@@ -29,7 +29,7 @@ use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
 use crate::state::Checksums;
 use crate::state::{Barriers, CACHE_BYTES_MIN};
-use crate::state::{Reservations, Upcalls, WriteBack};
+use crate::state::{Reservations, SlotMisses, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
@@ -474,6 +474,7 @@ pub(super) fn build(
         },
         cache,
         write_back: WriteBack::new(frames.clone()),
+        slot_misses: SlotMisses::new(frames.bound_bytes()),
         frames,
         mapping,
         journal,

@@ -17,8 +17,8 @@ use adit_store::format::{
     Page, PageKind, RawExtent, Slot,
 };
 use adit_store::{
-    AllocateMode, BlobId, FindingKind, Findings, MkfsOptions, NameEntry, NameLeaves, RepairOptions,
-    Store, StoreOptions, Survive, SyncKind,
+    AllocateMode, BlobId, FindingKind, Findings, MkfsOptions, NameEntry, NameLeaves, NameTarget,
+    RepairOptions, Store, StoreOptions, Survive, SyncKind,
 };
 use std::pin::Pin;
 use std::sync::Arc;
@@ -151,9 +151,7 @@ impl NameLeaves for Nameless {
         None
     }
 
-    fn entries(&self, _: &Page) -> Vec<NameEntry> {
-        Vec::new()
-    }
+    fn each(&self, _: &Page, _: &mut dyn FnMut(&[u8], NameTarget)) {}
 
     fn pack(&self, _: &HashKey, _: Vec<NameEntry>, _: u64) -> Vec<(u64, Box<Page>)> {
         Vec::new()

@@ -79,7 +79,7 @@ impl Checker<'_> {
                         slot: address,
                         generation: slot.generation,
                     };
-                    self.blob(id, &slot).await?;
+                    self.blob(id, slot).await?;
                     self.step().await;
                 }
             }
@@ -209,6 +209,10 @@ impl Checker<'_> {
             }
             match self.node(&tree, pending, subject, extents_end).await {
                 Ok(Node::Inner(children, problem)) => {
+                    if pending.level == 1 {
+                        let leaves = children.iter().map(|leaf| leaf.page).collect();
+                        self.store.load_ahead(leaves, leaf_kind).await;
+                    }
                     stack.extend(children.into_iter().rev());
                     if let Some(what) = problem {
                         subject.incomplete = true;

@@ -168,7 +168,7 @@ pub(super) async fn state(
     let state = view_mut::<StatePage>(&mut page);
     let before = *state;
     state.free_pages = free_in_groups + untouched;
-    state.blobs = survey.live.len() as u64;
+    state.blobs = survey.live.len();
     state.groups_initialized = groups_initialized;
     state.groups = u64::from(geometry.groups());
     state.volume_pages = geometry.volume_pages;

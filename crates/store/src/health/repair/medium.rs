@@ -60,7 +60,18 @@ impl Medium<'_> {
         page: u64,
         expected: Expected,
     ) -> Result<Box<Page>, String> {
-        let Some(mut content) = self.io.page(page).await else {
+        let content = self.io.page(page).await;
+        self.judge(page, content, expected).await
+    }
+
+    /// A metadata page that was read, as [`Medium::metadata`].
+    pub(super) async fn judge(
+        &mut self,
+        page: u64,
+        content: Option<Box<Page>>,
+        expected: Expected,
+    ) -> Result<Box<Page>, String> {
+        let Some(mut content) = content else {
             return Err("it can't be read".into());
         };
         let healed = !self.verifies(page, &content) && heal(&self.volume, page, &mut content.0, 0);

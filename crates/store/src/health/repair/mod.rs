@@ -48,11 +48,9 @@ use strays::{Strays, holds_slots};
 /// are enough.
 const ROUNDS_MAX: u32 = 24;
 
-/// An entry of a directory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NameEntry {
-    /// The name.
-    pub name: Vec<u8>,
+/// The inode that an entry of a directory leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NameTarget {
     /// Slot address of the inode.
     pub slot: u64,
     /// Its generation.
@@ -61,13 +59,22 @@ pub struct NameEntry {
     pub kind: u8,
 }
 
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NameEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// Where it leads.
+    pub target: NameTarget,
+}
+
 /// How leaves of directories are read and made.
 pub trait NameLeaves {
     /// The range of keys of a leaf, widened downwards to a possible first key of a leaf; `None` if
     /// an entry is impossible.
     fn range(&self, key: &HashKey, leaf: &Page, page: u64, owner: u64) -> Option<(u64, u64)>;
-    /// The readable entries of a leaf, even if others are damaged.
-    fn entries(&self, leaf: &Page) -> Vec<NameEntry>;
+    /// Calls `each` with the readable entries of a leaf, even if others are damaged.
+    fn each(&self, leaf: &Page, each: &mut dyn FnMut(&[u8], NameTarget));
     /// Leaves (headers filled in, checksums not) with these names, and the lowest key of each, in
     /// ascending order.
     fn pack(&self, key: &HashKey, entries: Vec<NameEntry>, owner: u64) -> Vec<(u64, Box<Page>)>;
@@ -136,7 +143,7 @@ pub(crate) async fn repair(
         let step = &mut |done| progress(done, blobs.max(done));
         let mut survey = survey::survey(&mut medium, names, &slot_pages, step).await?;
         for (slot, generation) in &roots {
-            if survey.live.get(slot) != Some(generation) {
+            if survey.live.get(*slot) != Some(generation) {
                 let directory = crate::format::BlobKind::Directory as u8;
                 survey.dangling.insert(*slot, (*generation, directory));
             }

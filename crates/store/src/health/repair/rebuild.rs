@@ -140,7 +140,7 @@ impl Round<'_, '_> {
             let page = address / SLOTS_PER_PAGE;
             let known = self.survey.slot_pages.contains_key(&page);
             let fault = self.survey.slot_faults.get(&address).copied();
-            let occupied = self.survey.live.contains_key(&address);
+            let occupied = self.survey.live.contains(address);
             if !known || occupied && fault.is_none() {
                 continue;
             }
@@ -335,7 +335,7 @@ impl Round<'_, '_> {
             }
             let first = page * SLOTS_PER_PAGE;
             for address in first..first + SLOTS_PER_PAGE {
-                if !self.survey.live.contains_key(&address) {
+                if !self.survey.live.contains(address) {
                     continue;
                 }
                 let Some(patient) = examine(self.medium, self.names, address).await? else {
@@ -572,8 +572,12 @@ impl Round<'_, '_> {
                 continue;
             };
             if let Ok(content) = self.medium.metadata(page, expected).await {
-                let found = self.names.entries(&content).into_iter();
-                entries.extend(found.filter(|entry| known.insert(entry.name.clone())));
+                self.names.each(&content, &mut |name, target| {
+                    if known.insert(name.to_vec()) {
+                        let name = name.to_vec();
+                        entries.push(NameEntry { name, target });
+                    }
+                });
             }
         }
         let mut placed = Vec::new();

@@ -5,26 +5,29 @@
 //! name their owner; one that was marked before is *contested*. [`Survey::patients`] are the blobs
 //! whose maps or fields have to change.
 //!
-//! Memory: 2 KiB a group in use, 16 bytes a blob, and the problems.
+//! Memory: 2 KiB a group in use, some 5 bytes a blob, some 30 a page of slots, 24 a name that leads
+//! to slots that come later, and the problems.
 
 use super::medium::{Expected, Medium, RUN_PAGES};
 use super::trees::{claim, walk};
-use super::{NameEntry, NameLeaves};
+use super::{NameLeaves, NameTarget};
 use crate::data::xattr;
 use crate::format::BlobId;
 use crate::format::{
     BlobKind, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_INLINE, MAP_NAME_TREE, Page, PageKind,
-    SLOT_EXTENTS, SLOTS_PER_PAGE, Slot,
+    SLOT_EXTENTS, SLOTS_PER_PAGE, Slot, VolumeId,
 };
+use crate::health::SlotTable;
 use crate::health::iterate::{SlotContent, slots_of};
 use crate::metadata::extents::Extent;
 use crate::metadata::node::DEPTH_MAX;
-use crate::metadata::slot_page::absurdities;
+use crate::metadata::slot_page::{absurdities, slot_place};
 use crate::metadata::space::{Run, SpaceGeometry};
 use crate::metadata::space_check::UsedPages;
 use crate::recovery::{Finding, FindingKind, Findings};
 use adit_base::{PAGE_BYTES, Result, SECTOR_BYTES};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use adit_reactor::sync::join_all;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// A leaf of a tree, or the extents in a slot.
@@ -102,7 +105,7 @@ pub(super) struct Survey {
     /// Of the slot pages, those in which no slot verifies.
     pub(super) unproven: BTreeSet<u64>,
     /// Generations of the blobs.
-    pub(super) live: HashMap<u64, u32>,
+    pub(super) live: SlotTable<u32>,
     pub(super) generation_max: u32,
     /// Pages of data that more than one extent refers to.
     pub(super) contested: BTreeSet<u64>,
@@ -121,7 +124,7 @@ impl Survey {
             used: UsedPages::new(geometry),
             slot_pages: BTreeMap::new(),
             unproven: BTreeSet::new(),
-            live: HashMap::new(),
+            live: SlotTable::default(),
             generation_max: 0,
             contested: BTreeSet::new(),
             patients: BTreeMap::new(),
@@ -137,6 +140,9 @@ impl Survey {
         self.patients.is_empty() && self.slot_faults.is_empty() && self.contested.is_empty()
     }
 }
+
+/// Slot pages that are read at the same time.
+const PAGES_AT_ONCE: usize = 512;
 
 /// Looks at the volume; `slot_pages` are the pages known to hold slots.
 pub(super) async fn survey(
@@ -159,10 +165,12 @@ pub(super) async fn survey(
         bound: NAMES_MIN,
     };
     let pages: Vec<u64> = slot_pages.iter().copied().collect();
-    let neighbours = pages.chunk_by(|page, next| page + 1 == *next);
-    for run in neighbours.flat_map(|run| run.chunks(RUN_PAGES as usize)) {
-        let contents = medium.io.pages(run[0], run.len() as u64).await;
-        for (page, content) in run.iter().zip(contents) {
+    for batch in pages.chunks(PAGES_AT_ONCE) {
+        let adjacent = batch.chunk_by(|page, next| page + 1 == *next);
+        let runs = adjacent.flat_map(|run| run.chunks(RUN_PAGES as usize));
+        let reads = runs.map(|run| medium.io.pages(run[0], run.len() as u64));
+        let contents = join_all(reads).await;
+        for (page, content) in batch.iter().zip(contents.into_iter().flatten()) {
             slot_page(medium, &mut names, &mut survey, *page, content, progress).await?;
         }
     }
@@ -185,7 +193,7 @@ async fn slot_page(
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     // Written as a page without slots, it can be read again, or the device refuses.
-    let content = content.unwrap_or_else(|| {
+    let mut content = content.unwrap_or_else(|| {
         let finding = Finding::new(
             FindingKind::Slot,
             "a page of slots can't be read",
@@ -198,8 +206,12 @@ async fn slot_page(
             .insert(page * SLOTS_PER_PAGE, SlotFault::Damaged);
         Box::new(Page::zeroed())
     });
+    let volume = medium.volume;
+    if sectors(volume, page, &content).any(|(_, sector)| matches!(sector, Sector::Fault(_))) {
+        heal_slots(medium, page, &mut content).await?;
+    }
     let mut live = 0;
-    for (address, sector) in sectors(medium, page, &content).await? {
+    for (address, sector) in sectors(volume, page, &content) {
         match sector {
             Sector::Free => {}
             Sector::Fault(fault) => {
@@ -215,7 +227,7 @@ async fn slot_page(
                     names.leaves,
                     survey,
                     address,
-                    &slot,
+                    slot,
                     &mut names.dangling,
                 )
                 .await?;
@@ -237,19 +249,19 @@ const NAMES_MIN: usize = 1 << 20;
 /// Names that lead nowhere so far; most lead to slots that come later.
 struct Names<'a> {
     leaves: &'a dyn NameLeaves,
-    dangling: Vec<NameEntry>,
+    dangling: Vec<NameTarget>,
     /// From this number on, those are left out that lead somewhere by now.
     bound: usize,
 }
 
 impl Names<'_> {
-    fn keep_dangling(&mut self, live: &HashMap<u64, u32>) {
+    fn keep_dangling(&mut self, live: &SlotTable<u32>) {
         self.dangling
-            .retain(|entry| live.get(&entry.slot) != Some(&entry.generation));
+            .retain(|entry| live.get(entry.slot) != Some(&entry.generation));
     }
 
     /// The rest may double before the next comparison of all of it.
-    fn bound_dangling(&mut self, live: &HashMap<u64, u32>) {
+    fn bound_dangling(&mut self, live: &SlotTable<u32>) {
         if self.dangling.len() > self.bound {
             self.keep_dangling(live);
             self.bound = NAMES_MIN.max(2 * self.dangling.len());
@@ -257,29 +269,46 @@ impl Names<'_> {
     }
 }
 
-enum Sector {
+enum Sector<'p> {
     Free,
     Fault(SlotFault),
-    Slot(Box<Slot>),
+    Slot(&'p Slot),
 }
 
-/// The slots of a page; a flipped bit in one is corrected.
-async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<Vec<(u64, Sector)>> {
-    let mut content = content.clone();
-    let mut found = Vec::new();
+fn is_zeroed(content: &Page, address: u64) -> bool {
+    let (_, offset) = slot_place(address);
+    content.0[offset..offset + SECTOR_BYTES]
+        .iter()
+        .all(|byte| *byte == 0)
+}
+
+/// The slots of a page.
+fn sectors(volume: VolumeId, page: u64, content: &Page) -> impl Iterator<Item = (u64, Sector<'_>)> {
+    slots_of(volume, page, content).map(|(address, slot)| {
+        let sector = match slot {
+            SlotContent::Free if is_zeroed(content, address) => Sector::Free,
+            SlotContent::Free => Sector::Fault(SlotFault::NotZeroed),
+            SlotContent::Blob(slot) if BlobKind::from_u8(slot.kind).is_some() => Sector::Slot(slot),
+            SlotContent::Blob(_) | SlotContent::Damaged => Sector::Fault(SlotFault::Damaged),
+        };
+        (address, sector)
+    })
+}
+
+/// Corrects a flipped bit in a slot of a page.
+async fn heal_slots(medium: &mut Medium<'_>, page: u64, content: &mut Page) -> Result<()> {
     let mut healed = false;
     for sector in 0..SLOTS_PER_PAGE as usize {
         let address = page * SLOTS_PER_PAGE + sector as u64;
+        if is_zeroed(content, address) {
+            continue;
+        }
         let bytes = &mut content.0[sector * SECTOR_BYTES..][..SECTOR_BYTES];
-        let empty = bytes.iter().all(|byte| *byte == 0);
-        let sound = |bytes: &[u8]| {
-            medium.volume.checksum(address, bytes, 0)
-                == u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-        };
-        if !empty
-            && !sound(bytes)
+        let sound = medium.volume.checksum(address, bytes, 0)
+            == u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if !sound
             && crate::format::heal::heal(&medium.volume, address, bytes, 0)
-            && Slot::read_from_bytes(bytes).is_ok_and(|slot| BlobKind::from_u8(slot.kind).is_some())
+            && Slot::ref_from_bytes(bytes).is_ok_and(|slot| BlobKind::from_u8(slot.kind).is_some())
         {
             healed = true;
             let finding = Finding::new(
@@ -292,22 +321,9 @@ async fn sectors(medium: &mut Medium<'_>, page: u64, content: &Page) -> Result<V
         }
     }
     if healed {
-        medium.write(page, &content).await?;
+        medium.write(page, content).await?;
     }
-    for (address, slot) in slots_of(medium.volume, page, &content) {
-        let at = (address % SLOTS_PER_PAGE) as usize * SECTOR_BYTES;
-        let empty = content.0[at..at + SECTOR_BYTES]
-            .iter()
-            .all(|byte| *byte == 0);
-        let sector = match slot {
-            SlotContent::Free if empty => Sector::Free,
-            SlotContent::Free => Sector::Fault(SlotFault::NotZeroed),
-            SlotContent::Blob(slot) if BlobKind::from_u8(slot.kind).is_some() => Sector::Slot(slot),
-            SlotContent::Blob(_) | SlotContent::Damaged => Sector::Fault(SlotFault::Damaged),
-        };
-        found.push((address, sector));
-    }
-    Ok(found)
+    Ok(())
 }
 
 /// The problems of a slot's impossible fields, and the corrected slot.
@@ -357,7 +373,7 @@ async fn blob(
     survey: &mut Survey,
     address: u64,
     found: &Slot,
-    named: &mut Vec<NameEntry>,
+    named: &mut Vec<NameTarget>,
 ) -> Result<()> {
     let (slot, absurd) = soundness(found);
     let mut patient = Patient::new(address, slot);
@@ -456,7 +472,7 @@ pub(super) async fn examine(
         if found != address {
             continue;
         }
-        let (sound, _) = soundness(&slot);
+        let (sound, _) = soundness(slot);
         let mut patient = Patient::new(address, sound);
         patient
             .nodes

@@ -2,7 +2,7 @@
 
 use super::medium::{Expected, Medium};
 use super::survey::*;
-use super::{NameEntry, NameLeaves};
+use super::{NameLeaves, NameTarget};
 use crate::format::{
     InnerEntry, MAP_EXTENT_TREE, MAP_EXTENTS, MAP_NAME_TREE, NODE_ENTRIES, PAGE_HEADER_BYTES, Page,
     PageKind, RawExtent, SLOT_EXTENTS,
@@ -14,7 +14,8 @@ use crate::metadata::space::Run;
 use crate::metadata::space_check::Marked;
 use crate::recovery::{Finding, FindingKind};
 use adit_base::{PAGE_BYTES, Result};
-use std::collections::BTreeSet;
+use adit_reactor::sync::join_all;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// A page of metadata that was verified is this blob's. If it was marked before, then as data of
@@ -32,7 +33,7 @@ pub(super) async fn walk(
     names: &dyn NameLeaves,
     survey: &mut Survey,
     patient: &mut Patient,
-    named: &mut Vec<NameEntry>,
+    named: &mut Vec<NameTarget>,
 ) -> Result<u64> {
     let slot = patient.slot;
     let (root, _) = u64::read_from_prefix(&slot.payload).unwrap_or((0, &[]));
@@ -52,6 +53,8 @@ pub(super) async fn walk(
     };
     let owner = patient.id.slot;
     let mut visited = BTreeSet::new();
+    // The leaves below the last node, which are read at the same time.
+    let mut leaves = BTreeMap::new();
     let mut pages = 0;
     let mut stack = vec![Unvisited {
         page: root,
@@ -68,7 +71,10 @@ pub(super) async fn walk(
         let expected = Expected { kind, level, owner };
         let content = match medium.geometry.position(page) {
             Some(_) if visited.contains(&page) => Err("it is in the tree already".into()),
-            Some(_) => medium.metadata(page, expected).await,
+            Some(_) => match leaves.remove(&page) {
+                Some(content) => medium.judge(page, content, expected).await,
+                None => medium.metadata(page, expected).await,
+            },
             None => Err("no page can be there".into()),
         };
         let content = match content {
@@ -88,6 +94,12 @@ pub(super) async fn walk(
                 if let Some(what) = problem {
                     lost_node(survey, patient, &pending, leaf_kind, what);
                 }
+                if level == 1 {
+                    let pages = children.iter().map(|child| child.page);
+                    let pages = pages.filter(|page| medium.geometry.position(*page).is_some());
+                    let reads = pages.map(async |page| (page, medium.io.page(page).await));
+                    leaves = join_all(reads).await.into_iter().collect();
+                }
                 stack.extend(children.into_iter().rev());
             }
             PageKind::NameLeaf => {
@@ -105,7 +117,7 @@ pub(super) async fn walk(
                     );
                     survey.findings.add(finding.of_slot(owner).at_page(page));
                 }
-                named.extend(names.entries(&content));
+                names.each(&content, &mut |_, target| named.push(target));
                 patient.leaves.push(Leaf {
                     page: Some(page),
                     content: LeafContent::Names(range),

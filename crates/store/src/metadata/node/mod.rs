@@ -213,6 +213,22 @@ impl Tree {
         self.walk(pages, key, |_, _| ())
     }
 
+    /// The leaf of a key, and those behind it below the same node: `max` pages at most.
+    pub fn leaves_from(
+        &self,
+        pages: &impl PagesRead,
+        key: u64,
+        max: usize,
+    ) -> Result<Vec<u64>, Stop> {
+        let mut above = None;
+        let span = self.walk(pages, key, |_, step| above = Some(step))?;
+        let Some(Step { page, index, .. }) = above else {
+            return Ok(vec![span.leaf]);
+        };
+        let behind = self.inner(pages, page, 1)?.iter().skip(usize::from(index));
+        Ok(behind.take(max).map(|entry| entry.child).collect())
+    }
+
     fn walk(
         &self,
         pages: &impl PagesRead,

@@ -77,12 +77,11 @@ impl Hazards {
     fn take_one(&self, index: usize) -> Option<Listing<'_>> {
         let slot = &self.slots[index];
         (slot.state)
-            .compare_exchange(FREE, SHORT, Ordering::Relaxed, Ordering::Relaxed)
+            .compare_exchange(FREE, SHORT, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         if self.used.load(Ordering::Relaxed) <= index as u32 {
             self.used.fetch_max(index as u32 + 1, Ordering::Relaxed);
         }
-        // It also puts what the thread before has read by this list before what is listed now.
         fence_behind_change();
         Some(Listing {
             slot,
@@ -164,7 +163,9 @@ impl Listing<'_> {
 
     #[inline]
     fn list_at(&self, at: usize, frame: u32) -> Listed {
-        self.slot.frames[at].swap(frame + 1, Ordering::Relaxed);
+        // Release: what was read by an earlier list comes before the end of its entry. (So it does by
+        // the fences, which ThreadSanitizer doesn't know.)
+        self.slot.frames[at].swap(frame + 1, Ordering::Release);
         fence_behind_change();
         self.read.set(self.read.get() | 1 << at);
         Listed::Now

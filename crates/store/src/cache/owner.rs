@@ -549,14 +549,15 @@ impl Cache {
     /// Takes away the pins of frames that no thread reads any more.
     #[cold]
     pub(super) fn unpin_unread(&mut self) {
-        let outlived = std::mem::take(&mut self.outlived);
-        let read = self.frames.read_now(|frame| outlived.contains(&frame));
-        for frame in outlived {
-            match read.contains(&frame) {
-                true => self.outlived.push(frame),
-                false => self.frames.unpin(frame),
+        let (frames, outlived) = (&self.frames, &mut self.outlived);
+        let read = frames.read_now(|frame| outlived.contains(&frame));
+        outlived.retain(|frame| {
+            let is_read = read.contains(frame);
+            if !is_read {
+                frames.unpin(*frame);
             }
-        }
+            is_read
+        });
     }
 }
 

@@ -12,8 +12,10 @@
 #[cfg(loom)]
 pub mod model;
 mod seq_count;
+mod thread_number;
 
 pub use seq_count::SeqCount;
+pub use thread_number::thread_number;
 
 #[cfg(not(loom))]
 mod real {
@@ -33,6 +35,17 @@ mod real {
     }
 
     pub use std::hint::spin_loop;
+
+    /// A `SeqCst` fence right behind a read-modify-write of this thread, which x86-64 has in that.
+    #[inline]
+    pub fn fence_behind_change() {
+        use std::sync::atomic::{Ordering, compiler_fence, fence};
+        if cfg!(all(target_arch = "x86_64", not(miri))) {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
 
     /// How often to try or to spin; a model tries once.
     #[inline]

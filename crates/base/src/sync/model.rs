@@ -196,8 +196,15 @@ pub mod facade {
     /// The atomics.
     pub mod atomic {
         pub use super::super::atomics::*;
-        pub use loom::sync::atomic::fence;
         pub use std::sync::atomic::Ordering;
+
+        /// The operation of this name in `std`.
+        #[track_caller]
+        pub fn fence(ordering: Ordering) {
+            if !super::super::is_skipped() {
+                loom::sync::atomic::fence(ordering);
+            }
+        }
     }
 
     /// The threads.
@@ -207,6 +214,14 @@ pub mod facade {
         /// Yields until another thread has made a step.
         pub fn sleep(_duration: std::time::Duration) {
             loom::thread::yield_now();
+        }
+    }
+
+    /// A `SeqCst` fence right behind a read-modify-write of this thread.
+    #[track_caller]
+    pub fn fence_behind_change() {
+        if !super::is_skipped() {
+            loom::sync::atomic::fence(atomic::Ordering::SeqCst);
         }
     }
 

@@ -22,7 +22,7 @@
 //! | `applied`, the whole number | applied it: it is repeated |
 //! | `applying`: 0 | applied it |
 //!
-//! It can't fail: if a reader pins a target, the shadow takes its place instead of a copy.
+//! It can't fail: if a thread reads or pins a target, the shadow takes its place instead of a copy.
 
 use super::frames::FrameMeta;
 use super::owner::Cache;
@@ -144,9 +144,12 @@ impl Cache {
         let header = self.frames.mapping().header();
         header.applying.store(apply, Ordering::Release);
         self.frames.versions().begin();
+        let read_now = self
+            .frames
+            .read_now(|frame| edits.iter().any(|edit| edit.0.0 == frame));
         compiler_fence(Ordering::SeqCst);
         for &(target, shadow) in edits {
-            report(self.apply_one(target, shadow));
+            report(self.apply_one(target, shadow, read_now.contains(&target.0)));
         }
         compiler_fence(Ordering::SeqCst);
         self.frames.versions().end();
@@ -160,7 +163,7 @@ impl Cache {
         }
     }
 
-    fn apply_one(&mut self, target: FrameId, shadow: FrameId) -> Applied {
+    fn apply_one(&mut self, target: FrameId, shadow: FrameId, is_read: bool) -> Applied {
         // SAFETY: `&mut self`: nothing changes while these live; neither is written through them.
         let (old, new) = unsafe { (self.frames.bytes(target.0), self.frames.bytes(shadow.0)) };
         let filled = self.pending(shadow);
@@ -185,7 +188,7 @@ impl Cache {
         }
         let journaled =
             self.flags_word(target.0) & !FrameFlags::SHADOWED.bits() | FrameFlags::JOURNALED.bits();
-        if !self.begin_writing(target.0) {
+        if is_read || !self.begin_writing(target.0) {
             self.fill_shadow(shadow, u64::MAX);
             // Of a shadow that is being applied, these granules count: all changes are among them.
             self.take_over_numbers(target.0, shadow.0, was_pending | changed);

@@ -19,6 +19,7 @@
 //! the slow path asks the owner.
 
 use super::ahead_counts::{AHEAD_COUNTS, AheadCounts, AheadOf};
+use super::hazards::Hazards;
 use super::header::CacheHeader;
 use super::index::{Index, zeroed};
 use super::mapping::Mapping;
@@ -28,10 +29,11 @@ use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::PageKind;
 use adit_base::breakdown::{self, Layer};
 use adit_base::simulation::{Bug, planted};
-use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use adit_base::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use adit_base::sync::{SeqCount, spin_loop, tries};
 use adit_base::{PAGE_BYTES, granules, memory};
 use adit_block::{Buffer, BufferOwner};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A frame's metadata, in the mapping. A later process salvages it by this layout.
@@ -68,6 +70,24 @@ pub(super) struct FrameMeta {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<FrameMeta>() == 64);
 
+impl FrameMeta {
+    /// Is that its page?
+    #[inline]
+    pub(super) fn has(&self, key: FrameKey) -> bool {
+        self.space.load(Ordering::Relaxed) == key.space
+            && self.page.load(Ordering::Relaxed) == key.page
+    }
+
+    /// For the clock. A store only when it changes something: the line stays shared between threads
+    /// that only read.
+    #[inline]
+    pub(super) fn note_use(&self) {
+        if self.referenced.load(Ordering::Relaxed) == 0 {
+            self.referenced.store(1, Ordering::Relaxed);
+        }
+    }
+}
+
 pub(super) const WRITING: u32 = 1 << 31;
 pub(super) const RETIRED: u32 = 1 << 30;
 pub(super) const PINS: u32 = (1 << 24) - 1;
@@ -100,6 +120,7 @@ pub struct Frames {
     dirty_granules: Box<[AtomicU64]>,
     /// See `held.rs`.
     versions: Versions,
+    hazards: Hazards,
     /// Counts of blobs that are ahead of their slots, where they are not published.
     ahead: Box<[AtomicU32]>,
     /// See [`Frames::bind_syncs`].
@@ -124,6 +145,7 @@ impl Frames {
             index,
             returned: AtomicU32::new(0),
             versions: Versions::default(),
+            hazards: Hazards::new(),
             syncs_need: AtomicU64::new(0),
             durable: AtomicU64::new(0),
         }
@@ -135,6 +157,23 @@ impl Frames {
 
     pub(super) fn versions(&self) -> &SeqCount {
         &self.versions.0
+    }
+
+    pub(super) fn hazards(&self) -> &Hazards {
+        &self.hazards
+    }
+
+    /// For the owner, who has stored what its readers have to see: the frames among the wanted ones
+    /// that threads read without a pin.
+    pub(super) fn read_now(&self, is_wanted: impl Fn(u32) -> bool) -> SmallVec<[u32; 8]> {
+        fence(Ordering::SeqCst);
+        let mut found = SmallVec::new();
+        self.hazards.each(|frame| {
+            if is_wanted(frame) && !found.contains(&frame) {
+                found.push(frame);
+            }
+        });
+        found
     }
 
     /// The first page of the mapping: numbers for the process that salvages it.
@@ -452,39 +491,40 @@ impl Frames {
         self.mapping.meta(frame)
     }
 
-    /// Finds and pins a valid frame; begins to fetch its bytes at `fetch`.
+    /// The frame that has the page, or had it a moment ago; begins to fetch its bytes at `fetch`.
     #[inline]
-    pub(super) fn acquire(&self, key: FrameKey, fetch: Option<usize>) -> Option<u32> {
-        let mut spins = 0;
-        let mut retries = 0;
-        let head = self.index.head(key);
-        let mut link = head.load(Ordering::Acquire);
-        let mut steps = 0;
-        loop {
+    pub(super) fn find(&self, key: FrameKey, fetch: Option<usize>) -> Option<u32> {
+        let mut link = self.index.head(key).load(Ordering::Acquire);
+        for _ in 0..STEPS_MAX {
             let frame = link.checked_sub(1)?;
-            if frame >= self.mapping.frames() || steps == STEPS_MAX {
+            if frame >= self.mapping.frames() {
                 return None;
             }
-            steps += 1;
             if let Some(offset) = fetch {
                 // It most likely is the right one: its bytes are fetched while its metadata still
                 // is.
                 self.mapping.prefetch(frame, offset);
             }
             let meta = self.mapping.meta(frame);
-            if meta.space.load(Ordering::Relaxed) != key.space
-                || meta.page.load(Ordering::Relaxed) != key.page
-            {
-                link = meta.next.load(Ordering::Acquire);
-                continue;
+            if meta.has(key) {
+                return Some(frame);
             }
+            link = meta.next.load(Ordering::Acquire);
+        }
+        None
+    }
+
+    /// Finds and pins a valid frame; begins to fetch its bytes at `fetch`.
+    #[inline]
+    pub(super) fn acquire(&self, key: FrameKey, fetch: Option<usize>) -> Option<u32> {
+        let mut spins = 0;
+        let mut retries = 0;
+        loop {
+            let frame = self.find(key, fetch)?;
+            let meta = self.mapping.meta(frame);
             match self.try_pin(meta, key) {
                 Try::Pinned => {
-                    // A store only when it changes something: the line stays shared between readers
-                    // that only pin.
-                    if meta.referenced.load(Ordering::Relaxed) == 0 {
-                        meta.referenced.store(1, Ordering::Relaxed);
-                    }
+                    meta.note_use();
                     return Some(frame);
                 }
                 Try::Busy => {
@@ -501,8 +541,6 @@ impl Frames {
                         return None;
                     }
                     retries += 1;
-                    steps = 0;
-                    link = head.load(Ordering::Acquire);
                 }
             }
         }

@@ -1,43 +1,29 @@
-//! Pages that a thread pins at the same time, to see them in one consistent state.
+//! Metadata pages that a thread reads at the same time, to see them in one consistent state.
 //!
-//! A pinned page stays as it is, but a transaction changes several. So the cache counts the times
-//! that a transaction became visible ([`Frames::version`]): pages that were pinned while the count
-//! stood still belong together.
+//! A page that is held stays as it is, but a transaction changes several. So the cache counts the
+//! times that a transaction became visible: pages that were held while the count stood still belong
+//! together. They are held by hazard pointers (`hazards.rs`).
 
 use super::frames::Frames;
+use super::hazards::{Listed, Listing};
 use super::owner::KIND_SHIFT;
-use super::{FrameKey, PageBytes};
+use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::sync::atomic::Ordering;
-use smallvec::SmallVec;
-use std::cell::RefCell;
-use std::sync::Arc;
+use adit_base::sync::{spin_loop, tries};
 
-/// Most pages held at the same time: enough for a path of some twenty components.
-const PAGES_MAX: usize = 64;
-/// Of a short path.
-const PAGES_FEW: usize = 12;
+/// Looks at the count while a transaction becomes visible, which takes some 100 ns.
+const SPINS_MAX: u32 = tries(64);
 
 /// A state of the cached metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version(u64);
 
-impl Frames {
-    /// The present state; none while a transaction becomes visible.
-    pub(crate) fn version(&self) -> Option<Version> {
-        self.versions().read().map(Version)
-    }
-
-    /// True if this is still the state. Then pages pinned before belong to it: a pin that saw a
-    /// part of a transaction came after the count had become odd.
-    pub(crate) fn is_at(&self, version: Version) -> bool {
-        self.versions().is_still(version.0)
-    }
-}
-
 /// Pages that stay as they are while this lives.
 pub(crate) struct HeldPages<'f> {
-    frames: &'f Arc<Frames>,
-    held: RefCell<SmallVec<[(FrameKey, u32); PAGES_FEW]>>,
+    frames: &'f Frames,
+    /// The state before the first page.
+    version: Version,
+    listing: Listing<'f>,
 }
 
 /// One of them.
@@ -49,42 +35,76 @@ pub(crate) struct HeldPage<'a> {
     pub(crate) verified_slots: u32,
 }
 
-impl<'f> HeldPages<'f> {
-    pub(crate) fn new(frames: &'f Arc<Frames>) -> HeldPages<'f> {
-        HeldPages {
-            frames,
-            held: RefCell::default(),
-        }
+impl Frames {
+    /// The present state; none while a transaction becomes visible.
+    #[inline]
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.versions().read().map(Version)
     }
 
-    /// The page, held from now on; `fetch`: where in it the caller will look. None: not there, or
-    /// there are too many, ask the owner.
-    pub(crate) fn page(&self, key: FrameKey, fetch: usize) -> Option<HeldPage<'_>> {
-        let mut held = self.held.borrow_mut();
-        let known = held.iter().find(|(other, _)| *other == key);
-        let frame = match known {
-            Some((_, frame)) => *frame,
-            None if held.len() == PAGES_MAX => return None,
-            None => {
-                let frame = self.frames.acquire(key, Some(fetch))?;
-                held.push((key, frame));
-                frame
+    /// True if this is still the state.
+    #[inline]
+    pub(crate) fn is_at(&self, version: Version) -> bool {
+        self.versions().is_still(version.0)
+    }
+
+    /// Begins to read metadata. None: a transaction becomes visible, or too many threads read; ask
+    /// the owner.
+    #[inline]
+    pub(crate) fn hold_pages(&self) -> Option<HeldPages<'_>> {
+        let listing = self.hazards().take()?;
+        let mut spins = 0;
+        // Behind the fence of `take`: a transaction that begins later finds the list.
+        let version = loop {
+            match self.version() {
+                Some(version) => break version,
+                None if spins == SPINS_MAX => return None,
+                None => spin_loop(),
             }
+            spins += 1;
         };
-        let meta = self.frames.meta(frame);
-        Some(HeldPage {
-            // SAFETY: pinned until `self` is dropped, and no thread overwrites a pinned page.
-            bytes: unsafe { self.frames.bytes(frame) },
-            kind: (meta.flags.load(Ordering::Relaxed) >> KIND_SHIFT) as u8,
-            verified_slots: meta.end.load(Ordering::Relaxed),
+        Some(HeldPages {
+            frames: self,
+            version,
+            listing,
         })
     }
 }
 
-impl Drop for HeldPages<'_> {
-    fn drop(&mut self) {
-        for (_, frame) in self.held.get_mut() {
-            self.frames.unpin(*frame);
+impl HeldPages<'_> {
+    /// The page, held from now on; `fetch`: where in it the caller will look. None: not there, or
+    /// not as before, or there are too many; ask the owner.
+    #[inline]
+    pub(crate) fn page(&self, key: FrameKey, fetch: usize) -> Option<HeldPage<'_>> {
+        let frame = self.frames.find(key, Some(fetch))?;
+        let meta = self.frames.meta(frame);
+        // A transaction that began before the frame was listed may change it in place.
+        if self.listing.list(frame)? == Listed::Now && !self.are_of_one_moment() {
+            return None;
         }
+        // Flags first: VALID is stored after the key that it speaks for.
+        let flags = meta.flags.load(Ordering::Acquire);
+        let wanted = FrameFlags::VALID | FrameFlags::META;
+        if !FrameFlags::from_bits_retain(flags).contains(wanted)
+            || meta.space.load(Ordering::Relaxed) != key.space
+            || meta.page.load(Ordering::Relaxed) != key.page
+        {
+            return None;
+        }
+        meta.note_use();
+        Some(HeldPage {
+            // SAFETY: listed until `self` is dropped. The owner changes and reuses no listed frame,
+            // and other threads overwrite no metadata.
+            bytes: unsafe { self.frames.bytes(frame) },
+            kind: (flags >> KIND_SHIFT) as u8,
+            verified_slots: meta.end.load(Ordering::Relaxed),
+        })
+    }
+
+    /// True if no transaction became visible since. Then all pages belong to one state: a thread
+    /// that sees a part of a transaction sees that the count has become odd before.
+    #[inline]
+    pub(crate) fn are_of_one_moment(&self) -> bool {
+        self.frames.is_at(self.version)
     }
 }

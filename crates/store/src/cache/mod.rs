@@ -1,13 +1,14 @@
 //! The page cache: frames of memory that the owner writes and any thread reads.
 //!
 //! `mapping.rs` is the memory (`memory_limit.rs`: limits of control groups), `header.rs` its first
-//! page, `frames.rs` operations of any thread, `held.rs` several pages of one moment, `index.rs`
-//! the search for a page, `owner.rs` operations of the owner (`supply.rs`: the supply of frames,
-//! `free.rs`: free ones, `writing.rs`: changes of pages), `apply.rs` how a transaction becomes
-//! visible, `ahead_counts` blobs ahead of their slots, `published.rs` frames that other processes
-//! read, `salvage.rs` the cache of a dead process, `leftover.rs` the search for it, `name.rs` its
-//! name, `claim.rs` protection from openers that reach the volume in another way, `tail` memory
-//! beside the mapping to which programs in other processes append.
+//! page, `frames.rs` operations of any thread, `held.rs` several pages of one moment (`hazards.rs`:
+//! how they are kept as they are), `index.rs` the search for a page, `owner.rs` operations of the
+//! owner (`supply.rs`: the supply of frames, `free.rs`: free ones, `writing.rs`: changes of pages),
+//! `apply.rs` how a transaction becomes visible, `ahead_counts` blobs ahead of their slots,
+//! `published.rs` frames that other processes read, `salvage.rs` the cache of a dead process,
+//! `leftover.rs` the search for it, `name.rs` its name, `claim.rs` protection from openers that
+//! reach the volume in another way, `tail` memory beside the mapping to which programs in other
+//! processes append.
 //!
 //! Invariants:
 //! 1. Only the owner changes keys, flags and chains, and content, except that other threads
@@ -15,10 +16,12 @@
 //!    counts, `referenced`, and push frames that they unpinned last onto the return stack.
 //! 2. The content of a frame with VALID changes only while its state is WRITING. The owner reaches
 //!    that from "no pins", another thread from its own pin, the only one; the owner replaces a
-//!    pinned frame by another one instead.
+//!    pinned frame by another one instead. So it does with a frame of metadata (META) that a thread
+//!    has listed (`hazards.rs`); only [`Cache::apply`] changes such frames.
 //! 3. VALID is cleared before a frame is RETIRED, and a frame is reused only after its last pin is
-//!    gone.
-//! 4. A reader trusts a frame only after it pinned it and then saw VALID and its own key there.
+//!    gone. The owner pins a frame that leaves the index while it is listed.
+//! 4. A reader trusts a frame only after it pinned or listed it and then saw VALID and its own key
+//!    there.
 //! 5. In a shared mapping the memory is at each instant a state that `salvage.rs` understands:
 //!    flags are stored after what they speak for, `pending` is raised before the bytes change.
 //!
@@ -31,6 +34,7 @@ mod apply;
 mod claim;
 mod frames;
 mod free;
+mod hazards;
 mod header;
 mod held;
 mod huge_pages;

@@ -12,6 +12,8 @@ use adit_base::sync::model::{Bug, check, spawn};
 
 const A: FrameKey = FrameKey { space: 3, page: 1 };
 const B: FrameKey = FrameKey { space: 3, page: 2 };
+const C: FrameKey = FrameKey { space: 3, page: 3 };
+const D: FrameKey = FrameKey { space: 3, page: 4 };
 
 fn stamp(page: &mut PageBytes, key: FrameKey, version: u8) {
     page[..2].copy_from_slice(&[key.page as u8, version]);
@@ -29,6 +31,47 @@ fn bring_in(cache: &mut Cache, key: FrameKey, version: u8) -> Option<FrameId> {
     stamp(cache.raw_mut(frame), key, version);
     cache.insert(frame, key, FrameFlags::VALID);
     Some(frame)
+}
+
+/// As a page of metadata.
+fn bring_in_meta(cache: &mut Cache, key: FrameKey, version: u8) -> Option<FrameId> {
+    let frame = bring_in(cache, key, version)?;
+    cache.set_flags(frame, FrameFlags::META);
+    Some(frame)
+}
+
+/// A cache of `frames_max` frames, with version 1 of page A, which is metadata.
+fn cache_of_meta(frames_max: u32) -> (Cache, FrameId) {
+    let (mut cache, frame) = cache(frames_max);
+    cache.set_flags(frame, FrameFlags::META);
+    (cache, frame)
+}
+
+/// A transaction that makes a page version 2. Returns its frame from then on.
+fn change(cache: &mut Cache, frame: FrameId, key: FrameKey) -> FrameId {
+    let shadow = cache.shadow(frame).expect("a frame");
+    cache.fill_shadow(shadow, 1);
+    stamp(cache.raw_mut(shadow), key, 2);
+    let mut now = frame;
+    cache.apply(&[(frame, shadow)], |_| (), |applied| now = applied.frame);
+    cache.set_pending(now, 0);
+    cache.clear_flags(now, FrameFlags::JOURNALED);
+    now
+}
+
+/// Looks at metadata: the page's version, if it is there, read twice while it is held.
+fn look(frames: &Frames, key: FrameKey) -> Option<u8> {
+    let pages = frames.hold_pages()?;
+    let held = pages.page(key, 0)?;
+    assert_eq!(held.bytes[0], key.page as u8, "another page's bytes");
+    let version = held.bytes[1];
+    let counts = pages.are_of_one_moment();
+    let first: *const PageBytes = frames.mapping().page(0);
+    // SAFETY: both point into the frames.
+    let frame = unsafe { std::ptr::from_ref(held.bytes).offset_from(first) };
+    frames.mapping().accesses(frame as u32).read();
+    assert_eq!(held.bytes[..2], [key.page as u8, version], "it has changed");
+    counts.then_some(version)
 }
 
 /// Version of the page, if it is there.
@@ -199,14 +242,13 @@ fn a_transaction_shows_its_page_as_it_was_or_as_it_is() {
 #[test]
 fn pages_that_are_held_while_the_version_stands_are_of_one_moment() {
     check(3, || {
-        let (mut cache, first) = cache(5);
-        let second = bring_in(&mut cache, B, 1).expect("a frame");
+        let (mut cache, first) = cache_of_meta(5);
+        let second = bring_in_meta(&mut cache, B, 1).expect("a frame");
         let frames = cache.frames().clone();
         let reader = spawn(move || {
-            let version = frames.version()?;
-            let pages = HeldPages::new(&frames);
+            let pages = frames.hold_pages()?;
             let seen = [A, B].map(|key| pages.page(key, 0).map(|held| held.bytes[1]));
-            frames.is_at(version).then_some(seen)
+            pages.are_of_one_moment().then_some(seen)
         });
         let edits = [(first, A), (second, B)].map(|(frame, key)| {
             let shadow = cache.shadow(frame).expect("a frame");
@@ -224,6 +266,84 @@ fn pages_that_are_held_while_the_version_stands_are_of_one_moment() {
             cache.clear_flags(frame, FrameFlags::JOURNALED);
         }
         assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_held_page_stays_as_it_is_while_a_transaction_changes_it() {
+    check(3, || {
+        let (mut cache, frame) = cache_of_meta(4);
+        let frames = cache.frames().clone();
+        let reader = spawn(move || {
+            let first = look(&frames, A);
+            // It is on the list from the beginning.
+            let second = look(&frames, A);
+            assert!(first.is_none() || second.is_none() || first <= second);
+        });
+        let now = change(&mut cache, frame, A);
+        reader.join().expect("a thread");
+        assert_eq!(look(cache.frames(), A), Some(2));
+        cache.remove(now);
+        assert_all_come_back(&mut cache);
+    });
+}
+
+#[test]
+fn a_held_page_stays_as_it_is_while_its_frame_is_removed_or_evicted() {
+    for is_removed in [true, false] {
+        check(3, move || {
+            let (mut cache, frame) = cache_of_meta(1);
+            let frames = cache.frames().clone();
+            let reader = spawn(move || look(&frames, A));
+            if is_removed {
+                cache.remove(frame);
+            }
+            // With one frame, this is that frame or none.
+            let _ = bring_in_meta(&mut cache, B, 2);
+            reader.join().expect("a thread");
+            assert_all_come_back(&mut cache);
+        });
+    }
+}
+
+#[test]
+fn a_frame_that_is_no_longer_on_the_list_is_reused_after_all_that_was_read_of_it() {
+    check(3, || {
+        let (mut cache, frame) = cache_of_meta(3);
+        let _ = bring_in(&mut cache, C, 1).expect("a frame");
+        let other = bring_in_meta(&mut cache, B, 1).expect("a frame");
+        assert!(
+            (other.0 - frame.0).is_multiple_of(2),
+            "they have one place in the list"
+        );
+        let frames = cache.frames().clone();
+        let owner = spawn(move || {
+            cache.remove(frame);
+            let _ = bring_in_meta(&mut cache, D, 2);
+        });
+        let _ = look(&frames, A);
+        let _ = look(&frames, B);
+        owner.join().expect("a thread");
+    });
+}
+
+#[test]
+fn of_two_threads_each_has_a_list_of_its_own() {
+    check(2, || {
+        let (mut cache, frame) = cache_of_meta(6);
+        let _ = bring_in(&mut cache, C, 1).expect("a frame");
+        let other = bring_in_meta(&mut cache, B, 1).expect("a frame");
+        let readers = [A, B].map(|key| {
+            let frames = cache.frames().clone();
+            spawn(move || look(&frames, key))
+        });
+        let now = change(&mut cache, frame, A);
+        for reader in readers {
+            reader.join().expect("a thread");
+        }
+        for frame in [now, other] {
+            cache.remove(frame);
+        }
     });
 }
 
@@ -293,6 +413,80 @@ const MOMENT: &str =
 const SEQ_COUNT: &str = "base/src/sync/seq_count.rs";
 const LOADED: &str =
     "cache::models::nobody_reads_a_page_before_its_load_is_over_and_the_owner_sees_what_was_loaded";
+
+const HAZARDS: &str = "store/src/cache/hazards.rs";
+const CHANGED: &str = "cache::models::a_held_page_stays_as_it_is_while_a_transaction_changes_it";
+const GONE: &str =
+    "cache::models::a_held_page_stays_as_it_is_while_its_frame_is_removed_or_evicted";
+const UNLISTED: &str =
+    "cache::models::a_frame_that_is_no_longer_on_the_list_is_reused_after_all_that_was_read_of_it";
+const OWN: &str = "cache::models::of_two_threads_each_has_a_list_of_its_own";
+
+#[test]
+fn planted_a_frame_that_is_not_listed_is_found() {
+    Bug::planted(Skipped, HAZARDS, "fn list_at", "swap").found_by(CHANGED);
+}
+
+#[test]
+fn planted_a_frame_that_is_listed_without_a_fence_is_found() {
+    Bug::planted(Skipped, HAZARDS, "fn list_at", "fence_behind_change").found_by(GONE);
+}
+
+#[test]
+fn planted_a_list_that_is_taken_without_a_fence_is_found() {
+    Bug::planted(Skipped, HAZARDS, "fn take_one", "fence_behind_change").found_by(CHANGED);
+}
+
+#[test]
+fn planted_a_list_that_two_threads_take_is_found() {
+    Bug::planted(Skipped, HAZARDS, "fn take_one", "compare_exchange").found_by(OWN);
+}
+
+#[test]
+fn planted_a_list_that_is_left_without_order_is_found() {
+    Bug::planted(Relaxed, HAZARDS, "fn drop(&mut self)", "state.store").found_by(CHANGED);
+}
+
+#[test]
+fn planted_a_slot_that_the_owner_does_not_see_is_found() {
+    Bug::planted(Answers(0), HAZARDS, "fn each", "used.load").found_by(CHANGED);
+}
+
+#[test]
+fn planted_an_owner_that_does_not_look_at_lists_is_found() {
+    Bug::planted(Answers(0), HAZARDS, "fn each", "state.load").found_by(GONE);
+}
+
+#[test]
+fn planted_an_owner_that_looks_at_lists_without_order_is_found() {
+    Bug::planted(Relaxed, HAZARDS, "fn each", "state.load").found_by(CHANGED);
+}
+
+#[test]
+fn planted_an_owner_that_looks_at_frames_without_order_is_found() {
+    Bug::planted(Relaxed, HAZARDS, "fn each", "frame.load").found_by(UNLISTED);
+}
+
+#[test]
+fn planted_an_owner_that_looks_at_lists_without_a_fence_is_found() {
+    Bug::planted(Skipped, FRAMES, "fn read_now", "fence").found_by(GONE);
+}
+
+#[test]
+fn planted_a_held_page_whose_flags_are_read_without_order_is_found() {
+    Bug::planted(Relaxed, "store/src/cache/held.rs", "fn page", "flags.load").found_by(GONE);
+}
+
+#[test]
+fn planted_a_held_page_that_is_not_asked_again_whose_it_is_is_found() {
+    Bug::planted(
+        Answers(A.page),
+        "store/src/cache/held.rs",
+        "fn page",
+        "meta.page.load",
+    )
+    .found_by(GONE);
+}
 
 #[test]
 fn planted_an_overwrite_that_does_not_look_for_other_pins_is_found() {

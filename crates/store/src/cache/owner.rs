@@ -63,6 +63,9 @@ pub struct Cache {
     pub(super) ahead: Ahead,
     pub(super) hand: u32,
     pub(super) counts: Counts,
+    /// Frames of metadata that are out of the index, and were read at that moment: each with a pin
+    /// for its readers.
+    pub(super) outlived: Vec<u32>,
     /// Number of the last apply; see `apply.rs`.
     pub(super) applies: u64,
     /// Single owner: it may move to another thread, but is never shared.
@@ -90,6 +93,7 @@ impl Cache {
                 total,
                 ..Counts::default()
             },
+            outlived: Vec::new(),
             applies: NOTHING_APPLIED,
             not_sync: std::marker::PhantomData,
         })
@@ -507,12 +511,16 @@ impl Cache {
 
     /// Out of everything, then free: at once, or through the return stack.
     pub(super) fn retire(&mut self, frame: u32) {
+        let is_meta = self.flags(FrameId(frame)).contains(FrameFlags::META);
         // Before RETIRED: no thread can see VALID on a frame whose last pin made it free.
         self.set_flags_word(frame, 0);
-        let frames = &self.frames;
-        if let Some(version) = frames.mapping().version(frame) {
+        if let Some(version) = self.frames.mapping().version(frame) {
             version.step();
         }
+        if is_meta {
+            self.pin_for_readers(frame);
+        }
+        let frames = &self.frames;
         let meta = frames.meta(frame);
         meta.loads.store(0, Ordering::Relaxed);
         let before = meta.state.fetch_or(RETIRED, Ordering::AcqRel);
@@ -526,6 +534,30 @@ impl Cache {
         } else {
             self.counts.retired += 1;
         }
+    }
+
+    /// Pins a frame that has left the index if threads read it. True if they do.
+    pub(super) fn pin_for_readers(&mut self, frame: u32) -> bool {
+        let is_read = !self.frames.read_now(|listed| listed == frame).is_empty();
+        if is_read {
+            self.frames.repin(frame);
+            self.outlived.push(frame);
+        }
+        is_read
+    }
+
+    /// Takes away the pins of frames that no thread reads any more.
+    #[cold]
+    pub(super) fn unpin_unread(&mut self) {
+        let (frames, outlived) = (&self.frames, &mut self.outlived);
+        let read = frames.read_now(|frame| outlived.contains(&frame));
+        outlived.retain(|frame| {
+            let is_read = read.contains(frame);
+            if !is_read {
+                frames.unpin(*frame);
+            }
+            is_read
+        });
     }
 }
 

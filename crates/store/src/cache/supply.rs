@@ -29,6 +29,9 @@ impl Cache {
 
     /// Frames whose last pin has gone are free.
     pub(super) fn drain_returned(&mut self) {
+        if !self.outlived.is_empty() {
+            self.unpin_unread();
+        }
         let mut link = self.frames.take_returned();
         while let Some(frame) = link.checked_sub(1) {
             link = self.frames.meta(frame).next.load(Ordering::Relaxed);
@@ -137,8 +140,11 @@ impl Cache {
         };
         let clean = self.flags(FrameId(frame)).is_clean();
         let referenced = &self.frames.meta(frame).referenced;
-        if !clean || referenced.swap(0, Ordering::Relaxed) != 0 || !self.try_evict(frame) {
+        if !clean || referenced.swap(0, Ordering::Relaxed) != 0 {
             return true;
+        }
+        if !self.try_evict(frame) {
+            return self.flags(FrameId(frame)).contains(FrameFlags::INDEXED);
         }
         self.free.push(frame);
         self.counts.used -= 1;
@@ -151,8 +157,14 @@ impl Cache {
             return false;
         }
         self.unindex(frame);
+        let is_meta = self.flags(FrameId(frame)).contains(FrameFlags::META);
         self.set_flags_word(frame, 0);
         self.end_writing(frame);
+        if is_meta && self.pin_for_readers(frame) {
+            // Threads still read it: it comes back later.
+            self.retire(frame);
+            return false;
+        }
         true
     }
 }

@@ -157,6 +157,61 @@ fn writing_a_pinned_page_replaces_it_and_the_pin_keeps_the_old_one() {
 }
 
 #[test]
+fn metadata_that_a_thread_holds_is_replaced_and_comes_back_when_the_thread_has_left() {
+    let mut cache = cache(64);
+    let frames = cache.frames().clone();
+    let ids = [1, 2, 3].map(|page| {
+        let id = add(&mut cache, page, page as u8);
+        cache.set_flags(id, FrameFlags::META);
+        id
+    });
+    let [changed, removed, _] = ids;
+    let pages = frames.hold_pages().expect("no other thread reads");
+    let held = [1, 2].map(|page| pages.page(key(page), 0).expect("cached"));
+
+    let shadow = cache.shadow(changed).expect("a frame");
+    cache.fill_shadow(shadow, 1);
+    cache.raw_mut(shadow)[0] = 9;
+    let mut now = changed;
+    cache.apply(&[(changed, shadow)], |_| (), |applied| now = applied.frame);
+    assert_ne!(now, changed, "a held page isn't changed in place");
+    cache.remove(removed);
+    assert_eq!(held.each_ref().map(|held| held.bytes[0]), [1, 2]);
+    assert!(!pages.are_of_one_moment());
+    assert_eq!(cache.counts().retired, 2);
+    let taken = cache.allocate().expect("a frame");
+    assert!(![changed, removed].contains(&taken));
+    assert_eq!(cache.counts().retired, 2);
+
+    drop(pages);
+    let next = cache.allocate().expect("a frame");
+    assert!([changed, removed].contains(&next), "its reader has left");
+    assert_eq!(cache.counts().retired, 0);
+    let pages = frames.hold_pages().expect("no other thread reads");
+    let bytes = pages
+        .page(key(1), 0)
+        .map(|held| [held.bytes[0], held.bytes[64]]);
+    assert_eq!(bytes, Some([9, 1]));
+    assert!(pages.are_of_one_moment());
+}
+
+#[test]
+fn metadata_that_a_thread_holds_is_evicted_after_other_pages() {
+    let mut cache = cache(2);
+    let frames = cache.frames().clone();
+    let first = add(&mut cache, 1, 1);
+    cache.set_flags(first, FrameFlags::META);
+    let pages = frames.hold_pages().expect("no other thread reads");
+    let held = pages.page(key(1), 0).expect("cached");
+    let second = add(&mut cache, 2, 2);
+    assert_eq!(cache.allocate(), Some(second));
+    assert_eq!(cache.allocate(), None, "the other frame is read");
+    assert_eq!(held.bytes[0], 1);
+    drop(pages);
+    assert_eq!(cache.allocate(), Some(first));
+}
+
+#[test]
 fn a_removed_page_lives_as_long_as_its_last_buffer() {
     let mut cache = cache(2);
     let id = add(&mut cache, 1, 1);

@@ -1,6 +1,6 @@
 //! Reading metadata on any thread, without the worker (decision 0024).
 //!
-//! Algorithms over a [`View`](super::View) also run over a [`SharedView`], which pins the pages
+//! Algorithms over a [`View`](super::View) also run over a [`SharedView`], which holds the pages
 //! that they read. Afterwards the thread checks whether a transaction became visible meanwhile. If
 //! not, it saw the metadata of one moment. If so, or if a page is missing, the worker repeats the
 //! operation.
@@ -36,9 +36,8 @@ impl SharedMetadata {
         &self,
         closure: impl FnOnce(&SharedView<'_>) -> Result<T, Stop>,
     ) -> Option<Result<T>> {
-        let version = self.frames.version()?;
         let view = SharedView {
-            pages: HeldPages::new(&self.frames),
+            pages: self.frames.hold_pages()?,
             ahead: self.frames.ahead(AheadOf::Attributes),
         };
         let answer = match closure(&view) {
@@ -46,7 +45,7 @@ impl SharedMetadata {
             Err(Stop::Fail(error)) if is_plain(error.errno()) => Err(error),
             Err(_) => return None,
         };
-        self.frames.is_at(version).then_some(answer)
+        view.pages.are_of_one_moment().then_some(answer)
     }
 
     /// Where a blob's slot is, for readers in other processes; None: not in the cache, or not for

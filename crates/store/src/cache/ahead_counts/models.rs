@@ -2,7 +2,7 @@
 //! xtask models`).
 
 use super::*;
-use crate::cache::{Cache, CacheOptions, FrameFlags, FrameKey, HeldPages};
+use crate::cache::{Cache, CacheOptions, FrameFlags, FrameKey};
 use adit_base::sync::SeqCount;
 use adit_base::sync::atomic::AtomicU64;
 use adit_base::sync::model::Wrong::{Answers, Relaxed, Skipped};
@@ -18,7 +18,7 @@ fn a_slot_that_is_read_without_the_worker_has_what_was_acknowledged_before() {
         let mut cache = Cache::new(&CacheOptions::new(4)).expect("a cache");
         let frame = cache.allocate().expect("a frame");
         cache.raw_mut(frame)[0] = 1;
-        cache.insert(frame, key, FrameFlags::VALID);
+        cache.insert(frame, key, FrameFlags::VALID | FrameFlags::META);
         let frames = cache.frames().clone();
         let ahead = frames.ahead(AheadOf::Attributes);
         let acknowledged = Arc::new(AtomicU32::new(1));
@@ -29,15 +29,14 @@ fn a_slot_that_is_read_without_the_worker_has_what_was_acknowledged_before() {
             let frames = cache.frames().clone();
             spawn(move || {
                 let newest = acknowledged.load(Ordering::Acquire);
-                let Some(version) = frames.version() else {
+                let Some(pages) = frames.hold_pages() else {
                     return;
                 };
-                let pages = HeldPages::new(&frames);
                 let Some(size) = pages.page(key, 0).map(|held| held.bytes[0]) else {
                     return;
                 };
                 let ahead = frames.ahead(AheadOf::Attributes);
-                if !ahead.may_contain(SLOT) && frames.is_at(version) {
+                if !ahead.may_contain(SLOT) && pages.are_of_one_moment() {
                     assert!(
                         u32::from(size) >= newest,
                         "older than what was acknowledged"

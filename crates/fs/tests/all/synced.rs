@@ -171,6 +171,35 @@ fn a_page_that_a_thread_could_not_write_is_written_by_the_worker() {
 }
 
 #[test]
+fn pages_that_a_thread_took_home_are_flushed_though_others_stayed_behind() {
+    let device = device(true);
+    let volume = Volume::format(device.clone(), 16 << 20);
+    let file = granted(&volume, "/f", OpenFlags::empty());
+    let hole = (PAGES + 2) * PAGE;
+    volume
+        .run(|fs| fs.ftruncate(&file, (hole + PAGE) as u64))
+        .unwrap();
+    settle(&volume, &file);
+    let fresh = stamped(2, 0, PAGE);
+    // Two that don't lie side by side, and one without a place: a thread writes the first only.
+    for at in [0, 2 * PAGE, hole] {
+        volume.write(&file, at as u64, &fresh).unwrap();
+    }
+    for _ in 0..10 {
+        volume.write(&file, 0, &fresh).unwrap();
+    }
+    assert_eq!(volume.sync_past_worker(&file).unwrap(), Synced::No);
+    volume.run(|fs| fs.fdatasync(&file)).unwrap();
+    let image = device.power_cut_with(|_, _| false);
+    drop(volume);
+    let volume = Volume::open_on(device.reopen(image), 16 << 20);
+    let found = volume.get("/f").unwrap();
+    for at in [0, 2 * PAGE, hole] {
+        assert!(found[at..at + PAGE] == fresh, "the page at {at}");
+    }
+}
+
+#[test]
 fn a_volume_that_became_read_only_syncs_nothing_past_the_worker() {
     let device = device(true);
     let volume = Volume::format(device.clone(), 16 << 20);

@@ -180,6 +180,7 @@ fn pages_that_a_thread_took_home_are_flushed_though_others_stayed_behind() {
         .run(|fs| fs.ftruncate(&file, (hole + PAGE) as u64))
         .unwrap();
     settle(&volume, &file);
+    volume.fdatasync(&file).unwrap(); // nothing else is to be flushed
     let fresh = stamped(2, 0, PAGE);
     // Two that don't lie side by side, and one without a place: a thread writes the first only.
     for at in [0, 2 * PAGE, hole] {

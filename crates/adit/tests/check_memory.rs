@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What is allocated at most while `f` runs, beyond what is allocated now.
+/// The most bytes that are allocated at a time while `f` runs, beyond those of now.
 fn peak_bytes(f: impl FnOnce()) -> usize {
     let before = USED_BYTES.load(Relaxed);
     PEAK_BYTES.store(before, Relaxed);

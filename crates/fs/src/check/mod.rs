@@ -63,6 +63,8 @@ impl Seen {
 #[derive(Default)]
 struct Walk {
     inodes: SlotTable<Seen>,
+    /// No slot of the volume has this address, or a higher one.
+    slots_end: u64,
     report: CheckReport,
     gives_way: bool,
     /// Since others had the worker.
@@ -78,6 +80,14 @@ impl Walk {
 
     /// Counts a name; true when it is the first of this inode.
     fn name(&mut self, id: BlobId, kind: FileKind, orphan: bool, path: &str) -> bool {
+        if id.slot >= self.slots_end {
+            // The table has memory for slots of the volume only.
+            self.problem(format!(
+                "{path}: names inode {}, beyond the volume",
+                id.slot
+            ));
+            return false;
+        }
         match self.inodes.get_mut(id.slot) {
             None => {
                 let seen = Seen {
@@ -147,6 +157,7 @@ impl Fs {
             ..Walk::default()
         };
         let next_generation = self.store.state().await?.next_generation;
+        walk.slots_end = self.store.slots_end();
         walk.name(self.base.root, FileKind::Directory, false, "/");
         let mut directories = vec![(self.base.root, self.base.root, String::from("/"))];
         while let Some((id, parent, path)) = directories.pop() {
@@ -183,6 +194,7 @@ impl Fs {
                     Ok((slot.parent, next))
                 })
                 .await;
+            walk.slots_end = self.store.slots_end(); // the volume may have grown
             let next = match listed {
                 Ok((up, next)) => {
                     if from == 0 && up != parent.slot {
@@ -234,6 +246,7 @@ impl Fs {
                     return Ok(());
                 }
             };
+            walk.slots_end = self.store.slots_end();
             for (id, kind) in found {
                 // Left behind by one that is gone: see `orphans.rs`.
                 if let Ok(false) = orphans.exists(id, kind).await {

@@ -25,7 +25,9 @@ impl Fs {
                 let reported = reported.and(self.tails.check_loss(blob.id));
                 synced?;
                 self.store.commit_for_syncs().await?;
-                reported
+                reported?;
+                self.store.settle_unsynced(blob);
+                Ok(())
             }
             None => self.store.commit().await,
         }

@@ -5,8 +5,8 @@
 //! name goes to `/lost+found`, as `#SLOT-GENERATION`. Every change is a transaction that leaves a
 //! sound store, so power may fail between any two.
 //!
-//! Entries are read one leaf after the other and judged at once. Memory: 16 bytes an inode, 48 more a
-//! directory, 32 an entry that is invalid or an orphan, and the findings. The rules are in
+//! Entries are read one leaf after the other and judged at once. Memory: 16 bytes an inode, 48 more
+//! a directory, 32 an entry that is invalid or an orphan, and the findings. The rules are in
 //! `docs/decisions/0012-check-and-repair.md`.
 
 mod entries;
@@ -108,7 +108,7 @@ struct Inode {
     kind: u8,
 }
 
-/// What a directory has beside an inode.
+/// The state of a directory, beside that of its inode.
 #[derive(Clone, Copy, Debug)]
 struct Directory {
     slot: u64,

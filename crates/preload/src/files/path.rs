@@ -167,8 +167,8 @@ fn behind_address(path: &[u8]) -> Option<&[u8]> {
     (is_journal(rest) && is_address()).then_some(rest)
 }
 
-/// Has it the name of a rollback journal of SQLite's, or of a super-journal (`-mjXXXXXX9XX`)? A
-/// mistaken path of the host's leads nowhere, and not into the volume.
+/// True if a path has the name of a rollback journal of SQLite's, or of a super-journal
+/// (`-mjXXXXXX9XX`). A mistaken path of the host's leads nowhere, and not into the volume.
 fn is_journal(path: &[u8]) -> bool {
     const SUPER_JOURNAL: &[u8] = b"-mj??????9??";
     let fits = |(byte, pattern): (&u8, &u8)| byte == pattern || *pattern == b'?';

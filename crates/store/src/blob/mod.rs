@@ -8,7 +8,7 @@
 //! | `mapped` | memory that programs have mapped, and which pages it has |
 //! | `published` | extents that any thread may read from the device |
 //! | `write_grant` | extents and dirty pages that any thread may overwrite |
-//! | `unsynced` | what a sync has to take to the device: by a thread, or by the worker |
+//! | `unsynced` | overwritten pages that a thread may sync |
 //! | `streams` | its sequential readers |
 
 mod mapped;

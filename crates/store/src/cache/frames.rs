@@ -123,8 +123,15 @@ pub struct Frames {
     hazards: Hazards,
     /// Counts of blobs that are ahead of their slots, where they are not published.
     ahead: Box<[AtomicU32]>,
+    syncs: Syncs,
+}
+
+/// How far the journal is. In a cache line of its own: each commit writes it.
+#[derive(Default)]
+#[repr(align(64))]
+struct Syncs {
     /// See [`Frames::bind_syncs`].
-    syncs_need: AtomicU64,
+    need: AtomicU64,
     /// See [`Frames::note_durable`].
     durable: AtomicU64,
 }
@@ -146,8 +153,7 @@ impl Frames {
             returned: AtomicU32::new(0),
             versions: Versions::default(),
             hazards: Hazards::new(),
-            syncs_need: AtomicU64::new(0),
-            durable: AtomicU64::new(0),
+            syncs: Syncs::default(),
         }
     }
 
@@ -163,7 +169,7 @@ impl Frames {
         &self.hazards
     }
 
-    /// For the owner, who has stored what its readers have to see: the frames among the wanted ones
+    /// For the owner, after a store that its readers have to see: the frames among the wanted ones
     /// that threads read without a pin.
     pub(super) fn read_now(&self, is_wanted: impl Fn(u32) -> bool) -> SmallVec<[u32; 8]> {
         fence(Ordering::SeqCst);
@@ -386,22 +392,22 @@ impl Frames {
 
     /// This commit must be durable before any sync returns.
     pub(crate) fn bind_syncs(&self, commit: u64) {
-        self.syncs_need.store(commit, Ordering::Release);
+        self.syncs.need.store(commit, Ordering::Release);
     }
 
     /// Commits are durable up to this one.
     pub(crate) fn note_durable(&self, commit: u64) {
-        self.durable.store(commit, Ordering::Release);
+        self.syncs.durable.store(commit, Ordering::Release);
     }
 
-    /// What [`Frames::bind_syncs`] was told last.
+    /// The commit of the last [`Frames::bind_syncs`].
     pub(crate) fn syncs_need(&self) -> u64 {
-        self.syncs_need.load(Ordering::Acquire)
+        self.syncs.need.load(Ordering::Acquire)
     }
 
     /// Whether that one is durable.
     pub(crate) fn is_durable_for_syncs(&self) -> bool {
-        self.durable.load(Ordering::Acquire) >= self.syncs_need() || planted(Bug::UnboundSync)
+        self.syncs.durable.load(Ordering::Acquire) >= self.syncs_need() || planted(Bug::UnboundSync)
     }
 
     /// The bytes of a VALID frame change from here on: it is WRITING.

@@ -1,16 +1,16 @@
 //! Hazard pointers: frames of metadata that threads read without a pin.
 //!
 //! A pin is counted in the frame's own cache line. All paths begin with the same pages, so threads
-//! that look at metadata would wait for each other's pins. Instead a thread lists the frames that it
-//! reads in a *slot*, two cache lines that no other thread writes meanwhile; the owner looks at all
-//! slots.
+//! that look at metadata would wait for each other's pins. Instead a thread lists the frames that
+//! it reads in a *slot*, two cache lines that no other thread writes meanwhile; the owner looks at
+//! all slots.
 //!
 //! ```text
 //! reader:  take a slot ─ fence ─ count of transactions
-//!          each page: find its frame ─ list it ─ fence ─ count as before? VALID, its key? ─ read it
+//!          each page: find its frame ─ list it ─ fence ─ count as before? VALID, key? ─ read it
 //!          leave the slot
 //! owner:   apply: the count is odd ─ fence ─ a listed frame is replaced, others change in place
-//!          a frame leaves the index: not VALID ─ fence ─ a listed frame is reused once it is on no list
+//!          a frame leaves the index: not VALID ─ fence ─ reused once it is on no list
 //! ```
 //! Invariants:
 //! 1. Of a list and the owner's change before its fence, either the reader sees the change or the
@@ -95,8 +95,8 @@ impl Hazards {
     pub(super) fn each(&self, mut each: impl FnMut(u32)) {
         let used = self.used.load(Ordering::Relaxed) as usize;
         for slot in &self.slots[..used] {
-            // Acquire, here and below: what threads have read before they left the slot, or listed
-            // another frame there, comes before what the owner does next.
+            // Acquire, here and below: the reads of threads before they left the slot, or listed
+            // another frame there, come before the next steps of the owner.
             let frames = match slot.state.load(Ordering::Acquire) {
                 FREE => continue,
                 SHORT => &slot.frames[..FEW],
@@ -163,8 +163,8 @@ impl Listing<'_> {
 
     #[inline]
     fn list_at(&self, at: usize, frame: u32) -> Listed {
-        // Release: what was read by an earlier list comes before the end of its entry. (So it does by
-        // the fences, which ThreadSanitizer doesn't know.)
+        // Release: reads by an earlier entry come before its end. (They do by the fences, too, which
+        // ThreadSanitizer doesn't know.)
         self.slot.frames[at].swap(frame + 1, Ordering::Release);
         fence_behind_change();
         self.read.set(self.read.get() | 1 << at);
@@ -223,7 +223,7 @@ mod tests {
         let other = 4 + FEW as u32;
         assert_eq!(list.list(other), Some(Listed::Now));
         assert_eq!(listed(&hazards), [3, other]);
-        // What is read stays.
+        // An entry by which the thread reads stays.
         let behind = 3 + FEW as u32;
         assert_eq!(list.list(behind), Some(Listed::Now));
         let all = listed(&hazards);

@@ -2,8 +2,7 @@
 
 use crate::blob::Blob;
 use crate::cache::{FrameFlags, FrameKey};
-use crate::format::BlobId;
-use crate::format::Slot;
+use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
 use crate::metadata::extents::MapEntry;
 use crate::state::Store;
 use adit_base::clock::Timestamp;
@@ -81,6 +80,11 @@ impl Store {
         } else {
             crate::journal::Point(self.journal.commits.sealed())
         }
+    }
+
+    /// No slot of the volume has this address, or a higher one.
+    pub fn slots_end(&self) -> u64 {
+        self.layout.get().volume_pages * SLOTS_PER_PAGE
     }
 
     /// Queues a blob for write-back, which runs later.

@@ -37,15 +37,13 @@ impl Store {
         } else {
             self.note_granted_writes(blob);
         }
-        let (written, point) = (blob.home_sequence.get(), blob.point.get());
+        let written = blob.home_sequence.get();
         self.write_back.dirty.settle(blob);
-        self.commit_shared(point).await?;
+        self.commit_shared(blob.point.get()).await?;
         if planted(Bug::SkippedFlush) {
             return Ok(());
         }
-        self.flush_home(written).await?;
-        self.settle_unsynced(blob, point);
-        Ok(())
+        self.flush_home(written).await
     }
 
     /// Whether a sync has to write something back. (To flush direct writes under a write grant, or
@@ -58,15 +56,16 @@ impl Store {
         locked || times || behind || !blob.dirty.borrow().is_empty()
     }
 
-    /// If nothing of the blob is left to sync, the next sync is a thread's.
-    fn settle_unsynced(&self, blob: &Blob, point: Point) {
+    /// If nothing of the blob is left to sync, the next sync is a thread's. The caller has synced it
+    /// and has reported all errors of the file.
+    pub fn settle_unsynced(&self, blob: &Blob) {
         let Some(unsynced) = blob.shared.unsynced() else {
             return;
         };
         let capabilities = self.reactor.device().capabilities();
         if !self.overwrites_in_place()
             || !capabilities.inline
-            || blob.point.get() != point
+            || !self.journal.is_durable(blob.point.get())
             || self.owes_write_back(blob, SyncKind::Data)
         {
             return;

@@ -1,7 +1,8 @@
 //! A value for each blob of a volume, by the address of its slot.
 //!
 //! Slots lie together, so values do, too: in blocks of 64. A dense volume costs the value and some
-//! bits a blob, and a corrupt one no more than a block for each page of slots.
+//! bits a blob. A corrupt one costs no more than a block for 8 pages of the volume: users refuse slots
+//! beyond its end.
 
 use std::collections::BTreeMap;
 

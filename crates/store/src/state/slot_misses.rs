@@ -1,8 +1,8 @@
 //! Where slot pages were missing lately: of neighbours, several are worth one request.
 //!
-//! The volume is divided into *windows* of adjacent pages. The table remembers the last windows with
-//! a miss, as many as the cache has room for, so a miss far away in a volume that is larger than the
-//! cache is alone, and pushes no more than a page out.
+//! The volume is divided into *windows* of adjacent pages. The table remembers the last windows
+//! with a miss, as many as the cache has room for, so a miss far away in a volume that is larger
+//! than the cache is alone, and pushes no more than a page out.
 
 use adit_base::PAGE_BYTES;
 use std::cell::Cell;

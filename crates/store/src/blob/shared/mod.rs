@@ -63,7 +63,7 @@ pub(crate) struct DirectIo {
     pub(super) extents: PublishedExtents,
     pub(crate) grant: WriteGrant,
     pub(crate) unsynced: Unsynced,
-    /// A device without a volatile cache: what is written is durable.
+    /// The device has no volatile cache, so written data is durable.
     write_is_durable: bool,
     /// Reads are multiples of this.
     read_unit: u64,
@@ -85,13 +85,13 @@ pub struct GrantedWrite {
 /// How a sync without the worker went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct GrantedSync {
-    /// What is done.
+    /// The part of the sync that is done.
     pub synced: Synced,
     /// As in [`GrantedWrite`].
     pub recalled: bool,
 }
 
-/// What a sync without the worker has done.
+/// The part of a sync that a thread has done without the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Synced {
     /// Nothing that counts: the worker syncs.
@@ -104,7 +104,8 @@ pub enum Synced {
     Durable,
 }
 
-/// Ends with the worker's blob. Its count is the blob's own: threads with other files leave it alone.
+/// Ends with the worker's blob. Its count is the blob's own, so threads with other files leave it
+/// alone.
 struct DeviceHandle(Weak<Arc<dyn Device>>);
 
 impl std::fmt::Debug for DeviceHandle {

@@ -1,5 +1,5 @@
-//! What a sync of a blob has to take to the device, as far as threads may do it without the worker
-//! (decision 0042): pages that were overwritten under a write grant.
+//! Pages of a blob that were overwritten under a write grant since the last sync. A thread may sync
+//! them without the worker (decision 0042).
 //!
 //! ```text
 //!                 a transaction, a new size, a failed write, too many pages
@@ -88,7 +88,7 @@ impl Unsynced {
     /// The pages to take home, which the caller gives back; None: the sync is the worker's.
     pub(crate) fn take(&self) -> Option<Overwritten> {
         let mut listed = self.lock();
-        // Acquire: what the worker did before it owed the sync came first.
+        // Acquire: the changes for which the worker owes the sync came first.
         if self.owed.load(Ordering::Acquire) || listed.taken {
             return None;
         }

@@ -49,7 +49,7 @@ impl World {
         all_home
     }
 
-    /// What was written is at home after a sync.
+    /// After a sync the thread's bytes are at home.
     fn write_and_sync(&self, thread: usize, version: u8) {
         if self.write(thread, version) && self.sync() {
             let home = self.home[thread].load(Ordering::Relaxed);

@@ -145,7 +145,6 @@ pub fn lock_holder(path: &Path) -> Option<u32> {
 /// Whether a process holds a `flock` on the file, also one in another pid namespace. For files that
 /// can't be opened; false where `/proc` doesn't tell.
 pub fn is_locked(stat: &rustix::fs::Stat) -> bool {
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let place = format!(
         " {:02x}:{:02x}:{} ",
         major(stat.st_dev),
@@ -153,7 +152,22 @@ pub fn is_locked(stat: &rustix::fs::Stat) -> bool {
         stat.st_ino
     );
     let is_flock = |line: &str| line.contains(": FLOCK ") && line.contains(&place);
-    locks.lines().any(is_flock)
+    find_lock(|line| is_flock(line).then_some(())).is_some()
+}
+
+/// Looks for a lock in the lines of /proc/locks. The kernel shows a page of them at a time, and
+/// counts: if locks before it are given up between two pages, it leaves out others, which are held
+/// all the time. So a long list is looked at several times.
+fn find_lock<T>(mut find: impl FnMut(&str) -> Option<T>) -> Option<T> {
+    const LOOKS: usize = 16;
+    for _ in 0..LOOKS {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let found = locks.lines().find_map(&mut find);
+        if found.is_some() || locks.len() < 2048 {
+            return found;
+        }
+    }
+    None
 }
 
 /// The process that holds a lock on this file, as far as /proc shows it.
@@ -163,10 +177,7 @@ fn holder_pid(file: &File) -> Option<u32> {
         u64::from(major(metadata.dev())),
         u64::from(minor(metadata.dev())),
     ));
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    locks
-        .lines()
-        .find_map(|line| holder(line, device, metadata.ino()))
+    find_lock(|line| holder(line, device, metadata.ino()))
 }
 
 /// The device by which /proc/locks names the file system of a file. On btrfs, and on an overlay
@@ -427,6 +438,39 @@ mod tests {
         unmount("over");
         unmount("upper");
         assert_eq!(holder, Some(std::process::id()));
+    }
+
+    /// `adit` found nobody in a volume that a process had open, while others took and gave up
+    /// locks: the kernel's list had left the process out.
+    #[test]
+    fn the_holder_is_found_while_others_give_up_locks() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let create = |name: String| File::create(folder.path().join(name)).expect("a file");
+        let lock = |file: &File, operation| flock(file, operation).expect("done");
+        // More than a page of them.
+        let held: Vec<File> = (0..150).map(|i| create(format!("held{i}"))).collect();
+        let others: Vec<File> = (0..50).map(|i| create(format!("other{i}"))).collect();
+        for file in &held {
+            lock(file, FlockOperation::LockExclusive);
+        }
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let found = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    for file in &others {
+                        lock(file, FlockOperation::LockExclusive);
+                    }
+                    for file in &others {
+                        lock(file, FlockOperation::Unlock);
+                    }
+                }
+            });
+            let found = held.iter().cycle().take(1000);
+            let found = found.filter(|file| holder_pid(file).is_some()).count();
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            found
+        });
+        assert_eq!(found, 1000);
     }
 
     #[test]

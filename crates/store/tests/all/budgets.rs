@@ -45,8 +45,13 @@ fn volume_with(
 }
 
 fn open(device: Arc<dyn Device>) -> Arc<Engine<Store>> {
-    Engine::start(device, engine_options(), |reactor| async move {
+    open_with(device, None)
+}
+
+fn open_with(device: Arc<dyn Device>, commits_in_flight: Option<u32>) -> Arc<Engine<Store>> {
+    Engine::start(device, engine_options(), move |reactor| async move {
         let options = StoreOptions {
+            commits_in_flight,
             survive: Survive::Off,
             // No timer adds requests, however long a test takes.
             writeback_interval: Duration::from_secs(1 << 20),
@@ -685,8 +690,9 @@ fn syncs_of_many_threads_share_two_flushes() {
     };
     let (device, engine) = volume(Some(slow));
     close(engine);
-    // One commit at a time: otherwise the second caller doesn't wait for the others.
-    let engine = open(device.clone());
+    // One commit at a time: otherwise the second caller doesn't wait for the others. The store
+    // would let them overlap as soon as it knows the device's latency.
+    let engine = open_with(device.clone(), Some(1));
     const THREADS: u64 = 6;
     let blobs: Vec<BlobId> = (0..THREADS).map(|_| new_blob(&engine, 100)).collect();
     // Of many rounds the best: a thread may be late on a busy machine.

@@ -17,9 +17,14 @@ pub(super) struct FreeWords<'a> {
 
 impl FreeWords<'_> {
     #[inline]
-    fn word(&self, index: usize) -> u64 {
+    fn taken(&self, index: usize) -> u64 {
         let overlay = self.overlay.map_or(0, |words| words[index]);
-        let mut free = !(self.map.a[index] | self.map.b[index] | overlay);
+        self.map.a[index] | self.map.b[index] | overlay
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> u64 {
+        let mut free = !self.taken(index);
         if index == 0 {
             free &= !1; // the map page itself
         }
@@ -47,6 +52,10 @@ impl FreeWords<'_> {
         let mut best = (from, 0);
         let (mut start, mut len) = (from, 0);
         for index in from / 64..self.limit.div_ceil(64) {
+            // Mostly all pages of a word are taken.
+            if len == 0 && self.taken(index) == !0 {
+                continue;
+            }
             let mut word = self.word(index);
             if index == from / 64 {
                 word &= !0 << (from % 64);

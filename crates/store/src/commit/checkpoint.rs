@@ -46,7 +46,7 @@ impl Store {
     pub(crate) fn spawn_checkpoint(&self) {
         let store = self.clone();
         self.reactor.spawn_local(async move {
-            if store.closing.get() {
+            if store.whole.closing.get() {
                 return; // makes the last one itself
             }
             // A failure has already made the volume read-only.
@@ -57,11 +57,11 @@ impl Store {
     /// Runs checkpoints until everything applied when this was called is home and the tail has
     /// passed it.
     pub(crate) async fn checkpoint_all(&self) -> Result<()> {
-        let target = self.journal.point();
+        let target = self.whole.journal.point();
         loop {
             self.run_checkpoint().await?;
             // The checkpoint that it waited for may have begun long before.
-            if self.journal.commits.home() >= target.0 {
+            if self.whole.journal.commits.home() >= target.0 {
                 return Ok(());
             }
         }
@@ -74,7 +74,7 @@ impl Store {
     }
 
     async fn checkpoint_or_wait(&self) -> Result<()> {
-        let journal = &self.journal;
+        let journal = &self.whole.journal;
         let durable = journal.commits.durable();
         while journal.checkpointing.get() {
             self.writable()?;
@@ -87,7 +87,7 @@ impl Store {
         }
         journal.checkpointing.set(true);
         let result = self.checkpoint_once().await;
-        journal.images.stop();
+        self.changes.images.stop();
         journal.checkpointing.set(false);
         if let Err(error) = &result {
             self.fail(error.clone());
@@ -98,15 +98,18 @@ impl Store {
     }
 
     async fn checkpoint_once(&self) -> Result<()> {
-        assert!(self.journal.checkpointing.get(), "one checkpoint at a time");
+        assert!(
+            self.whole.journal.checkpointing.get(),
+            "one checkpoint at a time"
+        );
         self.look_for_others().await?;
-        let journal = &self.journal;
+        let journal = &self.whole.journal;
         // The next commit begins the images: a checkpoint that waits for a turn might never get
         // one.
-        journal.images.want();
+        self.changes.images.want();
         let (tail, commit) = loop {
             self.writable()?;
-            match journal.images.as_of() {
+            match self.changes.images.as_of() {
                 // Everything sealed before the images began is durable.
                 Some((lsn, commit)) if journal.commits.durable() >= commit => break (lsn, commit),
                 None if journal.may_commit() => self.commit_open().await?,
@@ -119,15 +122,13 @@ impl Store {
             Ok(sums) => sums,
             Err(error) => {
                 let left = homes.into_iter().map(|Reverse((_, key))| key);
-                journal
-                    .live
-                    .borrow_mut()
-                    .extend(keys.into_iter().chain(left));
+                let mut live = self.changes.live.borrow_mut();
+                live.extend(keys.into_iter().chain(left));
                 return Err(error);
             }
         };
         if !planted(Bug::TailBeforeHome) {
-            self.flush_home(self.barriers.note_write()).await?;
+            self.flush_home(self.whole.barriers.note_write()).await?;
         }
         if planted(Bug::UnflushedTail) {
             journal.ring.advance_flushed_tail(tail);
@@ -149,7 +150,7 @@ impl Store {
     /// Takes the pages with live bytes before `tail` off the journal's list. While a checkpoint
     /// runs, it alone knows the live pages.
     async fn take_live(&self, tail: u64) -> Homes {
-        let live = std::mem::take(&mut *self.journal.live.borrow_mut());
+        let live = std::mem::take(&mut *self.changes.live.borrow_mut());
         let mut homes = Homes::with_capacity(live.len());
         for (index, key) in live.into_iter().enumerate() {
             if let Some(frame) = self.cache.find(key) {
@@ -158,7 +159,7 @@ impl Store {
                     first if first < tail => {
                         homes.push(Reverse((self.cache.home(frame), key)));
                     }
-                    _ => self.journal.live.borrow_mut().push(key),
+                    _ => self.changes.live.borrow_mut().push(key),
                 }
             }
             self.end_slice(index + 1, SLICE_PAGES).await;
@@ -186,14 +187,14 @@ impl Store {
             self.cache.clear(frame, FrameFlags::JOURNALED);
             self.cache.set_lsns(frame, 0, 0);
             if let Some((home, sum)) = sums.get(&key)
-                && let Some(checksums) = &self.checksums
+                && let Some(checksums) = &self.whole.checksums
                 && self.cache.home(frame) == *home
             {
                 checksums.settle(*home, *sum);
             }
         } else {
             self.cache.set_lsns(frame, tail, self.cache.last_lsn(frame));
-            self.journal.live.borrow_mut().push(key);
+            self.changes.live.borrow_mut().push(key);
         }
     }
 
@@ -236,7 +237,7 @@ impl Store {
                 homes.pop();
                 keys.push(key);
                 let kind = self.cache.kind(frame);
-                let image = self.journal.images.take(home);
+                let image = self.changes.images.take(home);
                 self.unsettle_place(home, kind);
                 buffers.push(match image.filter(|_| !planted(Bug::MetadataHomeEarly)) {
                     Some(image) => self.home_buffer(home, image.kind, &image.page)?,
@@ -258,7 +259,7 @@ impl Store {
         }
         // More may be freed while these are written.
         loop {
-            let orphans = self.journal.images.take_orphans();
+            let orphans = self.changes.images.take_orphans();
             if orphans.is_empty() {
                 return Ok(sums);
             }
@@ -275,7 +276,7 @@ impl Store {
 
     /// A page of this kind goes home, and the tail is about to pass its records.
     fn unsettle_place(&self, home: u64, kind: u8) {
-        if let Some(checksums) = &self.checksums
+        if let Some(checksums) = &self.whole.checksums
             && kind == PageKind::Data as u8
         {
             checksums.unsettle_place(self.space.borrow().geometry(), home);
@@ -285,18 +286,18 @@ impl Store {
     /// Keeps checkpoints, and with them other writes of the superblock, away until
     /// [`Store::release_superblock`]: never are both superblocks being written at once.
     pub(crate) async fn hold_superblock(&self) -> Result<()> {
-        while self.journal.checkpointing.get() {
+        while self.whole.journal.checkpointing.get() {
             self.writable()?;
-            self.journal.committed.wait().await;
+            self.whole.journal.committed.wait().await;
         }
-        self.journal.checkpointing.set(true);
+        self.whole.journal.checkpointing.set(true);
         Ok(())
     }
 
     /// Ends the hold of [`Store::hold_superblock`].
     pub(crate) fn release_superblock(&self) {
-        self.journal.checkpointing.set(false);
-        self.journal.committed.notify_all();
+        self.whole.journal.checkpointing.set(false);
+        self.whole.journal.committed.notify_all();
     }
 
     /// Fails the volume if the superblocks on the device are not those of this opening, or if the
@@ -315,7 +316,7 @@ impl Store {
             return Ok(());
         };
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        if !superblock::is_of_others([first, second], &self.superblock.borrow()) {
+        if !superblock::is_of_others([first, second], &self.whole.superblock.borrow()) {
             return Ok(());
         }
         let what = "write to the volume: its superblock is not the one that this opening wrote. Another process or machine has opened or overwritten it, or the device lost a write";
@@ -330,14 +331,14 @@ impl Store {
     /// only once.
     pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
         assert!(
-            self.journal.checkpointing.get(),
+            self.whole.journal.checkpointing.get(),
             "never are both superblocks being written at once"
         );
         {
-            let mut superblock = self.superblock.borrow_mut();
+            let mut superblock = self.whole.superblock.borrow_mut();
             superblock.tail = tail;
-            if let Some(checksums) = &self.checksums {
-                superblock.unsettled = checksums.listed(self.journal.commits.durable());
+            if let Some(checksums) = &self.whole.checksums {
+                superblock.unsettled = checksums.listed(self.whole.journal.commits.durable());
             }
             // Until all data of dead processes is written, any superblock keeps that state.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;
@@ -350,7 +351,7 @@ impl Store {
         for _ in 0..times {
             self.writable()?;
             let (page, place) = {
-                let mut superblock = self.superblock.borrow_mut();
+                let mut superblock = self.whole.superblock.borrow_mut();
                 superblock.sequence += 1;
                 let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
                 (superblock::encode(&mut superblock), place)
@@ -360,7 +361,7 @@ impl Store {
             self.write_durably(place, buffers, || "write the superblock".into())
                 .await?;
         }
-        let sequence = self.superblock.borrow().sequence;
+        let sequence = self.whole.superblock.borrow().sequence;
         self.frames.header().set_sequence(sequence);
         Ok(())
     }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 impl Store {
     /// Makes everything applied so far durable.
     pub(crate) async fn commit_all(&self) -> Result<()> {
-        self.commit_through(self.journal.point()).await
+        self.commit_through(self.whole.journal.point()).await
     }
 
     /// Makes everything applied before `point` was taken durable.
@@ -29,7 +29,7 @@ impl Store {
     async fn commit_until(&self, point: Point, shared: bool) -> Result<()> {
         // A failed volume acknowledges nothing, not even transactions that were durable before.
         self.writable()?;
-        let journal = &self.journal;
+        let journal = &self.whole.journal;
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
         while !journal.is_durable(point) {
             self.writable()?;
@@ -61,7 +61,7 @@ impl Store {
     /// The leader of the commit up to `point` waits briefly for followers: where commits overlap
     /// only for those that are ready now, since others may begin a commit of their own.
     async fn wait_for_followers(&self, point: Point, followed: bool) {
-        let (journal, followers) = (&self.journal, &self.journal.followers);
+        let (journal, followers) = (&self.whole.journal, &self.whole.journal.followers);
         if journal.overlaps() {
             if journal.is_committing() {
                 self.reactor.yield_now().await;
@@ -80,7 +80,7 @@ impl Store {
             return;
         }
         followers.waited_for.set(true);
-        let until_ns = monotonic_ns() + Followers::patience_ns(self.barriers.latency.us());
+        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.barriers.latency.us());
         while followers.joined.get() < expected && !in_vain() && monotonic_ns() < until_ns {
             self.reactor.yield_now().await;
         }
@@ -97,13 +97,14 @@ impl Store {
     /// Seals the open transaction and makes it durable, as its leader. It counts as soon as all
     /// commits before it are durable: the horizon says so.
     pub(crate) async fn commit_open(&self) -> Result<()> {
-        let joined = self.journal.followers.joined.take();
-        let state_page = self.layout.get().state_page;
-        let Some(sealed) = (self.journal).seal(&self.cache, &self.volume, state_page) else {
+        let joined = self.whole.journal.followers.joined.take();
+        let state_page = self.whole.layout.get().state_page;
+        let partitions = [(&self.cache, &self.changes)];
+        let Some(sealed) = (self.whole.journal).seal(&partitions, &self.volume, state_page) else {
             return Ok(());
         };
         if joined > 0 {
-            self.journal.followers.joined_last.set(joined);
+            self.whole.journal.followers.joined_last.set(joined);
         }
         if let Err(error) = self.commit_sealed(&sealed).await {
             // Its pages stay published: the next process on this boot can still write them.
@@ -118,15 +119,15 @@ impl Store {
     async fn commit_sealed(&self, sealed: &Sealed) -> Result<()> {
         // Records were only added after their data's writes completed, so flushing here is enough.
         if !planted(Bug::CommitBeforeData) {
-            self.flush_home(self.barriers.written()).await?;
+            self.flush_home(self.whole.barriers.written()).await?;
         }
         self.write_sealed(sealed).await
     }
 
     /// A sealed transaction is durable: moves the horizon, as far as that goes.
     fn end_commit(&self, sealed: Sealed) {
-        let journal = &self.journal;
-        journal.note_latency(self.barriers.latency.us());
+        let journal = &self.whole.journal;
+        journal.note_latency(self.whole.barriers.latency.us());
         if !journal.pass_horizon(&self.cache, sealed) {
             return;
         }
@@ -142,21 +143,21 @@ impl Store {
     /// Hands the freed runs back to the allocator that may be used again.
     pub(crate) fn release_frees(&self) {
         let _in = breakdown::enter(Layer::Journal);
-        let journal = &self.journal;
-        if journal.frees.count() == 0 {
+        let frees = &self.changes.frees;
+        if frees.count() == 0 {
             return;
         }
         let mut space = self.space.borrow_mut();
-        (journal.frees).release(&journal.commits, |run| space.release(run));
+        frees.release(&self.whole.journal.commits, |run| space.release(run));
     }
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
         assert!(
-            sealed.lsn >= self.journal.ring.horizon(),
+            sealed.lsn >= self.whole.journal.ring.horizon(),
             "what the horizon has passed is durable"
         );
-        let layout = self.layout.get();
-        let pages = self.journal.ring.pages();
+        let layout = self.whole.layout.get();
+        let pages = self.whole.journal.ring.pages();
         // At most two pieces: the ring's end divides them.
         let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
         let mut lsn = sealed.lsn;

@@ -123,7 +123,8 @@ impl Store {
 
     /// Loads a page, and at the same time the slot pages in `window` that are not in the cache.
     async fn load_run(&self, page: u64, kind: PageKind, window: Range<u64>) -> Result<()> {
-        if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
+        if page >= self.whole.layout.get().volume_pages || page < self.whole.layout.get().state_page
+        {
             return Err(Error::with(
                 Errno::UCLEAN,
                 format!("follow metadata to page {page}, which can't hold {kind:?}"),

@@ -104,7 +104,7 @@ impl Store {
             || (intent != Intent::Upkeep && frames > FRAMES_LEFT_BY_DATA as usize);
         loop {
             self.writable()?;
-            if !self.journal.open.has_room(need) {
+            if !self.whole.journal.room.has_room(need) {
                 let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
             } else if self.cache.available() >= frames {
@@ -120,11 +120,11 @@ impl Store {
     /// Makes pending frees usable before ENOSPC. True if that may have freed space.
     pub(crate) fn reclaim_pending(&self) -> ColdFuture<'_, Result<bool>> {
         Box::pin(async {
-            if self.journal.frees.count() == 0 {
+            if self.changes.frees.count() == 0 {
                 return Ok(false);
             }
             self.commit_all().await?;
-            if self.journal.frees.count() != 0 {
+            if self.changes.frees.count() != 0 {
                 self.checkpoint_all().await?;
             }
             Ok(true)

@@ -106,7 +106,7 @@ impl<'s> Transaction<'s> {
     }
 
     pub(crate) fn has_checksums(&self) -> bool {
-        self.store.checksums.is_some()
+        self.store.whole.checksums.is_some()
     }
 
     pub(crate) fn geometry(&self) -> SpaceGeometry {
@@ -140,12 +140,12 @@ impl<'s> Transaction<'s> {
             return Ok(());
         }
         self.admitted = self.asked;
-        if !store.journal.open.fits(&self.asked) {
+        if !store.whole.journal.room.fits(&self.asked) {
             let what = "the operations are too many for one transaction";
             return Err(Error::with(Errno::TOOBIG, what).into());
         }
         let frames = store.cache.available() + self.used.frames;
-        if frames >= self.asked.frames && store.journal.open.has_room(&self.asked) {
+        if frames >= self.asked.frames && store.whole.journal.room.has_room(&self.asked) {
             Ok(())
         } else {
             Err(Stop::Room)
@@ -249,7 +249,7 @@ impl<'s> Transaction<'s> {
     }
 
     fn state_mut(&mut self) -> Result<&mut StatePage, Stop> {
-        let place = self.store.layout.get().state_page;
+        let place = self.store.whole.layout.get().state_page;
         let page = self.granules_mut(place, PageKind::State, STATE_GRANULES)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
@@ -274,11 +274,11 @@ impl<'s> Transaction<'s> {
         let free = self.state()?.free_pages;
         let store = self.store;
         let room = if self.freeing {
-            free.saturating_sub(store.journal.frees.pages())
+            free.saturating_sub(store.changes.frees.pages())
         } else {
             store
                 .reservations
-                .available(free, store.journal.frees.pages())
+                .available(free, store.changes.frees.pages())
         };
         if room < pages {
             return Err(Error::with(Errno::NOSPC, "the volume is full").into());
@@ -389,7 +389,7 @@ impl<'s> Transaction<'s> {
     /// Makes all staged changes visible. Nothing here can fail or wait.
     pub(crate) fn apply(&mut self, taken: Mark) {
         let store = self.store;
-        let (cache, journal) = (&store.cache, &store.journal);
+        let (cache, changes) = (&store.cache, &store.changes);
         let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
         for id in &self.slots {
             let (page, offset) = place(id.slot);
@@ -416,17 +416,17 @@ impl<'s> Transaction<'s> {
         // Before the map that makes them readable: if the process dies in between, they are
         // applied, but nothing refers to them.
         for (frame, home, mask) in &self.journaled {
-            journal.images.save(&store.cache, *frame, *home);
+            changes.images.save(&store.cache, *frame, *home);
             let before = cache.pending(*frame);
             cache.set_home(*frame, *home);
             cache.set_kind(*frame, PageKind::Data as u8);
             cache.set_pending(*frame, before | *mask);
             cache.set(*frame, FrameFlags::JOURNALED);
-            journal.open.count(*mask & !before);
+            changes.open.count(*mask & !before);
             if before == 0 {
-                journal.open.join(cache.key(*frame), false);
+                changes.open.join(cache.key(*frame), false);
             }
-            if let Some(checksums) = &store.checksums {
+            if let Some(checksums) = &store.whole.checksums {
                 checksums.unsettle(Run {
                     page: *home,
                     pages: 1,
@@ -448,7 +448,7 @@ impl<'s> Transaction<'s> {
         self.apply_shadows(|key| !self.is_checksums(key), receipt.as_deref());
         drop(held);
         for blob in changed {
-            blob.became_visible(journal.point());
+            blob.became_visible(store.whole.journal.point());
         }
         for (run, journaled) in &self.frees {
             if *journaled
@@ -456,14 +456,14 @@ impl<'s> Transaction<'s> {
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
                 && !cache.is_loading(frame)
             {
-                journal.images.remove_freed(&store.cache, frame);
+                changes.images.remove_freed(&store.cache, frame);
             }
-            if let Some(checksums) = &store.checksums {
+            if let Some(checksums) = &store.whole.checksums {
                 checksums.unsettle(*run);
             }
-            (journal.frees).add(*run, journal.commits.open(), *journaled);
+            (changes.frees).add(*run, store.whole.journal.commits.open(), *journaled);
         }
-        if !journal.open.is_empty() {
+        if !changes.open.is_empty() {
             (store.upcalls.start_write_back)(store);
         }
     }
@@ -479,17 +479,17 @@ impl<'s> Transaction<'s> {
         receipt: Option<&(dyn Receipt + Send + Sync)>,
     ) {
         let store = self.store;
-        let (cache, journal) = (&store.cache, &store.journal);
+        let (cache, changes) = (&store.cache, &store.changes);
         let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in shadows() {
-            journal
+            changes
                 .images
                 .save(&store.cache, shadow.target, cache.home(shadow.target));
             if shadow.is_fresh() {
                 // Before anything refers to it: its salvage alone is harmless.
                 cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
-                journal.open.join(shadow.key, true);
+                changes.open.join(shadow.key, true);
             }
             edits.push((shadow.target, shadow.shadow));
         }
@@ -501,10 +501,10 @@ impl<'s> Transaction<'s> {
         };
         cache.apply(&edits, decided, |applied| {
             let shadow = reported.next().expect("a report for each edit");
-            journal.open.count(applied.changed & !applied.was_pending);
+            changes.open.count(applied.changed & !applied.was_pending);
             let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
             if applied.changed != 0 && !listed {
-                journal.open.join(shadow.key, false);
+                changes.open.join(shadow.key, false);
             }
         });
     }

@@ -102,7 +102,7 @@ pub(super) fn loaded(
 }
 
 pub(super) fn state(store: &Store, pages: &impl PagesRead) -> Result<StatePage, Stop> {
-    let place = store.layout.get().state_page;
+    let place = store.whole.layout.get().state_page;
     let bytes = pages.bytes(place, PageKind::State, 0..size_of::<StatePage>())?;
     StatePage::read_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN).into())
 }
@@ -123,7 +123,7 @@ pub(super) fn slot_at<'p>(
     address: u64,
 ) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
-    let layout = store.layout.get();
+    let layout = store.whole.layout.get();
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }

@@ -14,7 +14,7 @@ pub(crate) enum Busy {
 impl Store {
     /// Starts the task that writes back and commits after a while, until nothing is left.
     pub(crate) fn spawn_writeback(&self) {
-        if self.read_only.get() || self.write_back.running.replace(true) {
+        if self.whole.read_only.get() || self.write_back.running.replace(true) {
             return;
         }
         /// Others have their turns also if nothing shall be waited for.
@@ -25,7 +25,7 @@ impl Store {
             let mut failing = false;
             loop {
                 store.reactor.sleep(interval).await;
-                if store.closing.get() || store.writable().is_err() {
+                if store.whole.closing.get() || store.writable().is_err() {
                     break;
                 }
                 store.look_for_names();
@@ -46,7 +46,7 @@ impl Store {
                 }
                 let committed = store.commit_all().await.is_ok();
                 let left = !store.write_back.dirty.is_empty()
-                    || !store.journal.open.is_empty()
+                    || !store.changes.open.is_empty()
                     || store.has_tails();
                 if !committed || (!left && !failed) {
                     break;

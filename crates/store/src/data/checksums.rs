@@ -146,7 +146,7 @@ impl Store {
     /// The checksums of pages of data, if the pages that hold them are in the cache.
     pub(crate) fn sums(&self, first: u64, pages: u32) -> Result<Sums, Stop> {
         let mut sums = Sums::default();
-        if self.checksums.is_none() || planted(Bug::UnverifiedRead) {
+        if self.whole.checksums.is_none() || planted(Bug::UnverifiedRead) {
             return Ok(sums);
         }
         let geometry = *self.space.borrow().geometry();
@@ -188,10 +188,10 @@ impl Store {
 
     /// Begins to settle in the background, if there is anything to do.
     pub(crate) fn spawn_settle(&self) {
-        let Some(checksums) = &self.checksums else {
+        let Some(checksums) = &self.whole.checksums else {
             return;
         };
-        if self.closing.get() || checksums.is_settled() {
+        if self.whole.closing.get() || checksums.is_settled() {
             return;
         }
         let store = self.clone();
@@ -208,7 +208,7 @@ impl Store {
     /// Records the checksums that are settling.
     pub(crate) fn settle(&self) -> ColdFuture<'_, Result<()>> {
         Box::pin(async {
-            let Some(checksums) = &self.checksums else {
+            let Some(checksums) = &self.whole.checksums else {
                 return Ok(());
             };
             while checksums.running.get() {
@@ -247,13 +247,13 @@ impl Store {
             })
             .await?;
         // A running checkpoint alone knows the live pages.
-        while self.journal.checkpointing.get() {
+        while self.whole.journal.checkpointing.get() {
             self.writable()?;
-            self.journal.committed.wait().await;
+            self.whole.journal.committed.wait().await;
         }
         // In one step with the look at live pages: an operation that journals one of them later
         // removes it.
-        let live = self.journal.live_homes(&self.cache);
+        let live = self.changes.live_homes(&self.cache);
         {
             let mut settling = checksums.settling.borrow_mut();
             missing.retain(|page| !live.contains(page) && !settling.contains_key(page));
@@ -292,9 +292,9 @@ impl Store {
             let batch = checksums.some();
             if batch.is_empty() && checksums.unknown.borrow().is_empty() {
                 // Durable at once: until then a crash means reading the settled pages once more.
-                let point = self.journal.point();
+                let point = self.whole.journal.point();
                 // (A checkpoint that runs is about to bring more.)
-                if !self.journal.checkpointing.get() {
+                if !self.whole.journal.checkpointing.get() {
                     for settled in checksums.unsettled.borrow_mut().values_mut() {
                         *settled = (*settled).min(point);
                     }

@@ -80,7 +80,7 @@ impl Store {
             if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
                 self.reservations.end(1);
             }
-            self.journal.images.remove_freed(&self.cache, frame);
+            self.changes.images.remove_freed(&self.cache, frame);
         }
     }
 

@@ -105,7 +105,7 @@ impl Store {
                 .zip(page..)
                 .take_while(|(have, want)| have.page == *want)
                 .count() as u32;
-            let run = match self.checksums {
+            let run = match self.whole.checksums {
                 Some(_) => run.min(SUMMED_PAGES_MAX),
                 None => run,
             };
@@ -256,7 +256,7 @@ impl Store {
             }
         }
         if !pieces.is_empty() {
-            blob.home_sequence.set(self.barriers.note_write());
+            blob.home_sequence.set(self.whole.barriers.note_write());
         }
         result
     }

@@ -70,7 +70,7 @@ impl Store {
         let mut reclaimed = false;
         loop {
             let free = self.state().await?.free_pages;
-            let pending = self.journal.frees.pages();
+            let pending = self.changes.frees.pages();
             if available(&self.reservations, free, pending) >= pages + nodes {
                 self.reservations.add(pages);
                 return Ok(());

@@ -28,7 +28,7 @@ pub enum SyncKind {
 impl Store {
     /// Makes a blob's data, size and map durable (not the names that lead to it).
     pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
-        if self.read_only.get() {
+        if self.whole.read_only.get() {
             return Ok(());
         }
         if self.owes_write_back(blob, kind) {
@@ -65,7 +65,7 @@ impl Store {
         let capabilities = self.reactor.device().capabilities();
         if !self.overwrites_in_place()
             || !capabilities.inline
-            || !self.journal.is_durable(blob.point.get())
+            || !self.whole.journal.is_durable(blob.point.get())
             || self.owes_write_back(blob, SyncKind::Data)
         {
             return;
@@ -99,7 +99,7 @@ impl Store {
 
     /// Starts taking a blob's dirty data to the device, in the background.
     pub fn start_write_back(&self, blob: &Rc<Blob>) {
-        if self.read_only.get() || !blob.is_dirty() {
+        if self.whole.read_only.get() || !blob.is_dirty() {
             return;
         }
         let (store, blob) = (self.clone(), blob.clone());
@@ -112,12 +112,12 @@ impl Store {
 
     /// Makes everything durable: all data, all metadata.
     pub async fn sync_all(&self) -> Result<()> {
-        if self.read_only.get() {
+        if self.whole.read_only.get() {
             return Ok(());
         }
         let written = self.write_back_dirty(Busy::Wait).await;
         self.commit_all().await?;
-        self.flush_home(self.barriers.written()).await?;
+        self.flush_home(self.whole.barriers.written()).await?;
         written
     }
 
@@ -131,7 +131,7 @@ impl Store {
 
     /// The place in the order of transactions after everything applied so far.
     pub fn commit_point(&self) -> Point {
-        self.journal.point()
+        self.whole.journal.point()
     }
 
     /// The present state of the metadata. None: it is being changed by another thread.
@@ -147,7 +147,7 @@ impl Store {
 
     /// Makes everything applied before `point` durable; free if it is already.
     pub async fn commit_to(&self, point: Point) -> Result<()> {
-        if self.read_only.get() {
+        if self.whole.read_only.get() {
             return Ok(());
         }
         self.commit_shared(point).await

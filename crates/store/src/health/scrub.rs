@@ -265,7 +265,7 @@ impl Scrubber<'_> {
                 );
             } else if sums.as_slice().get(index) == Some(&0)
                 && !live
-                && let Some(checksums) = &store.checksums
+                && let Some(checksums) = &store.whole.checksums
             {
                 self.report.unchecked_bytes += PAGE;
                 if !self.only_reads {

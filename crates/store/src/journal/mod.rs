@@ -6,10 +6,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | here | all of it, and which frames have live bytes |
+//! | here | what the volume has once |
 //! | `ring` | LSNs: live, in flight, free |
 //! | `commits` | numbers of commits, and places in their order |
-//! | `open` | the open transaction, and sealing it |
+//! | `seal` | from the open transaction to journal pages |
+//! | `changes` | what a partition has: open and live frames, frees, images |
+//! | `open` | the open transaction |
 //! | `frees` | freed runs that may not be used yet |
 //! | `images` | pages as they were at a checkpoint's commit |
 //! | `followers` | how long a leader waits for followers |
@@ -29,28 +31,30 @@
 //! A failed journal write or flush makes the volume read-only: no later commit may be acknowledged,
 //! and the horizon never passes the failed one.
 
+mod changes;
 mod commits;
 mod followers;
 mod frees;
 mod images;
 mod open;
 mod ring;
+mod seal;
 
-use crate::cache::{FrameFlags, FrameKey, OwnedCache};
+use crate::cache::{FrameId, FrameKey, OwnedCache};
 use crate::format::VolumeId;
 use adit_base::simulation::{Bug, planted};
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::rc::Rc;
 
+pub(crate) use changes::Changes;
 pub(crate) use commits::Commits;
 pub use commits::Point;
 pub(crate) use followers::Followers;
-use frees::PendingFrees;
-use images::Images;
-use open::OpenTransaction;
-pub(crate) use open::{Sealed, encode_page};
+use open::{OpenRoom, OpenTransaction};
 pub(crate) use ring::Ring;
+use seal::Sealer;
+pub(crate) use seal::{Sealed, encode_page};
 
 /// Commits that may be in flight at most.
 pub const COMMITS_MAX: u32 = 4;
@@ -62,11 +66,8 @@ const OVERLAP_MIN_US: u64 = 250;
 pub(crate) struct Journal {
     pub(crate) ring: Ring,
     pub(crate) commits: Commits,
-    pub(crate) open: OpenTransaction,
-    /// Frames with live bytes, in the order in which they became so.
-    pub(crate) live: RefCell<Vec<FrameKey>>,
-    pub(crate) frees: PendingFrees,
-    pub(crate) images: Images,
+    pub(crate) room: Rc<OpenRoom>,
+    sealer: Sealer,
     pub(crate) followers: Followers,
     /// How many commits may be in flight, and whether the latency decides.
     commits_max: Cell<u32>,
@@ -86,10 +87,8 @@ impl Journal {
         Journal {
             ring: Ring::new(pages, lsn),
             commits: Commits::default(),
-            open: OpenTransaction::new(pages, epoch),
-            live: RefCell::default(),
-            frees: PendingFrees::default(),
-            images: Images::default(),
+            room: Rc::new(OpenRoom::new(pages)),
+            sealer: Sealer::new(epoch),
             followers: Followers::default(),
             commits_max: Cell::new(commits_max.map_or(1, |max| max.clamp(1, COMMITS_MAX))),
             by_latency: commits_max.is_none(),
@@ -102,22 +101,12 @@ impl Journal {
 
     /// The place in the order that covers everything applied so far.
     pub(crate) fn point(&self) -> Point {
-        Point(self.commits.sealed() + u64::from(!self.open.is_empty()))
-    }
-
-    /// Device pages of frames with pending or live bytes.
-    pub(crate) fn live_homes(&self, cache: &OwnedCache) -> HashSet<u64> {
-        let mut homes = HashSet::new();
-        let mut add =
-            |key: &FrameKey| homes.extend(cache.find(*key).map(|frame| cache.home(frame)));
-        self.open.for_each(&mut add);
-        self.live.borrow().iter().for_each(add);
-        homes
+        Point(self.commits.sealed() + u64::from(!self.room.is_empty()))
     }
 
     /// True if the ring has room for a commit that isn't a checkpoint's.
     pub(crate) fn has_ordinary_room(&self) -> bool {
-        self.ring.has_ordinary_room(self.open.pages())
+        self.ring.has_ordinary_room(self.room.pages())
     }
 
     /// True if the live bytes make a checkpoint due.
@@ -165,55 +154,46 @@ impl Journal {
     pub(crate) fn may_commit(&self) -> bool {
         match self.in_flight.get() {
             0 => true,
-            others => others < self.commits_max.get() && self.open.has_buffers(),
+            others => others < self.commits_max.get() && self.sealer.has_buffers(self.room.pages()),
         }
+    }
+
+    /// Gives it page memory for journal writes.
+    pub(crate) fn add_buffers(&self, frames: impl IntoIterator<Item = FrameId>) {
+        self.sealer.add_buffers(frames);
     }
 
     /// Seals the open transaction: everything in it has the LSNs from `Sealed::lsn` on, and its
     /// frames are live. None: it is empty. In the same step, a checkpoint that waits gets its
-    /// images.
+    /// images. `partitions` are all there are, and the first one's cache has the page memory.
     pub(crate) fn seal(
         &self,
-        cache: &OwnedCache,
+        partitions: &[(&OwnedCache, &Changes)],
         volume: &VolumeId,
         state_page: u64,
     ) -> Option<Sealed> {
         assert!(self.may_commit(), "no more commits than allowed");
-        let sealed = (self.open).seal(cache, volume, state_page, &self.ring, &self.commits);
-        if let Some(sealed) = &sealed {
+        let sealed = (!self.room.is_empty()).then(|| {
+            let own = partitions[0].0;
+            let lists = partitions.iter().map(|part| (part.0, &part.1.open));
+            let (ring, commits) = (&self.ring, &self.commits);
+            let sealed = (self.sealer).seal(own, lists, volume, state_page, ring, commits);
             // For a process that dies here: first the sealed pages count, then the frames' granules
             // don't.
             for (index, frame) in sealed.frames.iter().enumerate() {
-                cache.publish_journal_buffer(*frame, sealed.lsn + index as u64);
+                own.publish_journal_buffer(*frame, sealed.lsn + index as u64);
             }
-            self.open
-                .clear(|key| self.note_live(cache, key, sealed.lsn));
+            for (cache, changes) in partitions {
+                changes.note_sealed(cache, sealed.lsn);
+            }
+            self.room.clear();
             self.in_flight.set(self.in_flight.get() + 1);
+            sealed
+        });
+        for (_, changes) in partitions {
+            (changes.images).start_if_wanted(self.ring.next(), self.commits.sealed());
         }
-        (self.images).start_if_wanted(self.ring.next(), self.commits.sealed());
         sealed
-    }
-
-    /// The records of a frame were sealed at `lsn`.
-    fn note_live(&self, cache: &OwnedCache, key: FrameKey, lsn: u64) {
-        // The page may have been freed, and even written again: the sealed content is gone with its
-        // frame.
-        let frame = cache.find(key);
-        let Some(frame) = frame.filter(|frame| cache.has(*frame, FrameFlags::JOURNALED)) else {
-            return;
-        };
-        let first = match cache.first_lsn(frame) {
-            0 => {
-                self.live.borrow_mut().push(key);
-                lsn
-            }
-            first => first,
-        };
-        assert!(first <= lsn, "LSNs ascend");
-        cache.set_lsns(frame, first, lsn);
-        // In this order: salvage takes a FRESH frame without pending granules for a page of zeroes.
-        cache.clear(frame, FrameFlags::FRESH);
-        cache.set_pending(frame, 0);
     }
 
     /// A sealed transaction is durable. The horizon passes it, and durable ones after it, unless an
@@ -233,7 +213,7 @@ impl Journal {
             let end = sealed.lsn + sealed.frames.len() as u64;
             self.ring.advance_horizon(end.max(self.ring.horizon()));
             self.commits.pass(sealed.number);
-            self.open.add_buffers(sealed.frames);
+            self.sealer.add_buffers(sealed.frames);
             self.in_flight.set(self.in_flight.get() - 1);
         }
         assert!(

@@ -58,7 +58,7 @@ impl Barriers {
 impl Store {
     /// Makes the first `sequence` writes home durable.
     pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
-        let barriers = &self.barriers;
+        let barriers = &self.whole.barriers;
         if !self.volatile_cache {
             return Ok(());
         }
@@ -90,7 +90,7 @@ impl Store {
         buffers: SmallVec<[Buffer; 4]>,
         what: impl FnOnce() -> String,
     ) -> Result<()> {
-        let latency = &self.barriers.latency;
+        let latency = &self.whole.barriers.latency;
         let begun = latency.begin(buffers.len());
         if self.volatile_cache {
             let mut request = self.request(Operation::Write { fua: true }, page);
@@ -112,7 +112,7 @@ impl Store {
         begun: Option<u64>,
         what: impl FnOnce() -> String,
     ) -> Result<()> {
-        let barriers = &self.barriers;
+        let barriers = &self.whole.barriers;
         let number = barriers.begun.get() + 1;
         barriers.begun.set(number);
         barriers.at_device.borrow_mut().push(number);

@@ -10,13 +10,13 @@ use crate::state::Store;
 impl Store {
     /// Fails if the volume is read-only.
     pub(crate) fn writable(&self) -> Result<()> {
-        if let Some(error) = &*self.failure.borrow() {
+        if let Some(error) = &*self.whole.failure.borrow() {
             return Err(Error::with(
                 Errno::ROFS,
                 format!("write to a volume that is read-only since: {error}"),
             ));
         }
-        if self.read_only.get() {
+        if self.whole.read_only.get() {
             return Err(Error::with(
                 Errno::ROFS,
                 "write to a volume that was opened read-only",
@@ -28,12 +28,12 @@ impl Store {
     /// Makes the volume read-only for good: a flush, journal or metadata write failed, so nothing
     /// that would follow it may be acknowledged.
     pub(crate) fn fail(&self, error: Error) {
-        let first = self.failure.borrow().is_none();
+        let first = self.whole.failure.borrow().is_none();
         if first {
-            *self.failure.borrow_mut() = Some(error.clone());
+            *self.whole.failure.borrow_mut() = Some(error.clone());
         }
         (self.upcalls.recall_grants)(self);
-        self.journal.committed.notify_all();
+        self.whole.journal.committed.notify_all();
         self.frame_idle.notify_all();
         if first {
             let volume = self.reactor.name();
@@ -45,7 +45,7 @@ impl Store {
     /// grow it again, with a hole in place of used pages.
     pub(crate) fn look_at_size(&self) -> Result<()> {
         let device = self.reactor.device();
-        let size_bytes = self.layout.get().volume_pages * PAGE_BYTES as u64;
+        let size_bytes = self.whole.layout.get().volume_pages * PAGE_BYTES as u64;
         let Some(now_bytes) = device.file_bytes().filter(|now| *now < size_bytes) else {
             return Ok(());
         };
@@ -59,7 +59,7 @@ impl Store {
              truncate -s {size_bytes} {path}, then adit check --repair {path}"
         );
         let error = Error::with(Errno::IO, what);
-        if !self.read_only.get() {
+        if !self.whole.read_only.get() {
             self.fail(error.clone());
         }
         Err(error)
@@ -75,7 +75,7 @@ impl Store {
 
     /// True if the volume is read-only until it is opened anew.
     pub fn has_failed(&self) -> bool {
-        self.failure.borrow().is_some()
+        self.whole.failure.borrow().is_some()
     }
 
     /// A request at a device page.
@@ -106,13 +106,13 @@ impl Store {
 
     /// The checksum that data has that is written home to `page`, if data has checksums.
     pub(crate) fn sum_of(&self, page: u64, bytes: &[u8]) -> Option<u32> {
-        (self.checksums.as_ref()).map(|_| self.volume.data_checksum(page, bytes))
+        (self.whole.checksums.as_ref()).map(|_| self.volume.data_checksum(page, bytes))
     }
 
     /// True if written data may be overwritten at home. On a volume with data checksums it goes to
     /// fresh pages, or through the journal: a page overwritten in place would not match its
     /// checksum for a while.
     pub(crate) fn overwrites_in_place(&self) -> bool {
-        self.checksums.is_none()
+        self.whole.checksums.is_none()
     }
 }

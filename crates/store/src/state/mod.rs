@@ -1,9 +1,9 @@
 //! The worker-owned state of an open volume.
 //!
-//! [`Store`] is a cheap handle on [`Inner`]. It is single-owner: only the thread that drives the
-//! worker touches it, so its state is in `Cell`s and `RefCell`s, and no borrow is held across an
-//! `await`. The state that other threads may see (frames, sizes) is in [`crate::cache`] and
-//! [`crate::blob::BlobShared`].
+//! [`Store`] is a cheap handle on [`StoreState`]; [`Whole`] is what a volume has once. They are
+//! single-owner: only the thread that drives the worker touches them, so their state is in `Cell`s
+//! and `RefCell`s, and no borrow is held across an `await`. The state that other threads may see
+//! (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
 
 mod barriers;
 mod checksums;
@@ -18,7 +18,7 @@ use crate::blob::BlobTable;
 use crate::cache::{Claim, Frames, OwnedCache, Survive};
 use crate::format::superblock::Layout;
 use crate::format::{Superblock, VolumeId};
-use crate::journal::Journal;
+use crate::journal::{Changes, Journal};
 use crate::metadata::space::Space;
 use crate::recovery::{Predecessor, Takeover};
 use adit_base::hash::HashKey;
@@ -102,14 +102,36 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// The state of an open volume; only this crate sees inside.
+/// What an open volume has once, however many partitions it has.
+pub(crate) struct Whole {
+    pub(crate) layout: Cell<Layout>,
+    pub(crate) superblock: RefCell<Superblock>,
+    pub(crate) journal: Journal,
+    pub(crate) barriers: Barriers,
+    /// On a volume whose data has checksums.
+    pub(crate) checksums: Option<Checksums>,
+    /// See [`crate::VolumeInfo::unsaved`].
+    pub(crate) unsaved: RefCell<Option<String>>,
+    /// See [`Store::predecessor`].
+    pub(crate) predecessor: Cell<Option<Predecessor>>,
+    /// From the end of a read-only opening on.
+    pub(crate) read_only: Cell<bool>,
+    /// Guards the volume where no mapping does.
+    pub(crate) claim: RefCell<Option<Claim>>,
+    /// Set by close: background tasks end.
+    pub(crate) closing: Cell<bool>,
+    /// The error that made the volume read-only.
+    pub(crate) failure: RefCell<Option<Error>>,
+}
+
+/// The state of a partition of an open volume; only this crate sees inside. Today each volume has
+/// one.
 pub struct StoreState {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) options: StoreOptions,
     pub(crate) volume: VolumeId,
     pub(crate) hash_key: HashKey,
-    pub(crate) layout: Cell<Layout>,
-    pub(crate) superblock: RefCell<Superblock>,
+    pub(crate) whole: Rc<Whole>,
     pub(crate) volatile_cache: bool,
     /// DMA-able memory outside of frames.
     pub(crate) pool: Arc<BufferPool>,
@@ -119,10 +141,7 @@ pub struct StoreState {
     /// The shared memory that survives the process.
     pub(crate) mapping: Option<PathBuf>,
     pub(crate) space: RefCell<Space>,
-    pub(crate) journal: Journal,
-    pub(crate) barriers: Barriers,
-    /// On a volume whose data has checksums.
-    pub(crate) checksums: Option<Checksums>,
+    pub(crate) changes: Changes,
     pub(crate) blobs: BlobTable,
     /// A frame finished loading, or left write-back, or a write grant came back.
     pub(crate) frame_idle: Event,
@@ -132,21 +151,9 @@ pub struct StoreState {
     /// Loads of data under way; their frames are unavailable.
     pub(crate) loading: Cell<u32>,
     pub(crate) reservations: Reservations,
-    /// See [`crate::VolumeInfo::unsaved`].
-    pub(crate) unsaved: RefCell<Option<String>>,
     /// Of the operation that is being polled, until a transaction of it takes it.
     pub(crate) receipt: Cell<Option<Arc<dyn Receipt + Send + Sync>>>,
-    /// See [`Store::predecessor`].
-    pub(crate) predecessor: Cell<Option<Predecessor>>,
-    /// From the end of a read-only opening on.
-    pub(crate) read_only: Cell<bool>,
-    /// Guards the volume where no mapping does.
-    pub(crate) claim: RefCell<Option<Claim>>,
     pub(crate) write_back: WriteBack,
-    /// Set by close: background tasks end.
-    pub(crate) closing: Cell<bool>,
-    /// The error that made the volume read-only.
-    pub(crate) failure: RefCell<Option<Error>>,
 }
 
 /// Functions of upper rooms that lower ones call.
@@ -185,18 +192,18 @@ impl Store {
 
     /// True if the volume was opened read-only.
     pub fn is_read_only(&self) -> bool {
-        self.read_only.get()
+        self.whole.read_only.get()
     }
 
     /// Leaves the volume to its next opening, after a panic: interrupted operations keep the store
     /// from being freed.
     pub fn abandon(&self) {
         self.frames.abandon();
-        self.claim.borrow_mut().take();
+        self.whole.claim.borrow_mut().take();
     }
 
     /// True while the volume is being closed. Background work of the layer above ends then.
     pub fn is_closing(&self) -> bool {
-        self.closing.get()
+        self.whole.closing.get()
     }
 }

@@ -202,13 +202,13 @@ impl<'a> Begun<'a> {
         // The mapping guards the volume from here on; where there is none, the claim of this
         // opening does.
         if store.mapping.is_none() && !planted(Bug::UnclaimedOpening) {
-            *store.claim.borrow_mut() = self.next_claim.take();
+            *store.whole.claim.borrow_mut() = self.next_claim.take();
         }
         drop((self.claim.take(), self.next_claim.take()));
         store.check_state().await?;
         store.settle_recovered(recovered.unwrap_or_default());
         if self.looks {
-            *store.unsaved.borrow_mut() = self.resolution.described();
+            *store.whole.unsaved.borrow_mut() = self.resolution.described();
         }
         match store
             .take_over(self.resolution, self.memo, self.looks)
@@ -216,9 +216,9 @@ impl<'a> Begun<'a> {
         {
             Ok(()) => {}
             // Not that the volume is read-only since, if settling in the background met it first.
-            Err(error) => return Err(store.failure.borrow().clone().unwrap_or(error)),
+            Err(error) => return Err(store.whole.failure.borrow().clone().unwrap_or(error)),
         }
-        store.read_only.set(self.options.read_only);
+        store.whole.read_only.set(self.options.read_only);
         Ok(store)
     }
 

@@ -38,7 +38,7 @@ impl Store {
     pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
         self.writable()?;
         let pages = volume_bytes / PAGE;
-        let now = self.layout.get().volume_pages;
+        let now = self.whole.layout.get().volume_pages;
         if pages < now {
             return Err(Error::with(
                 Errno::INVAL,
@@ -53,7 +53,7 @@ impl Store {
         let geometry = self
             .transact(|txn| {
                 let old = *self.space.borrow().geometry();
-                let layout = self.layout.get().with_pages(pages);
+                let layout = self.whole.layout.get().with_pages(pages);
                 let new = geometry(&layout, old.cluster_pages);
                 if new.volume_pages <= old.volume_pages {
                     return Ok(None); // another call was faster
@@ -64,7 +64,7 @@ impl Store {
             .await?;
         // Nothing ran between the transaction's application and here.
         if let Some((layout, geometry)) = geometry {
-            self.layout.set(layout);
+            self.whole.layout.set(layout);
             self.space.borrow_mut().set_geometry(geometry);
         }
         self.commit().await
@@ -102,7 +102,7 @@ impl Store {
         device
             .grow(pages * PAGE)
             .map_err(|error| error.context("the device is smaller than the volume is to be"))?;
-        self.flush_home(self.barriers.note_write()).await
+        self.flush_home(self.whole.barriers.note_write()).await
     }
 
     /// Lets both superblocks allow `pages`.
@@ -131,11 +131,11 @@ impl Store {
         change: impl FnOnce(&mut Superblock) -> bool,
     ) -> Result<()> {
         self.look_for_others().await?;
-        let is_changed = change(&mut self.superblock.borrow_mut());
+        let is_changed = change(&mut self.whole.superblock.borrow_mut());
         if !is_changed {
             return Ok(());
         }
-        self.write_superblocks(self.journal.ring.flushed_tail(), 0)
+        self.write_superblocks(self.whole.journal.ring.flushed_tail(), 0)
             .await
     }
 }

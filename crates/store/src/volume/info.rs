@@ -60,7 +60,7 @@ impl Store {
         // Then `failure` says so.
         let _ = self.look_at_size();
         let state = self.state().await?;
-        let superblock = self.superblock.borrow();
+        let superblock = self.whole.superblock.borrow();
         let label = superblock
             .label
             .split(|byte| *byte == 0)
@@ -72,14 +72,14 @@ impl Store {
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
-            volume_bytes: self.layout.get().volume_pages * page_bytes,
+            volume_bytes: self.whole.layout.get().volume_pages * page_bytes,
             free_bytes: state
                 .free_pages
                 .saturating_sub(self.reservations.pages() + RESERVE_PAGES)
                 * page_bytes,
             usable_bytes: self.reservations.usable_by_a_new_blob(state.free_pages) * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
-            journal_live_bytes: self.journal.ring.live_pages() * page_bytes,
+            journal_live_bytes: self.whole.journal.ring.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
             blobs: state.blobs,
             epoch: superblock.epoch,
@@ -87,11 +87,12 @@ impl Store {
             cache_bytes: self.frames.bound_bytes(),
             cache_huge_bytes: self.frames.huge_bytes(),
             dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
-            data_checksums: self.checksums.is_some(),
+            data_checksums: self.whole.checksums.is_some(),
             survives: mapping.is_some(),
             mapping: mapping.map(|path| path.display().to_string()),
-            unsaved: self.unsaved.borrow().clone(),
+            unsaved: self.whole.unsaved.borrow().clone(),
             failure: self
+                .whole
                 .failure
                 .borrow()
                 .as_ref()

@@ -22,7 +22,7 @@ use crate::format::{
     STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
 use crate::health::{self, RepairOptions};
-use crate::journal::Journal;
+use crate::journal::{Changes, Journal};
 use crate::metadata::Need;
 use crate::metadata::space::Space;
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
@@ -30,7 +30,7 @@ use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest}
 use crate::state::Checksums;
 use crate::state::{Barriers, CACHE_BYTES_MIN};
 use crate::state::{Reservations, SlotMisses, Upcalls, WriteBack};
-use crate::state::{Store, StoreOptions, StoreState};
+use crate::state::{Store, StoreOptions, StoreState, Whole};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
@@ -273,7 +273,7 @@ impl Store {
         opening.tell(&recovered);
         let (predecessor, makes_room) = (opening.predecessor(), opening.makes_room);
         let store = opening.start(Some(recovered)).await?;
-        store.predecessor.set(predecessor);
+        store.whole.predecessor.set(predecessor);
         if makes_room {
             store.open_again(options).await
         } else {
@@ -306,21 +306,21 @@ impl Store {
     /// acknowledged in between: a kill before the end of the takeover leaves it to the next
     /// opening, a later one leaves a closed volume.
     async fn open_again(self, options: &StoreOptions) -> Result<Store> {
-        let predecessor = self.predecessor.get();
+        let predecessor = self.whole.predecessor.get();
         self.close().await?;
         let (reactor, epoch) = (self.reactor.clone(), self.epoch());
         drop(self);
         let again = Box::pin(Store::open(reactor, options)).await?;
         // Unless another process had the volume in between, through another device.
         if again.epoch() == epoch + 1 {
-            again.predecessor.set(predecessor);
+            again.whole.predecessor.set(predecessor);
         }
         Ok(again)
     }
 
     /// Queues pages that recovery wrote home, to get checksums again.
     pub(crate) fn settle_recovered(&self, recovered: Recovered) {
-        if let Some(checksums) = &self.checksums {
+        if let Some(checksums) = &self.whole.checksums {
             for (page, sum) in recovered.data {
                 checksums.settle(page, sum);
             }
@@ -332,9 +332,9 @@ impl Store {
     /// large the volume is, and the superblock only how large at most (`grow.rs`).
     pub(super) async fn check_state(&self) -> Result<()> {
         let state = self.state().await?;
-        let bound = self.layout.get();
+        let bound = self.whole.layout.get();
         let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
-        let geometry = geometry(&layout, self.superblock.borrow().cluster_pages);
+        let geometry = geometry(&layout, self.whole.superblock.borrow().cluster_pages);
         if state.volume_pages > bound.volume_pages
             || layout.groups == 0
             || state.groups != layout.groups
@@ -349,15 +349,15 @@ impl Store {
                 ),
             ));
         }
-        self.layout.set(layout);
+        self.whole.layout.set(layout);
         *self.space.borrow_mut() = Space::new(geometry);
         Ok(())
     }
 
     /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
     pub async fn close(&self) -> Result<()> {
-        self.closing.set(true);
-        if self.read_only.get() {
+        self.whole.closing.set(true);
+        if self.whole.read_only.get() {
             return Ok(());
         }
         // Background work in flight may still add to the journal: a clean volume has an empty one.
@@ -367,7 +367,7 @@ impl Store {
             self.checkpoint_all().await?;
             self.settle().await?;
             self.hold_superblock().await?;
-            if self.journal.ring.live_pages() == 0 && self.journal.open.is_empty() {
+            if self.whole.journal.ring.live_pages() == 0 && self.whole.journal.room.is_empty() {
                 break;
             }
             self.release_superblock();
@@ -379,17 +379,17 @@ impl Store {
                 ));
             }
         }
-        let tail = self.journal.ring.next();
+        let tail = self.whole.journal.ring.next();
         let written = match self.look_for_others().await {
             Ok(()) => {
-                self.superblock.borrow_mut().forget_memo();
+                self.whole.superblock.borrow_mut().forget_memo();
                 self.write_superblocks(tail, STATE_CLEAN).await
             }
             others => others,
         };
         self.release_superblock();
         written?;
-        self.claim.borrow_mut().take();
+        self.whole.claim.borrow_mut().take();
         self.frames.delete_shared()
     }
 }
@@ -444,11 +444,11 @@ pub(super) fn build(
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
     let journal = Journal::new(pages, epoch, superblock.tail, options.commits_in_flight);
     if !plain {
-        for _ in 0..journal.open.pages_max() {
+        for _ in 0..journal.room.pages_max() {
             let frame = cache
                 .allocate_raw()
                 .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
-            journal.open.add_buffers([frame]);
+            journal.add_buffers([frame]);
         }
     }
     let checksums = layout.checksums.then(|| {
@@ -456,14 +456,30 @@ pub(super) fn build(
         Checksums::new(&superblock.unsettled, &geometry)
     });
     let volatile_cache = reactor.device().capabilities().volatile_cache;
+    let hash_key = HashKey(superblock.hash_key);
+    let space = Space::new(geometry(&layout, superblock.cluster_pages));
+    let changes = Changes::new(&journal);
+    let whole = Whole {
+        layout: Cell::new(layout),
+        superblock: RefCell::new(superblock),
+        journal,
+        barriers: Barriers::default(),
+        checksums,
+        unsaved: RefCell::new(None),
+        predecessor: Cell::new(None),
+        read_only: Cell::new(plain),
+        claim: RefCell::new(None),
+        closing: Cell::new(false),
+        failure: RefCell::new(None),
+    };
     let store = StoreState {
         reactor,
         options: options.clone(),
         volume,
-        hash_key: HashKey(superblock.hash_key),
-        layout: Cell::new(layout),
-        space: RefCell::new(Space::new(geometry(&layout, superblock.cluster_pages))),
-        superblock: RefCell::new(superblock),
+        hash_key,
+        whole: Rc::new(whole),
+        space: RefCell::new(space),
+        changes,
         volatile_cache,
         pool,
         upcalls: Upcalls {
@@ -477,21 +493,12 @@ pub(super) fn build(
         slot_misses: SlotMisses::new(frames.bound_bytes()),
         frames,
         mapping,
-        journal,
-        barriers: Barriers::default(),
-        checksums,
         blobs: BlobTable::default(),
         frame_idle: Event::new(),
         grants_writes: Cell::new(true),
         loading: Cell::new(0),
         reservations: Reservations::default(),
-        read_only: Cell::new(plain),
-        unsaved: RefCell::new(None),
         receipt: Cell::new(None),
-        predecessor: Cell::new(None),
-        claim: RefCell::new(None),
-        closing: Cell::new(false),
-        failure: RefCell::new(None),
     };
     let store = Rc::new(store);
     let state = Rc::downgrade(&store);

@@ -87,7 +87,9 @@ impl Store {
         }
         journal.checkpointing.set(true);
         let result = self.checkpoint_once().await;
-        self.changes.images.stop();
+        for store in self.partitions() {
+            store.changes.images.stop();
+        }
         journal.checkpointing.set(false);
         if let Err(error) = &result {
             self.fail(error.clone());
@@ -106,7 +108,10 @@ impl Store {
         let journal = &self.whole.journal;
         // The next commit begins the images: a checkpoint that waits for a turn might never get
         // one.
-        self.changes.images.want();
+        let partitions = self.partitions();
+        for store in &partitions {
+            store.changes.images.want();
+        }
         let (tail, commit) = loop {
             self.writable()?;
             match self.changes.images.as_of() {
@@ -116,35 +121,56 @@ impl Store {
                 _ => journal.committed.wait().await,
             }
         };
-        let mut homes = self.take_live(tail).await;
-        let mut keys = Vec::with_capacity(homes.len());
-        let sums = match self.write_home(tail, &mut homes, &mut keys).await {
-            Ok(sums) => sums,
-            Err(error) => {
-                let left = homes.into_iter().map(|Reverse((_, key))| key);
-                let mut live = self.changes.live.borrow_mut();
-                live.extend(keys.into_iter().chain(left));
-                return Err(error);
+        let mut written: SmallVec<[(Vec<FrameKey>, DataSums); 1]> = SmallVec::new();
+        for store in &partitions {
+            match store.take_home(tail).await {
+                Ok(home) => written.push(home),
+                Err(error) => {
+                    for (store, (keys, _)) in partitions.iter().zip(written) {
+                        store.changes.live.borrow_mut().extend(keys);
+                    }
+                    return Err(error);
+                }
             }
-        };
+        }
         if !planted(Bug::TailBeforeHome) {
             self.flush_home(self.whole.barriers.note_write()).await?;
         }
         if planted(Bug::UnflushedTail) {
             journal.ring.advance_flushed_tail(tail);
             journal.commits.pass_home(commit);
-            self.release_frees();
+            for store in &partitions {
+                store.release_frees();
+            }
         }
         self.write_superblocks(tail, 0).await?;
         journal.ring.advance_flushed_tail(tail);
         journal.commits.pass_home(commit);
-        for (index, key) in keys.into_iter().enumerate() {
-            self.end_live(key, tail, &sums);
-            self.end_slice(index + 1, SLICE_PAGES).await;
+        for (store, (keys, sums)) in partitions.iter().zip(written) {
+            for (index, key) in keys.into_iter().enumerate() {
+                store.end_live(key, tail, &sums);
+                self.end_slice(index + 1, SLICE_PAGES).await;
+            }
+            store.release_frees();
+            store.frame_idle.notify_all();
         }
-        self.release_frees();
-        self.frame_idle.notify_all();
         Ok(())
+    }
+
+    /// Writes home what this partition has in the journal before `tail`. Answers which pages that
+    /// were, and the checksums of the data among them.
+    async fn take_home(&self, tail: u64) -> Result<(Vec<FrameKey>, DataSums)> {
+        let mut homes = self.take_live(tail).await;
+        let mut keys = Vec::with_capacity(homes.len());
+        match self.write_home(tail, &mut homes, &mut keys).await {
+            Ok(sums) => Ok((keys, sums)),
+            Err(error) => {
+                let left = homes.into_iter().map(|Reverse((_, key))| key);
+                let mut live = self.changes.live.borrow_mut();
+                live.extend(keys.into_iter().chain(left));
+                Err(error)
+            }
+        }
     }
 
     /// Takes the pages with live bytes before `tail` off the journal's list. While a checkpoint

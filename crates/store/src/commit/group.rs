@@ -97,10 +97,12 @@ impl Store {
     /// Seals the open transaction and makes it durable, as its leader. It counts as soon as all
     /// commits before it are durable: the horizon says so.
     pub(crate) async fn commit_open(&self) -> Result<()> {
+        self.fold_ledgers().await?;
+        if !self.whole.journal.may_commit() {
+            return Ok(()); // another one began while the state page was loaded
+        }
         let joined = self.whole.journal.followers.joined.take();
-        let state_page = self.whole.layout.get().state_page;
-        let partitions = [(&self.cache, &self.changes)];
-        let Some(sealed) = (self.whole.journal).seal(&partitions, &self.volume, state_page) else {
+        let Some(sealed) = self.seal() else {
             return Ok(());
         };
         if joined > 0 {
@@ -113,6 +115,14 @@ impl Store {
         }
         self.end_commit(sealed);
         Ok(())
+    }
+
+    fn seal(&self) -> Option<Sealed> {
+        let state_page = self.whole.layout.get().state_page;
+        let stores = self.partitions();
+        let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
+        let partitions: SmallVec<[_; 1]> = partitions.collect();
+        (self.whole.journal).seal(&partitions, &self.volume, state_page)
     }
 
     /// Makes a sealed transaction durable, without regard to those before it.
@@ -128,14 +138,18 @@ impl Store {
     fn end_commit(&self, sealed: Sealed) {
         let journal = &self.whole.journal;
         journal.note_latency(self.whole.barriers.latency.us());
-        if !journal.pass_horizon(&self.cache, sealed) {
+        let partitions = self.partitions();
+        if !journal.pass_horizon(&partitions[0].cache, sealed) {
             return;
         }
-        self.frames.header().set_horizon(journal.ring.horizon());
-        self.frames.note_durable(journal.commits.durable());
-        self.release_frees();
+        for store in &partitions {
+            store.frames.header().set_horizon(journal.ring.horizon());
+            store.frames.note_durable(journal.commits.durable());
+            store.release_frees();
+        }
         journal.committed.notify_all();
-        if journal.wants_checkpoint(&self.cache) && !journal.checkpointing.get() {
+        let wants = |store: &Store| journal.wants_checkpoint(&store.cache);
+        if !journal.checkpointing.get() && partitions.iter().any(wants) {
             self.spawn_checkpoint();
         }
     }
@@ -165,10 +179,12 @@ impl Store {
             if piece.is_empty() {
                 continue;
             }
+            let lead = self.lead();
             let buffers: SmallVec<[Buffer; 4]> = piece
                 .iter()
-                .map(|frame| self.cache.buffer(*frame))
+                .map(|frame| lead.cache.buffer(*frame))
                 .collect();
+            drop(lead);
             let what = || format!("write the journal at LSN {lsn}");
             self.write_durably(layout.journal_page(lsn), buffers, what)
                 .await?;

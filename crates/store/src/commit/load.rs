@@ -17,12 +17,26 @@ use adit_reactor::sync::join_all;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-use crate::state::{ColdFuture, InFlight, Store};
+use crate::state::{ColdFuture, InFlight, Owners, Store};
 
 impl Store {
     /// Brings a metadata page into the cache, verified.
     pub(crate) fn load(&self, page: u64, kind: PageKind) -> ColdFuture<'_, Result<()>> {
-        Box::pin(self.load_page(page, kind))
+        if self.options.partitions == 1 {
+            Box::pin(self.load_page(page, kind))
+        } else {
+            Box::pin(self.load_divided(page, kind))
+        }
+    }
+
+    /// Brings a page into its partition's cache, or the state page into all of them.
+    async fn load_divided(&self, page: u64, kind: PageKind) -> Result<()> {
+        for store in self.partitions() {
+            if kind == PageKind::State || store.partition == self.owner(page) {
+                store.load_page(page, kind).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Loads a page like [`Store::load`]. If it is a damaged group map, the allocator avoids the
@@ -57,15 +71,17 @@ impl Store {
                 self.load_ended(page).await;
                 Ok(())
             }
-            Stop::Room => unreachable!("only transactions ask for room"),
+            Stop::Room | Stop::Group(_) => unreachable!("only transactions ask for room"),
         }
     }
 
     /// Waits while another task loads a metadata page.
     pub(super) async fn load_ended(&self, page: u64) {
         let key = FrameKey::meta(page);
-        while (self.cache.find(key)).is_some_and(|frame| self.cache.is_loading(frame)) {
-            self.frame_idle.wait().await;
+        let owner = Owners::new(self);
+        let store = owner.of_page(page);
+        while (store.cache.find(key)).is_some_and(|frame| store.cache.is_loading(frame)) {
+            store.frame_idle.wait().await;
         }
     }
 
@@ -138,7 +154,11 @@ impl Store {
         let frame = self.allocate_frame().await?;
         if self.cache.find(key).is_some() {
             self.cache.free_allocated(frame);
-            return self.load(page, kind).await;
+            return Box::pin(self.load_page(page, kind)).await;
+        }
+        if kind == PageKind::State && self.partition != 0 {
+            self.make_ledger(frame);
+            return Ok(());
         }
         self.begin_load(frame, page, kind);
         let mut loading = SmallVec::<[(u64, FrameId); 1]>::from([(page, frame)]);

@@ -2,6 +2,8 @@
 
 mod checkpoint;
 mod group;
+mod groups;
+mod ledgers;
 mod load;
 mod shared_view;
 mod transact;

@@ -8,7 +8,7 @@ use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Result};
 
-use crate::state::{ColdFuture, Store};
+use crate::state::{ColdFuture, Owners, Store};
 
 impl Store {
     /// Reads metadata: the closure runs against resident pages and runs again when one had to be
@@ -50,6 +50,15 @@ impl Store {
 
     /// The volume-state page.
     pub async fn state(&self) -> Result<StatePage> {
+        if self.options.partitions == 1 {
+            self.own_state().await
+        } else {
+            self.summed_state().await
+        }
+    }
+
+    /// The state page as this partition has it.
+    pub(crate) async fn own_state(&self) -> Result<StatePage> {
         self.view(|view| view.state()).await
     }
 
@@ -85,6 +94,9 @@ impl Store {
                 Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await?,
                 Stop::Busy(page) => self.load_ended(page).await,
                 Stop::Room => {}
+                Stop::Group(partition) => {
+                    Owners::new(self).of(partition).make_groups().await?;
+                }
                 Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
                     reclaimed = true;
                     if !self.reclaim_pending().await? {
@@ -107,6 +119,8 @@ impl Store {
             if !self.whole.journal.room.has_room(need) {
                 let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
+            } else if let Some(full) = self.without_frames(frames) {
+                full.make_room(frames).await?;
             } else if self.cache.available() >= frames {
                 return Ok(());
             } else if may_wait {
@@ -117,14 +131,26 @@ impl Store {
         }
     }
 
+    /// Another partition that doesn't have this many frames available.
+    fn without_frames(&self, frames: usize) -> Option<Store> {
+        if self.options.partitions == 1 {
+            return None;
+        }
+        let lacks = |store: &Store| store.cache.available() < frames;
+        let others = |store: &Store| store.partition != self.partition;
+        self.partitions()
+            .into_iter()
+            .find(|store| others(store) && lacks(store))
+    }
+
     /// Makes pending frees usable before ENOSPC. True if that may have freed space.
     pub(crate) fn reclaim_pending(&self) -> ColdFuture<'_, Result<bool>> {
         Box::pin(async {
-            if self.changes.frees.count() == 0 {
+            if self.pending_pages() == 0 {
                 return Ok(false);
             }
             self.commit_all().await?;
-            if self.changes.frees.count() != 0 {
+            if self.pending_pages() != 0 {
                 self.checkpoint_all().await?;
             }
             Ok(true)

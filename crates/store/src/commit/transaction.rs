@@ -15,14 +15,14 @@
 
 use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
-use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE};
+use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache};
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
 use crate::metadata::Need;
 use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
-use crate::metadata::space::{Mark, PageState, Run, SpaceGeometry};
-use crate::state::{RESERVE_PAGES, Receipt, Store};
+use crate::metadata::space::{Mark, PageState, Run, Space, SpaceGeometry};
+use crate::state::{Owners, RESERVE_PAGES, Receipt, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, SECTOR_BYTES, granules};
 use smallvec::SmallVec;
@@ -33,6 +33,11 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Staged changes; see the head of the file.
 pub struct Transaction<'s> {
     store: &'s Store,
+    owners: Owners<'s>,
+    /// The partition whose copy of the state page is meant.
+    ledger: u32,
+    /// In the space of other partitions.
+    marks: SmallVec<[(u32, Mark); 1]>,
     intent: Intent,
     freeing: bool,
     /// There was room for this need, or it waits for it.
@@ -69,6 +74,8 @@ struct Shadow {
     key: FrameKey,
     target: FrameId,
     shadow: FrameId,
+    /// The partition that has the page.
+    partition: u32,
     /// The target was made for this transaction.
     new: bool,
 }
@@ -90,6 +97,9 @@ impl<'s> Transaction<'s> {
     ) -> Transaction<'s> {
         Transaction {
             store,
+            owners: Owners::new(store),
+            ledger: store.partition,
+            marks: SmallVec::new(),
             intent,
             freeing: intent != Intent::Change,
             admitted,
@@ -169,12 +179,12 @@ impl<'s> Transaction<'s> {
 
     /// The slot of a blob as staged, in place.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
-        slot_of(self.store, self, id)
+        slot_of(&self.owners, self, id)
     }
 
     /// The blob whose slot is at this address, and the slot.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        let slot = slot_at(self.store, self, address)?;
+        let slot = slot_at(&self.owners, self, address)?;
         Ok((id_of(address, slot), *slot))
     }
 
@@ -207,8 +217,8 @@ impl<'s> Transaction<'s> {
     /// Makes a blob: takes a slot and a generation for it.
     pub fn create(&mut self, slot: Slot) -> Result<BlobId, Stop> {
         self.check_room(1)?;
-        let store = self.store;
-        let address = store.space.borrow_mut().take_slot(self)?;
+        let home = self.store.partition;
+        let address = self.with_space(home, |space, pages| space.take_slot(pages))?;
         let state = self.state_mut()?;
         let generation = state.next_generation;
         state.next_generation = generation.wrapping_add(1).max(1);
@@ -227,8 +237,8 @@ impl<'s> Transaction<'s> {
             self.slot_ref(id)?.allocated_pages == 0,
             "a blob with pages is deleted by Store::delete"
         );
-        let store = self.store;
-        let freed = store.space.borrow_mut().free_slot(self, id.slot)?;
+        let owner = self.owners.number(place(id.slot).0);
+        let freed = self.with_space(owner, |space, pages| space.free_slot(pages, id.slot))?;
         self.frees.extend(freed.map(|run| (run, true)));
         let state = self.state_mut()?;
         state.blobs = state.blobs.checked_sub(1).unwrap_or_else(|| {
@@ -271,14 +281,11 @@ impl<'s> Transaction<'s> {
     /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the
     /// reserve for deleting stay.
     pub(crate) fn check_room(&self, pages: u64) -> Result<(), Stop> {
-        let free = self.state()?.free_pages;
-        let store = self.store;
+        let (free, pending) = (self.free_pages()?, self.store.pending_pages());
         let room = if self.freeing {
-            free.saturating_sub(store.changes.frees.pages())
+            free.saturating_sub(pending)
         } else {
-            store
-                .reservations
-                .available(free, store.changes.frees.pages())
+            self.store.whole.reservations.available(free, pending)
         };
         if room < pages {
             return Err(Error::with(Errno::NOSPC, "the volume is full").into());
@@ -288,32 +295,99 @@ impl<'s> Transaction<'s> {
 
     /// Takes up to `want` pages for data near `near`, marked in the map at once.
     pub(crate) fn take_data(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
-        let store = self.store;
-        let run = store.space.borrow_mut().take(self, near, want)?;
-        store
-            .space
-            .borrow_mut()
-            .commit(self, run, PageState::Used)?;
+        let run = self.take_uncommitted(near, want)?;
+        self.commit_run(run)?;
         Ok(run)
     }
 
     /// Takes up to `want` pages near `near` in memory only; [`Transaction::commit_run`] records it.
     pub(crate) fn take_uncommitted(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
-        let store = self.store;
-        store.space.borrow_mut().take(self, near, want)
+        let home = self.store.partition;
+        let own = self.with_space(home, |space, pages| space.take(pages, near, want));
+        match own {
+            Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {
+                self.take_elsewhere(want).ok_or(Stop::Fail(error))?
+            }
+            own => own,
+        }
+    }
+
+    /// Takes pages where another partition has some. None: none has.
+    fn take_elsewhere(&mut self, want: u32) -> Option<Result<Run, Stop>> {
+        for other in 0..self.owners.all().len() as u32 {
+            if other != self.store.partition {
+                match self.with_space(other, |space, pages| space.take(pages, 0, want)) {
+                    Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
+                    taken => return Some(taken),
+                }
+            }
+        }
+        None
+    }
+
+    /// Changes the space of a partition, and with it that partition's copy of the state page.
+    #[inline]
+    fn with_space<T>(
+        &mut self,
+        partition: u32,
+        f: impl FnOnce(&mut Space, &mut Self) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let home = self.store;
+        if partition == home.partition {
+            return f(&mut home.space.borrow_mut(), self);
+        }
+        let other = self.owners.of(partition).clone();
+        let mut space = other.space.borrow_mut();
+        if self.marks.iter().all(|(marked, _)| *marked != partition) {
+            self.marks.push((partition, space.mark()));
+        }
+        self.ledger = partition;
+        let result = f(&mut space, self);
+        self.ledger = home.partition;
+        result
+    }
+
+    /// Free pages of the volume.
+    fn free_pages(&self) -> Result<u64, Stop> {
+        let mut free = self.state()?.free_pages;
+        if let Some(folded) = &*self.store.whole.folded.borrow() {
+            let others = self.owners.all().iter();
+            for other in others.filter(|other| other.partition != self.store.partition) {
+                // One that was evicted has changed nothing.
+                let has = (self.ledger_of(other)).map_or(folded.free_pages, |own| own.free_pages);
+                free = free.wrapping_add(has).wrapping_sub(folded.free_pages);
+            }
+        }
+        Ok(free)
+    }
+
+    /// Another partition's copy of the state page as staged.
+    fn ledger_of(&self, other: &Store) -> Option<StatePage> {
+        let key = FrameKey::meta(self.store.whole.layout.get().state_page);
+        let mut shadows = self.shadows.iter();
+        let staged =
+            shadows.find(|shadow| shadow.partition == other.partition && shadow.key == key);
+        let Some(staged) = staged else {
+            return other.ledger();
+        };
+        other.cache.fill_shadow(staged.shadow, STATE_GRANULES);
+        let bytes = other.cache.bytes(staged.shadow, 0..size_of::<StatePage>());
+        StatePage::read_from_bytes(bytes).ok()
     }
 
     /// Marks a run that was taken earlier (outside of any transaction) as used.
     pub(crate) fn commit_run(&mut self, run: Run) -> Result<(), Stop> {
-        let store = self.store;
-        store.space.borrow_mut().commit(self, run, PageState::Used)
+        let owner = self.owners.number(run.page);
+        self.with_space(owner, |space, pages| {
+            space.commit(pages, run, PageState::Used)
+        })
     }
 
     /// Frees a run. `journaled`: redo records may still name its pages, so that it can be used
     /// again only when the flushed tail has passed them.
     pub(crate) fn free_run(&mut self, run: Run, journaled: bool) -> Result<(), Stop> {
-        let store = self.store;
-        store.space.borrow_mut().free(self, run)?;
+        let owner = self.owners.number(run.page);
+        self.with_space(owner, |space, pages| space.free(pages, run))?;
         self.frees.push((run, journaled));
         Ok(())
     }
@@ -337,7 +411,8 @@ impl<'s> Transaction<'s> {
                 frame
             }
         };
-        self.push_shadow(key, target, found.is_none(), u64::MAX)
+        let home = self.store.partition;
+        self.push_shadow(home, key, target, found.is_none(), u64::MAX)
     }
 
     /// A staged page of data.
@@ -348,12 +423,12 @@ impl<'s> Transaction<'s> {
 
     fn push_shadow(
         &mut self,
+        partition: u32,
         key: FrameKey,
         target: FrameId,
         new: bool,
         granules: u64,
     ) -> Result<usize, Stop> {
-        let cache = &self.store.cache;
         let room = self.use_room(match (key.space, new) {
             (META_SPACE, true) => Need::pages(0, 1),
             (META_SPACE, false) => Need::pages(1, 0),
@@ -362,6 +437,7 @@ impl<'s> Transaction<'s> {
                 ..Need::data(1)
             },
         });
+        let cache = &self.owners.of(partition).cache;
         let shadow = match room.and_then(|()| cache.shadow(target).ok_or_else(no_frames)) {
             Ok(shadow) => shadow,
             Err(stop) => {
@@ -376,14 +452,33 @@ impl<'s> Transaction<'s> {
             key,
             target,
             shadow,
+            partition,
             new,
         });
         Ok(self.shadows.len() - 1)
     }
 
+    /// The cache of the partition that has a page.
+    #[inline]
+    fn cache_of(&self, page: u64) -> &OwnedCache {
+        &self.owners.of(self.number(page)).cache
+    }
+
+    /// The number of the partition that has a page.
+    #[inline]
+    fn number(&self, page: u64) -> u32 {
+        if page < self.store.whole.layout.get().first_group {
+            self.ledger
+        } else {
+            self.owners.number(page)
+        }
+    }
+
     fn position(&self, page: u64) -> Option<usize> {
         let key = FrameKey::meta(page);
-        self.shadows.iter().position(|shadow| shadow.key == key)
+        let partition = self.number(page);
+        let is_it = |shadow: &Shadow| shadow.key == key && shadow.partition == partition;
+        self.shadows.iter().position(is_it)
     }
 
     /// Makes all staged changes visible. Nothing here can fail or wait.
@@ -393,11 +488,12 @@ impl<'s> Transaction<'s> {
         let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
         for id in &self.slots {
             let (page, offset) = place(id.slot);
-            if let Some(blob) = store.blobs.resident(id.slot)
+            let owner = self.owners.of_page(page);
+            if let Some(blob) = owner.blobs.resident(id.slot)
                 && blob.id == *id
                 && let Some(index) = self.position(page)
                 && let sector = (offset..offset + SECTOR_BYTES)
-                && let bytes = cache.bytes(self.shadows[index].shadow, sector)
+                && let bytes = owner.cache.bytes(self.shadows[index].shadow, sector)
                 && let Ok(slot) = Slot::ref_from_bytes(bytes)
             {
                 blob.applied(slot);
@@ -405,13 +501,17 @@ impl<'s> Transaction<'s> {
             }
         }
         for id in &self.destroyed {
-            store.blobs.destroyed(*id);
+            let owner = self.owners.of_page(place(id.slot).0);
+            owner.blobs.destroyed(*id);
         }
         store.space.borrow_mut().keep(taken);
+        for (partition, taken) in std::mem::take(&mut self.marks) {
+            self.owners.of(partition).space.borrow_mut().keep(taken);
+        }
         // Before all else: should the process die in between, pages are without a checksum, not
         // with a wrong one.
         if !self.checksums.is_empty() {
-            self.apply_shadows(|key| self.is_checksums(key), None);
+            self.apply_shadows(store, |key| self.is_checksums(key), None);
         }
         // Before the map that makes them readable: if the process dies in between, they are
         // applied, but nothing refers to them.
@@ -445,25 +545,32 @@ impl<'s> Transaction<'s> {
         let together = self.slots.len() > 1 && store.frames.is_published();
         let slots = if together { &self.slots[..] } else { &[] };
         let held: SmallVec<[_; 4]> = slots.iter().map(|id| ahead.hold(id.slot)).collect();
-        self.apply_shadows(|key| !self.is_checksums(key), receipt.as_deref());
+        self.apply_shadows(store, |key| !self.is_checksums(key), receipt.as_deref());
         drop(held);
+        for other in self.owners.all() {
+            if other.partition != store.partition {
+                self.apply_shadows(other, |_| true, None);
+            }
+        }
         for blob in changed {
             blob.became_visible(store.whole.journal.point());
         }
         for (run, journaled) in &self.frees {
+            let owner = self.owners.of_page(run.page);
+            let (cache, changes) = (&owner.cache, &owner.changes);
             if *journaled
                 && run.pages == 1
                 && let Some(frame) = cache.find(FrameKey::meta(run.page))
                 && !cache.is_loading(frame)
             {
-                changes.images.remove_freed(&store.cache, frame);
+                changes.images.remove_freed(cache, frame);
             }
             if let Some(checksums) = &store.whole.checksums {
                 checksums.unsettle(*run);
             }
             (changes.frees).add(*run, store.whole.journal.commits.open(), *journaled);
         }
-        if !changes.open.is_empty() {
+        if !store.whole.journal.room.is_empty() {
             (store.upcalls.start_write_back)(store);
         }
     }
@@ -472,15 +579,16 @@ impl<'s> Transaction<'s> {
         key.space == META_SPACE && self.checksums.contains(&key.page)
     }
 
-    /// Makes those of the staged pages visible, in one step.
+    /// Makes those of the staged pages visible that a partition has, in one step.
     fn apply_shadows(
         &self,
+        store: &Store,
         which: impl Fn(&FrameKey) -> bool,
         receipt: Option<&(dyn Receipt + Send + Sync)>,
     ) {
-        let store = self.store;
         let (cache, changes) = (&store.cache, &store.changes);
-        let shadows = || self.shadows.iter().filter(|shadow| which(&shadow.key));
+        let own = |shadow: &&Shadow| shadow.partition == store.partition && which(&shadow.key);
+        let shadows = || self.shadows.iter().filter(own);
         let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
         for shadow in shadows() {
             changes
@@ -513,10 +621,14 @@ impl<'s> Transaction<'s> {
     pub(crate) fn abort(&mut self, taken: Mark) {
         let store = self.store;
         store.space.borrow_mut().rollback(taken);
+        for (partition, taken) in std::mem::take(&mut self.marks) {
+            self.owners.of(partition).space.borrow_mut().rollback(taken);
+        }
         for shadow in &self.shadows {
-            store.cache.free_raw(shadow.shadow);
+            let cache = &self.owners.of(shadow.partition).cache;
+            cache.free_raw(shadow.shadow);
             if shadow.new {
-                store.cache.remove(shadow.target);
+                cache.remove(shadow.target);
             }
         }
     }
@@ -527,17 +639,21 @@ impl PagesRead for Transaction<'_> {
         match self.position(page) {
             Some(index) => {
                 let shadow = self.shadows[index].shadow;
-                self.store.cache.fill_shadow(shadow, u64::MAX);
-                Ok(self.store.cache.page(shadow))
+                let cache = self.cache_of(page);
+                cache.fill_shadow(shadow, u64::MAX);
+                Ok(cache.page(shadow))
             }
-            None => resident(self.store, page, kind),
+            None => resident(self.owners.of(self.number(page)), page, kind),
         }
     }
 
     fn bytes(&self, page: u64, kind: PageKind, bytes: Range<usize>) -> Result<&[u8], Stop> {
         match self.staged(page, &bytes) {
             Some(bytes) => Ok(bytes),
-            None => Ok(&resident(self.store, page, kind)?.0[bytes]),
+            None => {
+                let owner = self.owners.of(self.number(page));
+                Ok(&resident(owner, page, kind)?.0[bytes])
+            }
         }
     }
 }
@@ -545,7 +661,7 @@ impl PagesRead for Transaction<'_> {
 impl Staged for Transaction<'_> {
     fn staged(&self, page: u64, bytes: &Range<usize>) -> Option<&[u8]> {
         let shadow = self.shadows[self.position(page)?].shadow;
-        let cache = &self.store.cache;
+        let cache = self.cache_of(page);
         cache.fill_shadow(shadow, granules(bytes.clone()));
         Some(cache.bytes(shadow, bytes.clone()))
     }
@@ -571,22 +687,25 @@ impl Pages for Transaction<'_> {
         let index = match self.position(page) {
             Some(index) => {
                 let shadow = self.shadows[index].shadow;
-                self.store.cache.fill_shadow(shadow, granules);
+                self.cache_of(page).fill_shadow(shadow, granules);
                 index
             }
             None => {
                 let key = FrameKey::meta(page);
-                let target = loaded(self.store, page, kind, self.store.cache.find(key))?;
-                self.push_shadow(key, target, false, granules)?
+                let partition = self.number(page);
+                let owner = self.owners.of(partition);
+                let target = loaded(owner, page, kind, owner.cache.find(key))?;
+                self.push_shadow(partition, key, target, false, granules)?
             }
         };
         // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
         // as the reference lives.
-        Ok(unsafe { &mut *self.store.cache.page_ptr(self.shadows[index].shadow) })
+        Ok(unsafe { &mut *self.cache_of(page).page_ptr(self.shadows[index].shadow) })
     }
 
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
-        let store = self.store;
+        let partition = self.number(page);
+        let store = self.owners.of(partition);
         if self.position(page).is_some() {
             // A damaged map: it gave out as free a page that this transaction changes.
             return Err(corrupt(
@@ -606,9 +725,9 @@ impl Pages for Transaction<'_> {
             .cache
             .insert_zeroed(target, FrameKey::meta(page), kind as u8);
         store.cache.set_home(target, page);
-        let index = self.push_shadow(FrameKey::meta(page), target, true, u64::MAX)?;
+        let index = self.push_shadow(partition, FrameKey::meta(page), target, true, u64::MAX)?;
         // SAFETY: as in `page_mut`.
-        let content = unsafe { &mut *store.cache.page_ptr(self.shadows[index].shadow) };
+        let content = unsafe { &mut *self.cache_of(page).page_ptr(self.shadows[index].shadow) };
         if kind.has_header() {
             content.0[4] = ALGORITHM_CRC32C;
             content.0[5] = kind as u8;
@@ -622,8 +741,9 @@ impl Pages for Transaction<'_> {
     }
 
     fn free_page(&mut self, page: u64) -> Result<(), Stop> {
-        let frame = self.store.cache.find(FrameKey::meta(page));
-        if frame.is_some_and(|frame| self.store.cache.is_loading(frame)) {
+        let cache = self.cache_of(page);
+        let frame = cache.find(FrameKey::meta(page));
+        if frame.is_some_and(|frame| cache.is_loading(frame)) {
             return Err(Stop::Busy(page));
         }
         // Its records name it until the tail has passed them.

@@ -9,7 +9,7 @@ use crate::format::{ALGORITHM_CRC32C, BlobId, Page, PageKind, SLOTS_PER_PAGE, Sl
 use crate::metadata::pages::{PagesRead, Stop};
 use crate::metadata::slot_page::absurdities;
 use crate::metadata::space::PageState;
-use crate::state::Store;
+use crate::state::{Owners, Store};
 use adit_base::{Errno, Error, SECTOR_BYTES, steps};
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -17,11 +17,16 @@ use zerocopy::FromBytes;
 /// Reads metadata of a store; see [`crate::Store::view`].
 pub struct View<'s> {
     store: &'s Store,
+    owners: Owners<'s>,
 }
 
 impl<'s> View<'s> {
+    #[inline]
     pub(crate) fn new(store: &'s Store) -> View<'s> {
-        View { store }
+        View {
+            store,
+            owners: Owners::new(store),
+        }
     }
 
     /// The slot of a blob as applied; ESTALE when it is gone.
@@ -31,18 +36,19 @@ impl<'s> View<'s> {
 
     /// The slot of a blob as applied, in place; ESTALE when it is gone.
     pub fn slot_ref(&self, id: BlobId) -> Result<&Slot, Stop> {
-        slot_of(self.store, self, id)
+        slot_of(&self.owners, self, id)
     }
 
     /// Begins to fetch a blob's slot into this processor's cache.
     pub fn prefetch(&self, id: BlobId) {
         let (page, offset) = place(id.slot);
-        self.store.cache.prefetch(FrameKey::meta(page), offset);
+        let store = self.owners.of_page(page);
+        store.cache.prefetch(FrameKey::meta(page), offset);
     }
 
     /// The blob whose slot is at this address, and the slot.
     pub fn slot_at(&self, address: u64) -> Result<(BlobId, Slot), Stop> {
-        let slot = slot_at(self.store, self, address)?;
+        let slot = slot_at(&self.owners, self, address)?;
         Ok((id_of(address, slot), *slot))
     }
 
@@ -54,7 +60,7 @@ impl<'s> View<'s> {
 
 impl PagesRead for View<'_> {
     fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
-        resident(self.store, page, kind)
+        resident(self.owners.of_page(page), page, kind)
     }
 }
 
@@ -118,11 +124,12 @@ pub(super) fn place(address: u64) -> (u64, usize) {
 /// The slot at an address, verified when it is read for the first time since its page came into the
 /// cache.
 pub(super) fn slot_at<'p>(
-    store: &'p Store,
+    owners: &'p Owners<'_>,
     pages: &'p impl Staged,
     address: u64,
 ) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
+    let store = owners.of_page(page);
     let layout = store.whole.layout.get();
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
@@ -180,11 +187,11 @@ pub(super) fn id_of(address: u64, slot: &Slot) -> BlobId {
 }
 
 pub(super) fn slot_of<'p>(
-    store: &'p Store,
+    owners: &'p Owners<'_>,
     pages: &'p impl Staged,
     id: BlobId,
 ) -> Result<&'p Slot, Stop> {
-    let slot = slot_at(store, pages, id.slot)?;
+    let slot = slot_at(owners, pages, id.slot)?;
     if slot.generation != id.generation {
         return Err(Error::with(
             Errno::STALE,

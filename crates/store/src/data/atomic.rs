@@ -311,7 +311,7 @@ impl Store {
             Ok(())
         });
         let filled = filled.await;
-        self.reservations.end(promised.get());
+        self.whole.reservations.end(promised.get());
         filled
     }
 }

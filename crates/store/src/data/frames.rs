@@ -78,7 +78,7 @@ impl Store {
                 continue;
             };
             if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
-                self.reservations.end(1);
+                self.whole.reservations.end(1);
             }
             self.changes.images.remove_freed(&self.cache, frame);
         }

@@ -16,7 +16,7 @@ use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, MapEntry};
 use crate::metadata::pages::Stop;
 use crate::metadata::space::Run;
-use crate::state::{ColdFuture, Store};
+use crate::state::{ColdFuture, Owners, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -65,7 +65,7 @@ impl Store {
         }
         let taken = self.take_places(blob, pages).await;
         if taken.is_err() {
-            self.reservations.end(moving);
+            self.whole.reservations.end(moving);
         }
         taken
     }
@@ -199,7 +199,8 @@ impl Store {
 
     pub(crate) fn give_back(&self, pieces: &[Piece]) {
         for piece in pieces.iter().filter(|piece| piece.new) {
-            self.space.borrow_mut().give_back(Run {
+            let owners = Owners::new(self);
+            (owners.of_page(piece.home).space.borrow_mut()).give_back(Run {
                 page: piece.home,
                 pages: piece.pages,
             });

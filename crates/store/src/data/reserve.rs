@@ -39,14 +39,14 @@ impl<'i> Promise<'i> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        self.store.reservations.end(self.pages);
+        self.store.whole.reservations.end(self.pages);
     }
 }
 
 impl Store {
     /// Reserves `pages` pages and the tree nodes that they may need; ENOSPC.
     pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
-        let nodes = self.reservations.nodes_of(pages);
+        let nodes = self.whole.reservations.nodes_of(pages);
         self.reserve_of(Reservations::available, pages, nodes).await
     }
 
@@ -70,9 +70,9 @@ impl Store {
         let mut reclaimed = false;
         loop {
             let free = self.state().await?.free_pages;
-            let pending = self.changes.frees.pages();
-            if available(&self.reservations, free, pending) >= pages + nodes {
-                self.reservations.add(pages);
+            let pending = self.pending_pages();
+            if available(&self.whole.reservations, free, pending) >= pages + nodes {
+                self.whole.reservations.add(pages);
                 return Ok(());
             }
             if reclaimed || !self.reclaim_pending().await? {

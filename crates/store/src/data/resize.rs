@@ -473,7 +473,7 @@ impl Store {
         let promised = Cell::new(missing);
         let filling = self.fill_holes(blob, first, last, Intent::Free, &promised);
         let result = filling.await;
-        self.reservations.end(promised.get());
+        self.whole.reservations.end(promised.get());
         if result.is_err() && self.writable().is_ok() {
             for hole in holes {
                 let range = hole.start * PAGE..hole.end * PAGE;
@@ -545,7 +545,7 @@ impl Store {
             blob.allocation_hint.set(next_goal);
             let taken = taken.min(promised.get());
             promised.set(promised.get() - taken);
-            self.reservations.end(taken);
+            self.whole.reservations.end(taken);
             self.let_others_run(page < last).await;
         }
         Ok(())

@@ -115,7 +115,10 @@ impl Store {
         if self.whole.read_only.get() {
             return Ok(());
         }
-        let written = self.write_back_dirty(Busy::Wait).await;
+        let mut written = Ok(());
+        for store in self.partitions() {
+            written = written.and(store.write_back_dirty(Busy::Wait).await);
+        }
         self.commit_all().await?;
         self.flush_home(self.whole.barriers.written()).await?;
         written

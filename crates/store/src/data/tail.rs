@@ -59,7 +59,7 @@ impl Store {
         };
         let begun = begin.await;
         if begun.is_err() {
-            self.reservations.end(pages(capacity));
+            self.whole.reservations.end(pages(capacity));
         }
         begun
     }
@@ -71,7 +71,7 @@ impl Store {
 
     /// Nothing more is written to the room that is kept for a tail.
     pub fn give_room_of_tail(&self, capacity: u64) {
-        self.reservations.end(pages(capacity));
+        self.whole.reservations.end(pages(capacity));
     }
 
     /// Writes the last bytes of a tail to the room reserved for it, and ends the reservation, also

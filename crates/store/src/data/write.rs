@@ -248,7 +248,7 @@ impl Store {
             && !(self.cache).has(frame, FrameFlags::JOURNALED | FrameFlags::WRITEBACK)
         {
             if self.cache.has(frame, FrameFlags::DIRTY) && self.cache.home(frame) == 0 {
-                self.reservations.end(1);
+                self.whole.reservations.end(1);
             }
             self.cache.remove(frame);
         }
@@ -348,7 +348,7 @@ impl Store {
                 Ok(frame) => frame,
                 Err(error) => {
                     if home == 0 {
-                        self.reservations.end(1);
+                        self.whole.reservations.end(1);
                     }
                     return Err(error);
                 }
@@ -356,7 +356,7 @@ impl Store {
             if self.cache.find(key).is_some() {
                 self.cache.free_allocated(frame);
                 if home == 0 {
-                    self.reservations.end(1);
+                    self.whole.reservations.end(1);
                 }
                 continue;
             }

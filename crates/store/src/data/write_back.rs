@@ -493,7 +493,7 @@ impl Store {
                 }
             }
         }
-        self.reservations.end(new_pages);
+        self.whole.reservations.end(new_pages);
         Ok(())
     }
 
@@ -561,7 +561,7 @@ impl Store {
             (piece.new, piece.unwritten, piece.replaces) = (false, false, false);
             piece.sums = Sums::default();
         }
-        self.reservations.end(new_pages);
+        self.whole.reservations.end(new_pages);
         Ok(())
     }
 
@@ -630,7 +630,8 @@ impl Store {
         assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         self.give_back(home);
         let moving = home.iter().filter(|piece| piece.replaces);
-        self.reservations
+        self.whole
+            .reservations
             .end(moving.map(|piece| u64::from(piece.pages)).sum());
         // A failed write left unknown content on the device: these pages go again as a whole.
         let home = home.iter().flat_map(|piece| {

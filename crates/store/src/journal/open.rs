@@ -112,6 +112,11 @@ impl OpenTransaction {
         self.room.add(CHECKSUM_RECORD_BYTES + zero);
     }
 
+    /// A frame has no pending granules any more.
+    pub(crate) fn forget(&self, key: FrameKey) {
+        self.frames.borrow_mut().retain(|other| *other != key);
+    }
+
     /// The keys of its frames, each once, in their order.
     pub(super) fn sorted(&self) -> std::cell::Ref<'_, Vec<FrameKey>> {
         // A page that was freed and taken again is listed twice; encoded twice it could overflow.

@@ -20,6 +20,8 @@ pub enum Stop {
     Busy(u64),
     /// The transaction's need exceeds the present room: wait for room, then run again.
     Room,
+    /// This partition has no group with room: make the maps of some more, then run again.
+    Group(u32),
     /// The operation fails.
     Fail(Error),
 }

@@ -100,14 +100,14 @@ impl Space {
         if let Some((group, offset)) = self
             .geometry
             .position(cursor)
-            .filter(|place| place.0 < initialized && !self.avoided.contains(&place.0))
+            .filter(|place| place.0 < initialized && self.may_have_slots(place.0))
             && let Some(page) = self.page_with_room(pages, group, offset)?
         {
             return self.take_slot_in(pages, page);
         }
         while let Some(&group) = self.slot_groups.first() {
             if group < initialized
-                && !self.avoided.contains(&group)
+                && self.may_have_slots(group)
                 && let Some(page) = self.page_with_room(pages, group, 0)?
             {
                 return self.take_slot_in(pages, page);
@@ -122,7 +122,7 @@ impl Space {
             Ok(page) => self.take_slot_in(pages, page),
             Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {
                 // The last resort, and the only one that looks at every group.
-                for group in (0..initialized).filter(|group| !self.avoided.contains(group)) {
+                for group in (0..initialized).filter(|group| self.may_have_slots(*group)) {
                     if let Some(page) = self.page_with_room(pages, group, 0)? {
                         return self.take_slot_in(pages, page);
                     }

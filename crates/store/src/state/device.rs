@@ -32,9 +32,11 @@ impl Store {
         if first {
             *self.whole.failure.borrow_mut() = Some(error.clone());
         }
-        (self.upcalls.recall_grants)(self);
+        for store in self.partitions() {
+            (store.upcalls.recall_grants)(&store);
+            store.frame_idle.notify_all();
+        }
         self.whole.journal.committed.notify_all();
-        self.frame_idle.notify_all();
         if first {
             let volume = self.reactor.name();
             tracing::error!(%volume, %error, "the volume becomes read-only, until it is opened anew");

@@ -9,6 +9,7 @@ mod barriers;
 mod checksums;
 mod device;
 mod latency;
+mod partitions;
 mod receipt;
 mod reservations;
 mod slot_misses;
@@ -17,25 +18,27 @@ mod write_back;
 use crate::blob::BlobTable;
 use crate::cache::{Claim, Frames, OwnedCache, Survive};
 use crate::format::superblock::Layout;
-use crate::format::{Superblock, VolumeId};
+use crate::format::{StatePage, Superblock, VolumeId};
 use crate::journal::{Changes, Journal};
-use crate::metadata::space::Space;
+use crate::metadata::space::{Division, Space};
 use crate::recovery::{Predecessor, Takeover};
 use adit_base::hash::HashKey;
 use adit_base::{Error, Result};
 use adit_block::BufferPool;
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use barriers::Barriers;
 pub(crate) use checksums::{Checksums, READING, is_place};
+pub(crate) use partitions::Owners;
 pub use receipt::Receipt;
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
 pub(crate) use slot_misses::SlotMisses;
@@ -43,6 +46,9 @@ pub(crate) use write_back::{InFlight, WriteBack};
 
 /// Smallest page cache: below, a transaction and the journal's own memory would fill it.
 pub const CACHE_BYTES_MIN: u64 = 8 << 20;
+
+/// Partitions that a volume may have.
+pub const PARTITIONS_MAX: u32 = 16;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -66,6 +72,10 @@ pub struct StoreOptions {
     pub commits_in_flight: Option<u32>,
     /// Dirty data is written back after about this long.
     pub writeback_interval: Duration,
+    /// Partitions of the volume, 1 to [`PARTITIONS_MAX`] (decision 0041). Still an experiment: more
+    /// than one need [`Survive::Off`], a volume without checksums of data, and a worker that has
+    /// them all.
+    pub partitions: u32,
 }
 
 impl Default for StoreOptions {
@@ -80,6 +90,7 @@ impl Default for StoreOptions {
             published: false,
             commits_in_flight: None,
             writeback_interval: Duration::from_secs(5),
+            partitions: 1,
         }
     }
 }
@@ -108,6 +119,7 @@ pub(crate) struct Whole {
     pub(crate) superblock: RefCell<Superblock>,
     pub(crate) journal: Journal,
     pub(crate) barriers: Barriers,
+    pub(crate) reservations: Reservations,
     /// On a volume whose data has checksums.
     pub(crate) checksums: Option<Checksums>,
     /// See [`crate::VolumeInfo::unsaved`].
@@ -122,16 +134,25 @@ pub(crate) struct Whole {
     pub(crate) closing: Cell<bool>,
     /// The error that made the volume read-only.
     pub(crate) failure: RefCell<Option<Error>>,
+    /// All partitions, the first one first.
+    pub(crate) partitions: RefCell<SmallVec<[Weak<StoreState>; 1]>>,
+    /// The state page as of the last fold, where there are several partitions (`commit/ledgers.rs`).
+    pub(crate) folded: RefCell<Option<StatePage>>,
 }
 
-/// The state of a partition of an open volume; only this crate sees inside. Today each volume has
-/// one.
+/// The state of a partition of an open volume; only this crate sees inside.
 pub struct StoreState {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) options: StoreOptions,
     pub(crate) volume: VolumeId,
     pub(crate) hash_key: HashKey,
     pub(crate) whole: Rc<Whole>,
+    /// The partition's number, from 0 on.
+    pub(crate) partition: u32,
+    /// Who has which groups.
+    pub(crate) division: Cell<Division>,
+    /// Of the first partition: the others, which live as long.
+    pub(crate) others: RefCell<Vec<Store>>,
     pub(crate) volatile_cache: bool,
     /// DMA-able memory outside of frames.
     pub(crate) pool: Arc<BufferPool>,
@@ -150,7 +171,6 @@ pub struct StoreState {
     pub(crate) slot_misses: SlotMisses,
     /// Loads of data under way; their frames are unavailable.
     pub(crate) loading: Cell<u32>,
-    pub(crate) reservations: Reservations,
     /// Of the operation that is being polled, until a transaction of it takes it.
     pub(crate) receipt: Cell<Option<Arc<dyn Receipt + Send + Sync>>>,
     pub(crate) write_back: WriteBack,

@@ -219,6 +219,9 @@ impl<'a> Begun<'a> {
             Err(error) => return Err(store.whole.failure.borrow().clone().unwrap_or(error)),
         }
         store.whole.read_only.set(self.options.read_only);
+        if store.options.partitions > 1 && !self.options.read_only {
+            store.divide().await?;
+        }
         Ok(store)
     }
 

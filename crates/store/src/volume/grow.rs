@@ -37,6 +37,7 @@ impl Store {
     /// small grows with it; any other device has to be that large. EINVAL for less than it has.
     pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
         self.writable()?;
+        self.check_undivided("grow")?;
         let pages = volume_bytes / PAGE;
         let now = self.whole.layout.get().volume_pages;
         if pages < now {

@@ -69,24 +69,27 @@ impl Store {
         let page_bytes = PAGE_BYTES as u64;
         let mapping = self.mapping.as_ref();
         let mapping = mapping.filter(|_| !self.frames.is_nameless());
+        let partitions = self.partitions();
+        let sum = |of: &dyn Fn(&Store) -> u64| partitions.iter().map(of).sum::<u64>();
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
             volume_bytes: self.whole.layout.get().volume_pages * page_bytes,
             free_bytes: state
                 .free_pages
-                .saturating_sub(self.reservations.pages() + RESERVE_PAGES)
+                .saturating_sub(self.whole.reservations.pages() + RESERVE_PAGES)
                 * page_bytes,
-            usable_bytes: self.reservations.usable_by_a_new_blob(state.free_pages) * page_bytes,
+            usable_bytes: (self.whole.reservations).usable_by_a_new_blob(state.free_pages)
+                * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
             journal_live_bytes: self.whole.journal.ring.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
             blobs: state.blobs,
             epoch: superblock.epoch,
             created_seconds: superblock.created_seconds,
-            cache_bytes: self.frames.bound_bytes(),
-            cache_huge_bytes: self.frames.huge_bytes(),
-            dirty_bytes: u64::from(self.cache.counts().dirty) * page_bytes,
+            cache_bytes: sum(&|store| store.frames.bound_bytes()),
+            cache_huge_bytes: sum(&|store| store.frames.huge_bytes()),
+            dirty_bytes: sum(&|store| u64::from(store.cache.counts().dirty)) * page_bytes,
             data_checksums: self.whole.checksums.is_some(),
             survives: mapping.is_some(),
             mapping: mapping.map(|path| path.display().to_string()),

@@ -4,6 +4,7 @@ mod begin;
 mod grow;
 mod info;
 mod open;
+mod partitions;
 mod take_over;
 
 pub use info::VolumeInfo;

@@ -10,8 +10,9 @@
 
 use super::begin::{OpeningName, begin};
 use super::grow::VOLUME_PAGES_MAX;
+use super::partitions::check_options;
 use crate::blob::BlobTable;
-use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose};
+use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose, Survive};
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
@@ -24,7 +25,7 @@ use crate::format::{
 use crate::health::{self, RepairOptions};
 use crate::journal::{Changes, Journal};
 use crate::metadata::Need;
-use crate::metadata::space::Space;
+use crate::metadata::space::{Division, Space};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
 use crate::state::Checksums;
@@ -405,8 +406,8 @@ pub(super) fn build(
     superblock: Superblock,
     pool: Arc<BufferPool>,
 ) -> Result<Store> {
-    let volume = VolumeId(superblock.volume_id);
     let layout = Layout::of(&superblock);
+    check_options(options, layout.checksums)?;
     let shared = (!options.read_only)
         .then(|| OpeningName::of(&superblock).name(&**reactor.device(), options));
     let cache = Cache::new(&CacheOptions {
@@ -439,31 +440,18 @@ pub(super) fn build(
     };
     cache.frames().header().set_sequence(superblock.sequence);
     cache.frames().header().set_horizon(superblock.tail);
-    let frames = cache.frames().clone();
-    let cache = OwnedCache::new(cache);
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
     let journal = Journal::new(pages, epoch, superblock.tail, options.commits_in_flight);
-    if !plain {
-        for _ in 0..journal.room.pages_max() {
-            let frame = cache
-                .allocate_raw()
-                .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
-            journal.add_buffers([frame]);
-        }
-    }
     let checksums = layout.checksums.then(|| {
         let geometry = geometry(&layout, superblock.cluster_pages);
         Checksums::new(&superblock.unsettled, &geometry)
     });
-    let volatile_cache = reactor.device().capabilities().volatile_cache;
-    let hash_key = HashKey(superblock.hash_key);
-    let space = Space::new(geometry(&layout, superblock.cluster_pages));
-    let changes = Changes::new(&journal);
     let whole = Whole {
         layout: Cell::new(layout),
         superblock: RefCell::new(superblock),
         journal,
         barriers: Barriers::default(),
+        reservations: Reservations::default(),
         checksums,
         unsaved: RefCell::new(None),
         predecessor: Cell::new(None),
@@ -471,13 +459,74 @@ pub(super) fn build(
         claim: RefCell::new(None),
         closing: Cell::new(false),
         failure: RefCell::new(None),
+        partitions: RefCell::default(),
+        folded: RefCell::new(None),
     };
-    let store = StoreState {
+    let store = partition(reactor, options, Rc::new(whole), pool, (cache, mapping), 0);
+    if !plain {
+        let journal = &store.whole.journal;
+        for _ in 0..journal.room.pages_max() {
+            let frame = (store.cache.allocate_raw())
+                .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
+            journal.add_buffers([frame]);
+        }
+    }
+    (store.whole.partitions.borrow_mut()).push(Rc::downgrade(&store.0));
+    Ok(store)
+}
+
+impl Store {
+    /// Another partition of the volume, of which it has nothing yet.
+    pub(super) fn beside(&self, number: u32) -> Result<Store> {
+        let cache = Cache::new(&CacheOptions {
+            frames_max: frames_max(&self.options),
+            shared: None,
+            survive: Survive::Off,
+            published: false,
+            frames_min: CACHE_FRAMES_MIN as u32,
+        })?;
+        let header = cache.frames().header();
+        header.set_horizon(self.whole.journal.ring.horizon());
+        header.set_sequence(self.whole.superblock.borrow().sequence);
+        let (reactor, options) = (self.reactor.clone(), &self.options);
+        let (whole, pool) = (self.whole.clone(), self.pool.clone());
+        Ok(partition(
+            reactor,
+            options,
+            whole,
+            pool,
+            (cache, None),
+            number,
+        ))
+    }
+}
+
+fn partition(
+    reactor: Rc<Reactor>,
+    options: &StoreOptions,
+    whole: Rc<Whole>,
+    pool: Arc<BufferPool>,
+    (cache, mapping): (Cache, Option<PathBuf>),
+    partition: u32,
+) -> Store {
+    let superblock = whole.superblock.borrow();
+    let volume = VolumeId(superblock.volume_id);
+    let hash_key = HashKey(superblock.hash_key);
+    let space = Space::new(geometry(&whole.layout.get(), superblock.cluster_pages));
+    drop(superblock);
+    let volatile_cache = reactor.device().capabilities().volatile_cache;
+    let changes = Changes::new(&whole.journal);
+    let frames = cache.frames().clone();
+    let cache = OwnedCache::new(cache);
+    let store = Rc::new(StoreState {
         reactor,
         options: options.clone(),
         volume,
         hash_key,
-        whole: Rc::new(whole),
+        whole,
+        partition,
+        division: Cell::new(Division::NONE),
+        others: RefCell::default(),
         space: RefCell::new(space),
         changes,
         volatile_cache,
@@ -497,17 +546,15 @@ pub(super) fn build(
         frame_idle: Event::new(),
         grants_writes: Cell::new(true),
         loading: Cell::new(0),
-        reservations: Reservations::default(),
         receipt: Cell::new(None),
-    };
-    let store = Rc::new(store);
+    });
     let state = Rc::downgrade(&store);
     store.reactor.when_poisoned(move || {
         if let Some(state) = state.upgrade() {
             Store(state).end_what_others_use();
         }
     });
-    Ok(Store(store))
+    Store(store)
 }
 
 const _: () = assert!(FRAMES_LEFT_BY_DATA as usize >= 3 * Need::STEP.frames);

@@ -20,7 +20,7 @@ impl Store {
         keep: bool,
     ) -> Result<()> {
         let takes = !resolution.take.is_empty();
-        self.reservations.set_taking_over(takes);
+        self.whole.reservations.set_taking_over(takes);
         for dead in &resolution.take {
             if !keep {
                 dead.end()?;
@@ -37,7 +37,7 @@ impl Store {
                 tracing::info!(%volume, pages, epoch, "took over a dead process's unsynced data");
             }
         }
-        self.reservations.set_taking_over(false);
+        self.whole.reservations.set_taking_over(false);
         // Before the superblock says so: from then on the dead processes' mappings are obsolete.
         self.frames.header().set_copy_of(0);
         let (state, told) = {

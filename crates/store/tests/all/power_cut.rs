@@ -3,13 +3,14 @@
 //! A *seed* decides everything: the device (volatile cache or not, in-flight requests completing in
 //! any order or not), the workload, the place of the power cut, the writes at risk that the device
 //! kept, and another cut during recovery. After each cut the volume is opened on several legal
-//! outcomes; the last of them is worked on with, up to the next cut.
+//! outcomes; the last of them is worked on with, up to the next cut. A run may divide its volume
+//! among partitions, with each opening among another number of them.
 //!
 //! `ADIT_SEED=7` runs one seed, `ADIT_SEEDS=10000` (from `ADIT_SEED_FROM`, default 0) a campaign;
 //! without them the test takes about 15 seconds.
 
 use crate::crash::model::{Model, stamped};
-use crate::crash::{drop_dead, engine_options, open};
+use crate::crash::{drop_dead, engine_options, open_divided};
 use crate::rig;
 use adit_base::random::Prng;
 use adit_base::simulation::World;
@@ -27,6 +28,8 @@ use zerocopy::FromZeros;
 const BLOBS_MAX: usize = 14;
 const SIZE_MAX: u64 = 400_000;
 const VOLUME_BYTES: u64 = 20 << 20;
+/// Six groups.
+const DIVIDED_BYTES: u64 = 384 << 20;
 const CUTS_PER_SEED: u32 = 24;
 
 /// One operation on blob number `.0` of the models.
@@ -69,6 +72,8 @@ enum Done {
 async fn perform(store: &Store, op: &Op, tag: u64, id: BlobId) -> Result<Done> {
     match op {
         Op::Create => {
+            let partitions = store.partitions();
+            let store = &partitions[tag as usize % partitions.len()];
             let created = store.transact(|txn| {
                 let mut slot = Slot::new_zeroed();
                 slot.kind = BlobKind::Blob as u8;
@@ -79,9 +84,12 @@ async fn perform(store: &Store, op: &Op, tag: u64, id: BlobId) -> Result<Done> {
         Op::Commit => return store.commit().await.map(|()| Done::Nothing),
         Op::SyncAll => return store.sync_all().await.map(|()| Done::Nothing),
         Op::Checkpoint => return store.checkpoint().await.map(|()| Done::Nothing),
-        Op::Delete => return store.delete(id).await.map(|()| Done::Nothing),
+        Op::Delete => {
+            return (store.partition_of(id).delete(id).await).map(|()| Done::Nothing);
+        }
         _ => {}
     }
+    let store = &store.partition_of(id);
     let blob = store.blob(id).await?;
     let nothing = match op {
         Op::Write {
@@ -139,17 +147,19 @@ struct Run {
     next_version: u64,
     cuts: u32,
     opens: u64,
+    /// Draws the number of partitions of an opening, where there may be several.
+    partitions: Option<Prng>,
     trace: bool,
     /// Identifiers follow from the seed, and time goes on as it is told to: a run can be repeated.
     _world: World,
 }
 
 impl Run {
-    fn new(seed: u64, trace: bool) -> Run {
+    fn new(seed: u64, divides: bool, trace: bool) -> Run {
         let world = World::begin(seed, None);
         let mut random = Prng::new(seed);
         let config = FaultConfig {
-            size_bytes: VOLUME_BYTES,
+            size_bytes: if divides { DIVIDED_BYTES } else { VOLUME_BYTES },
             volatile_cache: !seed.is_multiple_of(3),
             queued: seed & 1 == 0,
             inline: seed & 2 == 0,
@@ -159,7 +169,7 @@ impl Run {
         };
         let device = FaultDevice::new(config);
         let raw: Arc<dyn Device> = device.clone();
-        let data_checksums = random.chance(1, 2);
+        let data_checksums = random.chance(1, 2) && !divides;
         let engine = Engine::<()>::start(raw, engine_options(), |reactor| async move {
             let options = MkfsOptions {
                 journal_bytes: Some(4 << 20),
@@ -182,16 +192,32 @@ impl Run {
             next_version: 0,
             cuts: 0,
             opens: 0,
+            partitions: divides.then(|| Prng::new(!seed)),
             trace,
             _world: world,
         }
     }
 
     fn fail(&self, what: &str) -> ! {
+        let test = match self.partitions {
+            None => "power_cut::nothing",
+            Some(_) => "power_cut::partitions",
+        };
         panic!(
-            "seed {} after {} cuts: {what}\n  again: ADIT_SEED={} cargo test -p adit-store --test all power_cut",
+            "seed {} after {} cuts: {what}\n  again: ADIT_SEED={} cargo test -p adit-store --test all {test}",
             self.seed, self.cuts, self.seed
         );
+    }
+
+    fn open(&mut self) -> Result<Arc<Engine<Store>>> {
+        let partitions = self
+            .partitions
+            .as_mut()
+            .map_or(1, |random| *random.pick(&[1, 1, 2, 2, 3, 4, 5]));
+        if self.trace {
+            eprintln!("[{}] opened with {partitions} partitions", self.cuts);
+        }
+        open_divided(&self.device, partitions)
     }
 
     fn version(&mut self) -> u64 {
@@ -370,7 +396,7 @@ impl Run {
         let work: Vec<(Op, u64, BlobId)> = (batch.iter())
             .map(|(blob, op)| match self.blobs.get(*blob) {
                 Some(model) => (op.clone(), model.tag, model.id),
-                None => (op.clone(), 0, BlobId::default()),
+                None => (op.clone(), self.next_tag, BlobId::default()),
             })
             .collect();
         let results = engine.run(|store| async move {
@@ -503,7 +529,8 @@ impl Run {
         let mut device = self.device.reopen(self.device.power_cut(&mut self.random));
         while self.random.chance(1, 3) {
             device.cut_after(self.random.below(40));
-            let opened = open(&device);
+            self.device = device.clone();
+            let opened = self.open();
             if let (Err(error), false) = (&opened, device.is_cut()) {
                 self.fail(&format!("opening: {error}"));
             }
@@ -515,7 +542,7 @@ impl Run {
         }
         self.opens += 1;
         self.device = device;
-        match open(&self.device) {
+        match self.open() {
             Ok(engine) => engine,
             Err(error) => self.fail(&format!("opening after a cut: {error}")),
         }
@@ -546,7 +573,9 @@ impl Run {
             }
         }
         for id in &self.gone {
-            match engine.run(|store| async move { store.blob(*id).await.map(|_| ()) }) {
+            let found = engine
+                .run(|store| async move { store.partition_of(*id).blob(*id).await.map(|_| ()) });
+            match found {
                 Err(error) if error.errno() == Errno::STALE => {}
                 other => self.fail(&format!("deleted blob {id:?} is back: {other:?}")),
             }
@@ -586,7 +615,7 @@ impl Run {
     }
 
     fn run(&mut self) {
-        let mut engine = match open(&self.device) {
+        let mut engine = match self.open() {
             Ok(engine) => engine,
             Err(error) => self.fail(&format!("opening: {error}")),
         };
@@ -629,7 +658,7 @@ impl Run {
         engine
             .shutdown(|store| async { store.close().await })
             .unwrap_or_else(|error| self.fail(&format!("closing: {error}")));
-        let engine = match open(&self.device) {
+        let engine = match self.open() {
             Ok(engine) => engine,
             Err(error) => self.fail(&format!("opening what was closed: {error}")),
         };
@@ -648,8 +677,17 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn nothing_synced_is_lost_and_nothing_foreign_appears() {
+    campaign(false);
+}
+
+#[test]
+fn partitions_of_a_volume_lose_nothing_either() {
+    campaign(true);
+}
+
+fn campaign(divides: bool) {
     if let Some(seed) = number("ADIT_SEED") {
-        return Run::new(seed, number("ADIT_TRACE").is_some()).run();
+        return Run::new(seed, divides, number("ADIT_TRACE").is_some()).run();
     }
     let began = Instant::now();
     let seeds = number("ADIT_SEEDS");
@@ -660,7 +698,7 @@ fn nothing_synced_is_lost_and_nothing_foreign_appears() {
         Some(count) => seed < from + count,
         None => began.elapsed() < Duration::from_secs(15),
     } {
-        let mut run = Run::new(seed, false);
+        let mut run = Run::new(seed, divides, false);
         run.run();
         cuts += u64::from(run.cuts);
         opens += run.opens;

@@ -107,6 +107,7 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64),
         leaf: &mut dyn FnMut(BlobId, &Page) -> Vec<String>,
     ) -> Result<CheckReport> {
+        self.check_undivided("check")?;
         for _ in 0..ATTEMPTS {
             if self.writable().is_ok() {
                 self.sync_all().await?;

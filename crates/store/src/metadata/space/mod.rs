@@ -105,6 +105,44 @@ pub struct Space {
     pub(crate) avoided: BTreeSet<u32>,
     /// Groups of whose checksums of data some can't be read: nothing is allocated there either.
     unsummed: BTreeSet<u32>,
+    /// Whose groups they are.
+    division: Division,
+}
+
+/// How the groups of a volume are divided among its partitions: in turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Division {
+    /// The partition that asks.
+    pub(crate) own: u32,
+    /// How many there are.
+    pub(crate) partitions: u32,
+}
+
+impl Division {
+    /// A volume with one partition.
+    pub(crate) const NONE: Division = Division {
+        own: 0,
+        partitions: 1,
+    };
+
+    /// The partition that has a group.
+    #[inline]
+    pub(crate) fn owner(self, group: u32) -> u32 {
+        group % self.partitions
+    }
+
+    /// The partition that has a page; pages before the first group are every partition's own.
+    pub(crate) fn owner_of_page(self, page: u64, first_group: u64) -> u32 {
+        match page.checked_sub(first_group) {
+            Some(offset) => ((offset / GROUP_PAGES) % u64::from(self.partitions)) as u32,
+            None => self.own,
+        }
+    }
+
+    #[inline]
+    fn owns(self, group: u32) -> bool {
+        self.partitions == 1 || self.owner(group) == self.own
+    }
 }
 
 impl Space {
@@ -124,7 +162,14 @@ impl Space {
             slot_groups: BTreeSet::new(),
             avoided: BTreeSet::new(),
             unsummed: BTreeSet::new(),
+            division: Division::NONE,
         }
+    }
+
+    /// From here on it allocates only in the groups that the partition has.
+    pub(crate) fn divide(&mut self, division: Division) {
+        self.division = division;
+        self.slot_groups.retain(|group| division.owns(*group));
     }
 
     /// Notes an unreadable page. If it is a group's map, the group allocates nothing more; true if
@@ -236,6 +281,9 @@ impl Space {
             if run.1 >= need {
                 return Ok(self.took(group, run, true));
             }
+        }
+        if initialized < self.groups && self.division.partitions > 1 {
+            return Err(Stop::Group(self.division.own));
         }
         if initialized < self.groups {
             self.initialize_group(pages, initialized)?;
@@ -445,7 +493,12 @@ impl Space {
         Ok(map)
     }
 
-    fn initialize_group(&mut self, pages: &mut impl Pages, group: u32) -> Result<(), Stop> {
+    /// Makes the map of a group that has none yet.
+    pub(crate) fn initialize_group(
+        &mut self,
+        pages: &mut impl Pages,
+        group: u32,
+    ) -> Result<(), Stop> {
         let limit = self.geometry.group_pages(group);
         let page = pages.fresh_page(self.geometry.map_page(group), PageKind::GroupMap)?;
         begin(page, PageKind::GroupMap, 0, u64::from(group));
@@ -557,8 +610,16 @@ impl Space {
         run
     }
 
+    /// True if slots can be taken in a group.
+    pub(super) fn may_have_slots(&self, group: u32) -> bool {
+        self.division.owns(group) && !self.avoided.contains(&group)
+    }
+
     fn hint(&self, group: u32) -> u16 {
-        if self.avoided.contains(&group) || self.unsummed.contains(&group) {
+        if !self.division.owns(group)
+            || self.avoided.contains(&group)
+            || self.unsummed.contains(&group)
+        {
             return 0;
         }
         self.hints.get(group as usize).copied().unwrap_or(UNKNOWN)

@@ -30,9 +30,21 @@ pub(crate) fn engine_options() -> EngineOptions {
 
 /// Opens the volume on a fault device.
 pub(crate) fn open(device: &Arc<FaultDevice>) -> adit_base::Result<Arc<Engine<Store>>> {
+    open_divided(device, 1)
+}
+
+/// Opens it with several partitions.
+pub(crate) fn open_divided(
+    device: &Arc<FaultDevice>,
+    partitions: u32,
+) -> adit_base::Result<Arc<Engine<Store>>> {
     let device: Arc<dyn Device> = device.clone();
-    Engine::start(device, engine_options(), |reactor| async move {
-        Store::open(reactor, &store_options()).await
+    Engine::start(device, engine_options(), move |reactor| async move {
+        let options = StoreOptions {
+            partitions,
+            ..store_options()
+        };
+        Store::open(reactor, &options).await
     })
 }
 

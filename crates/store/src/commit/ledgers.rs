@@ -1,0 +1,130 @@
+//! The state page of a volume with several partitions.
+//!
+//! Each partition has a copy of the state page and changes its counters there, as the only partition
+//! of a volume does: its *ledger*. A commit *folds* them: the first partition's copy, which goes to
+//! the device, gets what all have added and taken since the last fold, and so do the others.
+//! `Whole::folded` is the state as of that fold.
+//!
+//! Invariants: nothing is applied between the fold and the seal. No other copy than the first
+//! partition's is encoded or goes home, and one that was evicted is made from the folded state, never
+//! read from the device.
+
+use crate::cache::{FrameFlags, FrameId, FrameKey};
+use crate::commit::{Intent, Transaction};
+use crate::format::{PageKind, StatePage};
+use crate::metadata::Need;
+use crate::metadata::pages::Stop;
+use crate::state::Store;
+use adit_base::Result;
+use zerocopy::IntoBytes;
+
+impl Store {
+    /// Folds the ledgers of all partitions, before a seal. Nothing to do with one partition.
+    pub(super) async fn fold_ledgers(&self) -> Result<()> {
+        loop {
+            match self.try_fold() {
+                Ok(()) => return Ok(()),
+                // The first partition's copy was evicted; another's then has nothing to fold.
+                Err(stop) => self.lead().unstop(stop).await?,
+            }
+        }
+    }
+
+    fn try_fold(&self) -> Result<(), Stop> {
+        let partitions = self.partitions();
+        let Some(old) = *self.whole.folded.borrow() else {
+            return Ok(());
+        };
+        let (lead, others) = partitions.split_first().expect("a volume has a partition");
+        let mut new = crate::commit::View::new(lead).state()?;
+        for other in others {
+            if let Some(ledger) = other.ledger() {
+                add(&mut new, &ledger, &old);
+            }
+        }
+        lead.set_ledger(&new)?;
+        for other in others {
+            if other.ledger().is_some() {
+                other.set_ledger(&new)?;
+            }
+            other.end_ledger();
+        }
+        *self.whole.folded.borrow_mut() = Some(new);
+        Ok(())
+    }
+
+    /// The state page with what all ledgers have.
+    pub(super) async fn summed_state(&self) -> Result<StatePage> {
+        let lead = self.lead();
+        let mut sum = lead.own_state().await?;
+        if let Some(old) = &*self.whole.folded.borrow() {
+            let others = self.partitions().into_iter().skip(1);
+            for ledger in others.filter_map(|store| store.ledger()) {
+                add(&mut sum, &ledger, old);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// This partition's copy of the state page, if it is in the cache.
+    pub(super) fn ledger(&self) -> Option<StatePage> {
+        crate::commit::View::new(self).state().ok()
+    }
+
+    /// Brings the copy up to date. Cursors stay: each partition has its own.
+    fn set_ledger(&self, new: &StatePage) -> Result<(), Stop> {
+        let mut transaction = Transaction::new(self, Intent::Upkeep, Need::STEP, Need::STEP);
+        let taken = self.space.borrow_mut().mark();
+        let old = transaction.state();
+        let set = old.and_then(|old| {
+            let new = StatePage {
+                slot_cursor: old.slot_cursor,
+                data_cursor: old.data_cursor,
+                header: old.header,
+                ..*new
+            };
+            if new.as_bytes() == old.as_bytes() {
+                return Ok(());
+            }
+            transaction.update_state(|state| *state = new)
+        });
+        match set {
+            Ok(()) => transaction.apply(taken),
+            Err(_) => transaction.abort(taken),
+        }
+        set
+    }
+
+    /// The copy is as the folded state, and has nothing that could be sealed.
+    fn end_ledger(&self) {
+        let key = FrameKey::meta(self.whole.layout.get().state_page);
+        self.changes.open.forget(key);
+        if let Some(frame) = self.cache.find(key) {
+            self.cache.set_pending(frame, 0);
+            self.cache.clear(frame, FrameFlags::JOURNALED);
+        }
+    }
+
+    /// Makes the copy of the state page, which isn't in the cache, in a new frame.
+    pub(super) fn make_ledger(&self, frame: FrameId) {
+        let page = self.whole.layout.get().state_page;
+        let folded = self.whole.folded.borrow();
+        let state = folded.as_ref().expect("a volume with several partitions");
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(0);
+            bytes[..size_of::<StatePage>()].copy_from_slice(state.as_bytes());
+        };
+        let kind = PageKind::State as u8;
+        (self.cache).insert_filled(frame, FrameKey::meta(page), kind, fill);
+        self.cache.set_home(frame, page);
+    }
+}
+
+/// Adds to `sum` what a ledger has that wasn't in `old`.
+fn add(sum: &mut StatePage, ledger: &StatePage, old: &StatePage) {
+    let changed = |sum: u64, new: u64, old: u64| sum.wrapping_add(new).wrapping_sub(old);
+    sum.free_pages = changed(sum.free_pages, ledger.free_pages, old.free_pages);
+    sum.blobs = changed(sum.blobs, ledger.blobs, old.blobs);
+    sum.next_generation = sum.next_generation.max(ledger.next_generation);
+    sum.groups_initialized = sum.groups_initialized.max(ledger.groups_initialized);
+}

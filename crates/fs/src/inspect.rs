@@ -129,7 +129,7 @@ impl Fs {
                 })?;
                 for (&id, listed) in ids.iter().zip(&mut entries) {
                     if attributes {
-                        listed.stat = Some(match self.store.blob_ahead(id) {
+                        listed.stat = Some(match self.store.of(id).blob_ahead(id) {
                             Some(blob) => stat_of(id, &blob.attributes())?,
                             None => stat_of(id, view.slot_ref(id)?)?,
                         });

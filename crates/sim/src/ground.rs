@@ -14,6 +14,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Size of simulated volumes.
 pub const VOLUME_BYTES: u64 = 32 << 20;
+/// Of those with several partitions: nine groups.
+pub const DIVIDED_BYTES: u64 = 560 << 20;
 /// The smallest ring.
 const RING_BYTES: u64 = 4 << 20;
 /// Where it lies, behind the superblocks.
@@ -21,13 +23,13 @@ pub const RING: std::ops::Range<u64> = 2 * 4096..2 * 4096 + RING_BYTES;
 /// Directories of their own that tasks have.
 pub const TASKS_MAX: usize = 4;
 
-/// Ground, checksums of data, bytes of a block.
-type Kind = (u8, bool, u32);
+/// Ground, checksums of data, bytes of a block, bytes of the volume.
+type Kind = (u8, bool, u32, u64);
 
 static MADE: Mutex<Option<HashMap<Kind, Image>>> = Mutex::new(None);
 
 /// A closed volume of this kind. Not to be called in a world.
-pub fn image(ground: Ground, checksums: bool, logical_block_bytes: u32) -> Image {
+pub fn image(ground: Ground, checksums: bool, logical_block_bytes: u32, size_bytes: u64) -> Image {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     if made.is_none() {
         // Hundreds of small caches a second: zeroing a huge page for each would be the most
@@ -36,18 +38,23 @@ pub fn image(ground: Ground, checksums: bool, logical_block_bytes: u32) -> Image
     }
     let made = made.get_or_insert_default();
     let image = made
-        .entry((ground as u8, checksums, logical_block_bytes))
+        .entry((ground as u8, checksums, logical_block_bytes, size_bytes))
         .or_insert_with(|| {
-            make(ground, checksums, logical_block_bytes)
+            make(ground, checksums, logical_block_bytes, size_bytes)
                 .expect("a volume on a device without faults")
         });
     image.clone()
 }
 
-fn make(ground: Ground, data_checksums: bool, logical_block_bytes: u32) -> Result<Image> {
+fn make(
+    ground: Ground,
+    data_checksums: bool,
+    logical_block_bytes: u32,
+    size_bytes: u64,
+) -> Result<Image> {
     let _world = World::begin(42, None);
     let device = FaultDevice::new(FaultConfig {
-        size_bytes: VOLUME_BYTES,
+        size_bytes,
         logical_block_bytes,
         ..FaultConfig::default()
     });
@@ -68,7 +75,7 @@ fn make(ground: Ground, data_checksums: bool, logical_block_bytes: u32) -> Resul
     })?;
     engine.run(|fs| prepare(fs, ground))?;
     engine.shutdown(|fs| fs.close_volume())?;
-    debug_assert_eq!(device.geometry().size_bytes, VOLUME_BYTES);
+    debug_assert_eq!(device.geometry().size_bytes, size_bytes);
     Ok(device.image())
 }
 

@@ -443,6 +443,8 @@ pub struct Config {
     pub latency_us: u64,
     /// Commits that may be in flight.
     pub commits_in_flight: Option<u32>,
+    /// Partitions of the volume.
+    pub partitions: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// Where the files of shared memory lie, which the caller keeps from one process to the next.
@@ -528,6 +530,7 @@ impl Machine {
             },
             shared_directory: config.directory.clone().unwrap_or(path),
             commits_in_flight: config.commits_in_flight,
+            partitions: config.partitions,
             published: config.serves,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()

@@ -142,11 +142,15 @@ pub struct Plan {
     pub latency_us: u64,
     /// Commits that may be in flight. None: the store finds out, by the latency.
     pub commits_in_flight: Option<u32>,
+    /// Partitions of the volume in its lives. It is judged with one.
+    pub partitions: u32,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// The lives of the machine.
     pub lives: Vec<Life>,
 }
+
+const PARTITIONS_SALT: u64 = 0x7061_7385;
 
 /// Crash states that one life is looked at in, at most.
 pub const CRASHES_MAX: usize = 24;
@@ -196,9 +200,16 @@ impl Plan {
             device,
             commits_in_flight,
             latency_us,
+            partitions: 1,
             shared,
             lives: Vec::new(),
         };
+        // Of a generator of its own; those that `tests/seeds.rs` keeps have one partition.
+        let mut divides = Prng::new(seed ^ PARTITIONS_SALT);
+        if !plan.shared && !plan.checksums && divides.chance(1, 2) {
+            plan.partitions = *divides.pick(&[2, 2, 3, 4, 5, 8]);
+            plan.device.size_bytes = crate::ground::DIVIDED_BYTES;
+        }
         let mut number = 0;
         let lives = 1 + random.below(3);
         for _ in 0..lives {

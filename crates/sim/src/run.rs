@@ -97,7 +97,8 @@ pub struct Manner {
 
 /// Carries out a plan, in this thread.
 pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Violation>> {
-    let image = ground::image(plan.ground, plan.checksums, plan.device.logical_block_bytes);
+    let (blocks, size_bytes) = (plan.device.logical_block_bytes, plan.device.size_bytes);
+    let image = ground::image(plan.ground, plan.checksums, blocks, size_bytes);
     let world = World::begin(plan.seed, manner.planted);
     panics();
     let mut runner = Runner {
@@ -108,6 +109,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
             device: plan.device.clone(),
             latency_us: plan.latency_us,
             commits_in_flight: plan.commits_in_flight,
+            partitions: 1,
             shared: plan.shared,
             directory: None,
             serves: false,
@@ -241,7 +243,11 @@ impl Runner<'_> {
         let quiet = Watch::none();
         self.older = None;
         self.closed = (remains.crash == Crash::Closed).then(|| remains.image.clone());
-        let machine = Machine::open(remains, &self.config, quiet, &self.clock, &mut self.random);
+        let config = Config {
+            partitions: self.plan.partitions,
+            ..self.config.clone()
+        };
+        let machine = Machine::open(remains, &config, quiet, &self.clock, &mut self.random);
         let mut machine = machine.map_err(|unopened| format!("opening: {}", unopened.error))?;
         let found = machine.run(async |fs| observe(fs).await);
         let found = found.map_err(|error| format!("looking around: {error}"))?;

@@ -159,6 +159,7 @@ pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
             ..FaultConfig::default()
         },
         latency_us: 0,
+        partitions: 1,
         commits_in_flight: Some(1),
         shared: false,
         lives: vec![Life {

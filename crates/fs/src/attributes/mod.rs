@@ -134,7 +134,7 @@ impl Fs {
                     let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                     view.prefetch(id);
                     with_tail.set(Some(id).filter(|id| self.tails.has(*id)));
-                    match self.store.blob_ahead(id) {
+                    match self.store.of(id).blob_ahead(id) {
                         Some(blob) => Ok(stat_of(id, &blob.attributes())?),
                         None => Ok(stat_of(id, view.slot_ref(id)?)?),
                     }
@@ -152,7 +152,7 @@ impl Fs {
 
     /// Attributes of an inode whose slot was just seen: cached reads and writes may be ahead of it.
     pub(crate) fn stat_now(&self, id: BlobId, slot: &Slot) -> Result<Stat> {
-        match self.store.blob_ahead(id) {
+        match self.store.of(id).blob_ahead(id) {
             Some(blob) => stat_of(id, &blob.attributes()),
             None => stat_of(id, slot),
         }
@@ -220,7 +220,7 @@ impl Fs {
     pub(crate) fn note_read(&self, blob: &std::rc::Rc<Blob>) {
         let now = Timestamp::now();
         if is_access_due(&blob.attributes(), now) {
-            self.store.note_accessed(blob, now);
+            self.store.of(blob.id).note_accessed(blob, now);
         }
         // Within the tick of the last change, it stays due.
         blob.shared

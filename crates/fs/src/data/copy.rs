@@ -31,7 +31,7 @@ impl Fs {
         self.tails.absorb(blob).await?;
         // Stores of programs to a mapping may lie in a hole.
         self.flush_blob(blob).await?;
-        self.store.seek(blob, offset, sought).await
+        self.store.of(blob.id).seek(blob, offset, sought).await
     }
 
     /// Copies up to `len_bytes` from one open file to another, or to another place of the same, and
@@ -128,7 +128,10 @@ impl Fs {
         }
         // A hole at the end of the copy was left out: it is still missing.
         if to.size() < target_offset + done {
-            self.store.extend(to, target_offset + done).await?;
+            self.store
+                .of(to.id)
+                .extend(to, target_offset + done)
+                .await?;
         }
         self.written(target, &target_inode).await?;
         if source.access_is_due(&from.shared) {
@@ -154,14 +157,26 @@ impl Fs {
             return Ok(hole.min(from.size().saturating_sub(source_offset)));
         }
         let mut piece = vec![0; len_bytes.min(PIECE_BYTES) as usize];
-        let got = self.store.read(from, source_offset, &mut piece).await?;
-        self.store.write(to, target_offset, &piece[..got]).await?;
+        let got = self
+            .store
+            .of(from.id)
+            .read(from, source_offset, &mut piece)
+            .await?;
+        self.store
+            .of(to.id)
+            .write(to, target_offset, &piece[..got])
+            .await?;
         Ok(got as u64)
     }
 
     /// Bytes of the hole at that place, without end behind the last data.
     async fn hole_at(&self, blob: &Rc<Blob>, offset: u64) -> Result<u64> {
-        match self.store.seek(blob, offset, Sought::Data).await {
+        match self
+            .store
+            .of(blob.id)
+            .seek(blob, offset, Sought::Data)
+            .await
+        {
             Ok(data) => Ok(data - offset),
             Err(error) if error.errno() == Errno::NXIO => Ok(u64::MAX),
             Err(error) => Err(error),

@@ -50,10 +50,10 @@ impl Fs {
         if is_first {
             self.hold_mapped(file, make).await?;
         }
-        let filled = self.store.fill_mapped(blob, offset..end).await;
+        let filled = self.store.of(blob.id).fill_mapped(blob, offset..end).await;
         if filled.is_err() && is_first && file.set_maps(false) {
             // Nothing else would release it.
-            self.store.release_mapped(blob).await?;
+            self.store.of(blob.id).release_mapped(blob).await?;
         }
         filled
     }
@@ -68,11 +68,14 @@ impl Fs {
         let inode = self.usable(file)?;
         let blob = inode.blob.as_ref().ok_or(Error::new(Errno::NODEV))?;
         self.tails.end(inode.id).await?;
-        let hold = self.store.hold_mapped(blob, file.flags().writable(), make);
+        let hold = self
+            .store
+            .of(blob.id)
+            .hold_mapped(blob, file.flags().writable(), make);
         hold.await?;
         // Another call has closed or mapped it meanwhile.
         if file.is_closed() || file.set_maps(true) {
-            self.store.release_mapped(blob).await?;
+            self.store.of(blob.id).release_mapped(blob).await?;
         }
         self.usable(file).map(drop)
     }
@@ -92,7 +95,7 @@ impl Fs {
         if !blob.shared.is_mapped() {
             return Ok(());
         }
-        let flush: LocalBoxFuture<'_, _> = Box::pin(self.store.flush_mapped(blob));
+        let flush: LocalBoxFuture<'_, _> = Box::pin(self.store.of(blob.id).flush_mapped(blob));
         flush.await
     }
 
@@ -100,7 +103,7 @@ impl Fs {
     pub async fn unmap(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         match &inode.blob {
-            Some(blob) if file.set_maps(false) => self.store.release_mapped(blob).await,
+            Some(blob) if file.set_maps(false) => self.store.of(blob.id).release_mapped(blob).await,
             _ => Ok(()),
         }
     }
@@ -111,7 +114,7 @@ impl Fs {
         let file = self.reopen(id, FileKind::File, OpenFlags::READ_WRITE, &who);
         let file = file.await?;
         let flushed = match self.usable(&file)?.content() {
-            Ok(blob) => self.store.flush_memory(blob, memory).await,
+            Ok(blob) => self.store.of(blob.id).flush_memory(blob, memory).await,
             Err(error) => Err(error),
         };
         // Other code deletes all files without a name.

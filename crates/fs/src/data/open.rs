@@ -224,7 +224,8 @@ impl Fs {
         if file.set_maps(false)
             && let Some(blob) = &inode.blob
         {
-            let release: LocalBoxFuture<'_, _> = Box::pin(self.store.release_mapped(blob));
+            let release: LocalBoxFuture<'_, _> =
+                Box::pin(self.store.of(blob.id).release_mapped(blob));
             // An error is the next fsync's to tell.
             let _ = release.await;
         }
@@ -273,7 +274,7 @@ impl Fs {
         inode.unlinked.set(true);
         let taken = self.descriptors.borrow_mut().take(&file);
         drop((inode, taken));
-        let result = self.store.delete(id).await;
+        let result = self.store.of(id).delete(id).await;
         self.forget_inode(id);
         result
     }

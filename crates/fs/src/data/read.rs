@@ -16,9 +16,12 @@ impl Fs {
             self.note_read(&blob);
         }
         if file.flags().contains(OpenFlags::DIRECT) {
-            self.store.read_direct(&blob, offset, buffer).await
+            self.store
+                .of(blob.id)
+                .read_direct(&blob, offset, buffer)
+                .await
         } else {
-            self.store.read(&blob, offset, buffer).await
+            self.store.of(blob.id).read(&blob, offset, buffer).await
         }
     }
 
@@ -37,7 +40,11 @@ impl Fs {
             self.note_read(&blob);
         }
         let direct = file.flags().contains(OpenFlags::DIRECT);
-        (self.store.read_vectored(&blob, offset, buffers, direct)).await
+        (self
+            .store
+            .of(blob.id)
+            .read_vectored(&blob, offset, buffers, direct))
+        .await
     }
 
     /// A read without a copy where the data is cached: at most to the end of its page, short at the
@@ -53,6 +60,9 @@ impl Fs {
         if len_bytes != 0 && file.access_is_due(&blob.shared) {
             self.note_read(&blob);
         }
-        self.store.read_borrowed(&blob, offset, len_bytes).await
+        self.store
+            .of(blob.id)
+            .read_borrowed(&blob, offset, len_bytes)
+            .await
     }
 }

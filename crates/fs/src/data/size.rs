@@ -71,7 +71,7 @@ impl Fs {
             return Err(Errno::FBIG.into());
         }
         drop_set_ids(&self.store, caller, blob).await?;
-        self.store.resize(blob, size_bytes).await?;
+        self.store.of(blob.id).resize(blob, size_bytes).await?;
         self.note_change(blob);
         Ok(())
     }
@@ -113,9 +113,9 @@ impl Fs {
         let blob = inode.content()?;
         let range = offset..end;
         match (punch, zero) {
-            (true, _) => self.store.punch(blob, range).await?,
-            (false, true) => self.store.zero_range(blob, range, mode).await?,
-            (false, false) => self.store.allocate(blob, range, mode).await?,
+            (true, _) => self.store.of(blob.id).punch(blob, range).await?,
+            (false, true) => self.store.of(blob.id).zero_range(blob, range, mode).await?,
+            (false, false) => self.store.of(blob.id).allocate(blob, range, mode).await?,
         }
         self.written(file, &inode).await
     }

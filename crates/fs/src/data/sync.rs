@@ -19,14 +19,14 @@ impl Fs {
                 if !planted(Bug::UnabsorbedSync) {
                     self.tails.absorb(blob).await?;
                 }
-                let synced = self.store.sync(blob, kind).await;
+                let synced = self.store.of(blob.id).sync(blob, kind).await;
                 // Seen even if this sync failed, so that no error is reported twice.
                 let reported = blob.shared.check_error(file.error_seen());
                 let reported = reported.and(self.tails.check_loss(blob.id));
                 synced?;
                 self.store.commit_for_syncs().await?;
                 reported?;
-                self.store.settle_unsynced(blob);
+                self.store.of(blob.id).settle_unsynced(blob);
                 Ok(())
             }
             None => self.store.commit().await,
@@ -52,7 +52,7 @@ impl Fs {
     pub async fn flush_granted(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         match &inode.blob {
-            Some(blob) => self.store.flush_granted(blob).await,
+            Some(blob) => self.store.of(blob.id).flush_granted(blob).await,
             None => self.store.commit().await,
         }
     }
@@ -62,7 +62,7 @@ impl Fs {
         let inode = self.usable(file)?;
         if let Some(blob) = &inode.blob {
             self.tails.absorb(blob).await?;
-            self.store.start_write_back(blob);
+            self.store.of(blob.id).start_write_back(blob);
         }
         Ok(())
     }

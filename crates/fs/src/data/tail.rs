@@ -73,7 +73,11 @@ impl Fs {
                 Err(Errno::FBIG.into())
             }
         };
-        let memory = self.store.begin_tail(blob, capacity, check, make).await?;
+        let memory = self
+            .store
+            .of(blob.id)
+            .begin_tail(blob, capacity, check, make)
+            .await?;
         file.set_tail(Some(memory.clone()));
         let tail = Tail {
             memory,
@@ -299,7 +303,7 @@ impl Tails {
         let (volume, inode) = (self.store.reactor().name(), tail.inode.id.slot);
         tracing::warn!(%volume, inode, %error, "bytes appended in memory are lost");
         if let Some(blob) = &tail.inode.blob {
-            self.store.note_error(blob, error.errno());
+            self.store.of(blob.id).note_error(blob, error.errno());
         }
         self.forget(tail);
     }
@@ -328,7 +332,7 @@ impl Tails {
             self.store.give_room_of_tail(tail.memory.capacity());
         }
         if let Some(blob) = &tail.inode.blob {
-            self.store.end_tail(blob);
+            self.store.of(blob.id).end_tail(blob);
         }
     }
 
@@ -345,7 +349,7 @@ impl Tails {
         assert!(tail.turn.is_locked_exclusively(), "one operation absorbs");
         assert!(tail.noted.get() <= absorbed, "the client knows of no more");
         let offset = tail.memory.base() + absorbed;
-        self.store.write(blob, offset, bytes).await?;
+        self.store.of(blob.id).write(blob, offset, bytes).await?;
         self.access_times.get().note_change(blob);
         simulation::pause();
         let published = absorbed + bytes.len() as u64;

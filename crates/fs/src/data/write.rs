@@ -28,8 +28,8 @@ impl Fs {
 
     /// The last writer without the worker has finished, and the worker waits for it.
     pub async fn end_granted_writes(&self, file: &OpenFile) -> Result<()> {
-        if let Some(blob) = self.store.blob_resident(file.blob_id()) {
-            self.store.end_granted_writes(&blob);
+        if let Some(blob) = self.store.of(file.blob_id()).blob_resident(file.blob_id()) {
+            self.store.of(blob.id).end_granted_writes(&blob);
         }
         Ok(())
     }
@@ -42,9 +42,12 @@ impl Fs {
         data: &[u8],
     ) -> Result<()> {
         if file.flags().contains(OpenFlags::DIRECT) {
-            self.store.write_direct(blob, offset, data).await
+            self.store
+                .of(blob.id)
+                .write_direct(blob, offset, data)
+                .await
         } else {
-            self.store.write(blob, offset, data).await
+            self.store.of(blob.id).write(blob, offset, data).await
         }
     }
 
@@ -66,7 +69,10 @@ impl Fs {
         if file.flags().contains(OpenFlags::DIRECT) {
             self.write_pieces(blob, offset, data).await?;
         } else {
-            self.store.write_vectored(blob, offset, data).await?;
+            self.store
+                .of(blob.id)
+                .write_vectored(blob, offset, data)
+                .await?;
         }
         self.written(file, &inode).await
     }
@@ -74,7 +80,7 @@ impl Fs {
     async fn write_pieces(&self, blob: &Rc<Blob>, offset: u64, data: &[IoSlice<'_>]) -> Result<()> {
         let mut at = offset;
         for piece in data {
-            self.store.write_direct(blob, at, piece).await?;
+            self.store.of(blob.id).write_direct(blob, at, piece).await?;
             at = at.saturating_add(piece.len() as u64);
         }
         Ok(())
@@ -92,9 +98,10 @@ impl Fs {
         let inode = self.writing(file, is_empty(data)).await?;
         let blob = inode.content()?;
         // Through the cache with DIRECT too: new pages go that way in any case.
-        let offset = self.store.append_vectored(blob, data).await?;
+        let offset = self.store.of(blob.id).append_vectored(blob, data).await?;
         if file.flags().contains(OpenFlags::DIRECT) {
-            let write_back: LocalBoxFuture<'_, _> = Box::pin(self.store.write_back(blob));
+            let write_back: LocalBoxFuture<'_, _> =
+                Box::pin(self.store.of(blob.id).write_back(blob));
             write_back.await?;
         }
         self.written(file, &inode).await?;

@@ -116,7 +116,7 @@ impl Orphans {
             if destroyed {
                 return Ok(());
             }
-            self.store.delete(id).await?;
+            self.store.of(id).delete(id).await?;
         }
         self.store
             .transact_freeing(|transaction| self.remove(transaction, id))

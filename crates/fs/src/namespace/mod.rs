@@ -102,6 +102,7 @@ impl Stage<'_, '_> {
     ) -> Result<(BlobId, Slot), Stop> {
         let kind = new.kind();
         let need = Need::CREATE + Need::XATTR;
+        let partition = self.fs.partition_for(parent, kind);
         self.edit_directory(parent, need, |transaction, directory| {
             caller.check_add(directory)?;
             if new.is_for_the_privileged() && !caller.privileged {
@@ -109,7 +110,7 @@ impl Stage<'_, '_> {
             }
             let mut slot = new.slot(parent, mode);
             caller.own(&mut slot, directory);
-            let id = transaction.create(slot)?;
+            let id = transaction.create_in(partition, slot)?;
             if let New::Symlink(target) = new {
                 symlink::store_rest(transaction, id, target)?;
             }
@@ -149,6 +150,20 @@ impl Fs {
             Errno::STALE => Error::new(Errno::NOENT),
             _ => error,
         })
+    }
+
+    /// The partition for a new inode: that of its directory, and for directories the next one in
+    /// turn.
+    fn partition_for(&self, parent: BlobId, kind: FileKind) -> u32 {
+        match self.store.partitions_count() {
+            1 => 0,
+            count if kind == FileKind::Directory => {
+                let turn = self.turn.get();
+                self.turn.set(turn.wrapping_add(1));
+                turn % count
+            }
+            _ => self.store.of(parent).partition(),
+        }
     }
 
     /// Makes something where there is nothing.

@@ -45,7 +45,7 @@ impl Stage<'_, '_> {
     fn write_home(&self, (id, kind): (BlobId, FileKind)) -> Result<(), Stop> {
         if !planted(Bug::LostRename)
             && kind == FileKind::File
-            && let Some(blob) = self.fs.store.blob_resident(id)
+            && let Some(blob) = self.fs.store.of(id).blob_resident(id)
             && (blob.is_dirty() || blob.is_writing_back() || self.fs.tails.has(id))
         {
             return self.after(Before::Home(id));

@@ -26,7 +26,7 @@ impl Stage<'_, '_> {
             return Ok(());
         }
         let open = fs.inodes.borrow().contains_key(&id.slot);
-        let resident = fs.store.blob_resident(id);
+        let resident = fs.store.of(id).blob_resident(id);
         let has_content = matches!(kind, FileKind::File | FileKind::Blob) && slot.size != 0;
         let empty = slot.allocated_pages == 0
             && slot.xattr_page == 0

@@ -52,6 +52,8 @@ pub struct Fs {
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
     /// Told of pipes and sockets that lose their last name.
     pub(crate) node_ended: RefCell<Option<NodeEnded>>,
+    /// Counts new directories, which are given to partitions in turn.
+    pub(crate) turn: Cell<u32>,
     /// Of the files to which a program appends in memory.
     pub(crate) tails: Rc<Tails>,
 }
@@ -119,7 +121,9 @@ impl Fs {
         self.access_times.set(policy);
         if policy != AccessTimes::Never {
             // Each write then makes the next read change the time of access.
-            self.store.grant_no_writes();
+            for store in self.store.partitions() {
+                store.grant_no_writes();
+            }
         }
     }
 

@@ -101,7 +101,7 @@ impl Fs {
         inodes: &mut InodeTable,
     ) -> Rc<Inode> {
         let blob = match kind {
-            FileKind::File | FileKind::Blob => Some(self.store.blob_from_slot(id, slot)),
+            FileKind::File | FileKind::Blob => Some(self.store.of(id).blob_from_slot(id, slot)),
             _ => None,
         };
         let inode = Rc::new(Inode::new(id, kind, blob));

@@ -114,7 +114,7 @@ impl Fs {
             let missing = Cell::new(None);
             let write = match write {
                 Some((blob, ranges)) => {
-                    let begin = self.store.begin_atomic(blob, ranges);
+                    let begin = self.store.of(blob.id).begin_atomic(blob, ranges);
                     let begin: LocalBoxFuture<'_, _> = Box::pin(begin);
                     begin.await?.map(Box::new)
                 }
@@ -166,8 +166,8 @@ impl Fs {
             Before::Absorbed(id) => self.tails.absorb_id(id).await,
             Before::Home(id) => {
                 self.tails.absorb_id(id).await?;
-                match self.store.blob_resident(id) {
-                    Some(blob) => self.store.sync(&blob, SyncKind::Data).await,
+                match self.store.of(id).blob_resident(id) {
+                    Some(blob) => self.store.of(blob.id).sync(&blob, SyncKind::Data).await,
                     None => Ok(()),
                 }
             }
@@ -197,7 +197,11 @@ impl Fs {
             Effect::AccessedSet(id) => self.with_resident(id, |blob| blob.forget_accessed()),
             Effect::ModifiedSet(id) => self.with_resident(id, |blob| blob.forget_modified()),
             // It changed the paths of any number of inodes.
-            Effect::DirectoryMoved => self.store.bind_syncs(self.store.commit_point()),
+            Effect::DirectoryMoved => {
+                for store in self.store.partitions() {
+                    store.bind_syncs(store.commit_point());
+                }
+            }
             Effect::Destroyed(id, kind) => {
                 let is_open = self.inodes.borrow().contains_key(&id.slot);
                 assert!(!is_open, "nothing was awaited since it was found closed");
@@ -229,7 +233,7 @@ impl Fs {
     }
 
     fn with_resident(&self, id: BlobId, f: impl FnOnce(&Blob)) {
-        if let Some(blob) = self.store.blob_resident(id) {
+        if let Some(blob) = self.store.of(id).blob_resident(id) {
             f(&blob);
         }
     }

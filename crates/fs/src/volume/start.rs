@@ -83,6 +83,7 @@ impl Fs {
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),
             node_ended: RefCell::default(),
+            turn: Cell::new(0),
             tails: Tails::new(store.clone(), access_times),
             store,
         };

@@ -212,7 +212,12 @@ struct Served {
 /// Runs a seed; other threads run only while this one waits for them.
 pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
     let mut random = Prng::new(seed ^ 0x5e55_1045);
-    let image = ground::image(Ground::Fresh, random.chance(1, 4), 512);
+    let image = ground::image(
+        Ground::Fresh,
+        random.chance(1, 4),
+        512,
+        ground::VOLUME_BYTES,
+    );
     let world = World::begin(seed, planted);
     let directory = tempfile::tempdir().expect("a directory for SOCKET.sessions");
     let device = FaultConfig {
@@ -225,6 +230,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
         config: Config {
             device,
             latency_us: 0,
+            partitions: 1,
             commits_in_flight: Some(1 + random.below(3) as u32),
             shared: true,
             directory: Some(memory.directory().to_owned()),
@@ -681,7 +687,7 @@ impl Simulation {
         self.figures.handovers += 1;
         let nothing = Place::Left(Box::new(Remains {
             crash: Crash::Closed,
-            image: ground::image(Ground::Fresh, false, 512),
+            image: ground::image(Ground::Fresh, false, 512, ground::VOLUME_BYTES),
             mappings: Vec::new(),
         }));
         if let Place::Served(served) = std::mem::replace(&mut self.place, nothing) {
@@ -704,7 +710,7 @@ impl Simulation {
         }
         let nothing = Place::Left(Box::new(Remains {
             crash: Crash::Closed,
-            image: ground::image(Ground::Fresh, false, 512),
+            image: ground::image(Ground::Fresh, false, 512, ground::VOLUME_BYTES),
             mappings: Vec::new(),
         }));
         if let Place::Served(served) = std::mem::replace(&mut self.place, nothing) {

@@ -145,7 +145,12 @@ impl<'s> Transaction<'s> {
         } else {
             Need::NONE
         };
-        self.asked = self.used + need + group;
+        // The copies of the state page that other partitions have.
+        let ledgers = match self.owners.all().len() {
+            0 => Need::NONE,
+            count => Need::pages(count - 1, 0),
+        };
+        self.asked = self.used + need + group + ledgers;
         if self.admitted.covers(&self.asked) {
             return Ok(());
         }
@@ -216,19 +221,39 @@ impl<'s> Transaction<'s> {
 
     /// Makes a blob: takes a slot and a generation for it.
     pub fn create(&mut self, slot: Slot) -> Result<BlobId, Stop> {
+        self.create_in(self.store.partition, slot)
+    }
+
+    /// Makes a blob in a partition, or in another one if that has no room.
+    pub fn create_in(&mut self, partition: u32, slot: Slot) -> Result<BlobId, Stop> {
         self.check_room(1)?;
-        let home = self.store.partition;
-        let address = self.with_space(home, |space, pages| space.take_slot(pages))?;
-        let state = self.state_mut()?;
-        let generation = state.next_generation;
-        state.next_generation = generation.wrapping_add(1).max(1);
-        state.blobs = state.blobs.saturating_add(1);
+        let mut taken = self.take_slot(partition);
+        for other in 0..self.owners.all().len() as u32 {
+            match &taken {
+                Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
+                _ => break,
+            }
+            taken = self.take_slot(other);
+        }
+        let (address, generation) = taken?;
         let id = BlobId {
             slot: address,
             generation,
         };
         self.write_slot(id, slot)?;
         Ok(id)
+    }
+
+    /// A free slot of a partition, and the generation that its blob gets.
+    fn take_slot(&mut self, partition: u32) -> Result<(u64, u32), Stop> {
+        self.with_space(partition, |space, pages| {
+            let address = space.take_slot(pages)?;
+            let state = pages.state_mut()?;
+            let generation = state.next_generation;
+            state.next_generation = generation.wrapping_add(1).max(1);
+            state.blobs = state.blobs.saturating_add(1);
+            Ok((address, generation))
+        })
     }
 
     /// Frees the slot of a blob. Its map must be empty.
@@ -238,13 +263,16 @@ impl<'s> Transaction<'s> {
             "a blob with pages is deleted by Store::delete"
         );
         let owner = self.owners.number(place(id.slot).0);
-        let freed = self.with_space(owner, |space, pages| space.free_slot(pages, id.slot))?;
+        let freed = self.with_space(owner, |space, pages| {
+            let freed = space.free_slot(pages, id.slot)?;
+            let state = pages.state_mut()?;
+            state.blobs = state.blobs.checked_sub(1).unwrap_or_else(|| {
+                tracing::error!("a blob was deleted where none was counted: run `adit check`");
+                0
+            });
+            Ok(freed)
+        })?;
         self.frees.extend(freed.map(|run| (run, true)));
-        let state = self.state_mut()?;
-        state.blobs = state.blobs.checked_sub(1).unwrap_or_else(|| {
-            tracing::error!("a blob was deleted where none was counted: run `adit check`");
-            0
-        });
         if !self.slots.contains(&id) {
             self.slots.push(id);
         }
@@ -302,27 +330,22 @@ impl<'s> Transaction<'s> {
 
     /// Takes up to `want` pages near `near` in memory only; [`Transaction::commit_run`] records it.
     pub(crate) fn take_uncommitted(&mut self, near: u64, want: u32) -> Result<Run, Stop> {
-        let home = self.store.partition;
-        let own = self.with_space(home, |space, pages| space.take(pages, near, want));
-        match own {
-            Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {
-                self.take_elsewhere(want).ok_or(Stop::Fail(error))?
-            }
-            own => own,
-        }
+        self.take_near(self.store.partition, near, want)
     }
 
-    /// Takes pages where another partition has some. None: none has.
-    fn take_elsewhere(&mut self, want: u32) -> Option<Result<Run, Stop>> {
+    /// Takes pages in a partition, or in another one if that has no room.
+    fn take_near(&mut self, partition: u32, near: u64, want: u32) -> Result<Run, Stop> {
+        let mut taken = self.with_space(partition, |space, pages| space.take(pages, near, want));
         for other in 0..self.owners.all().len() as u32 {
-            if other != self.store.partition {
-                match self.with_space(other, |space, pages| space.take(pages, 0, want)) {
-                    Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
-                    taken => return Some(taken),
-                }
+            match &taken {
+                Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
+                _ => break,
+            }
+            if other != partition {
+                taken = self.with_space(other, |space, pages| space.take(pages, 0, want));
             }
         }
-        None
+        taken
     }
 
     /// Changes the space of a partition, and with it that partition's copy of the state page.
@@ -737,7 +760,9 @@ impl Pages for Transaction<'_> {
 
     fn allocate_page(&mut self, near: u64) -> Result<u64, Stop> {
         self.check_room(1)?;
-        Ok(self.take_data(near, 1)?.page)
+        let run = self.take_near(self.owners.number(near), near, 1)?;
+        self.commit_run(run)?;
+        Ok(run.page)
     }
 
     fn free_page(&mut self, page: u64) -> Result<(), Stop> {

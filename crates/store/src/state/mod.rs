@@ -28,7 +28,7 @@ use adit_block::BufferPool;
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
 use smallvec::SmallVec;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -152,7 +152,7 @@ pub struct StoreState {
     /// Who has which groups.
     pub(crate) division: Cell<Division>,
     /// Of the first partition: the others, which live as long.
-    pub(crate) others: RefCell<Vec<Store>>,
+    pub(crate) others: OnceCell<Vec<Store>>,
     pub(crate) volatile_cache: bool,
     /// DMA-able memory outside of frames.
     pub(crate) pool: Arc<BufferPool>,

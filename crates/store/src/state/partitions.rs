@@ -36,10 +36,30 @@ impl Store {
         Store(first.expect("the first partition lives as long as the others"))
     }
 
-    /// The partition that has a blob.
-    pub fn partition_of(&self, id: BlobId) -> Store {
-        self.partitions()
-            .swap_remove(self.owner(slot_place(id.slot).0) as usize)
+    /// The number of the partition, from 0 on.
+    pub fn partition(&self) -> u32 {
+        self.partition
+    }
+
+    /// How many partitions the volume has.
+    pub fn partitions_count(&self) -> u32 {
+        self.options.partitions
+    }
+
+    /// The partition that has a blob, or would have it: for the first partition, which is what
+    /// [`Store::open`] returns.
+    #[inline]
+    pub fn of(&self, id: BlobId) -> &Store {
+        match self.owner(slot_place(id.slot).0) {
+            own if own == self.partition => self,
+            other => {
+                let others = self
+                    .others
+                    .get()
+                    .expect("the first partition knows the others");
+                &others[other as usize - 1]
+            }
+        }
     }
 
     /// Pages that were freed and may not be used yet.
@@ -54,6 +74,9 @@ impl Store {
     /// The number of the partition that has a page.
     #[inline]
     pub(crate) fn owner(&self, page: u64) -> u32 {
+        if self.options.partitions == 1 {
+            return self.partition;
+        }
         let first_group = self.whole.layout.get().first_group;
         self.division.get().owner_of_page(page, first_group)
     }

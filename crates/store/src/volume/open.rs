@@ -38,7 +38,7 @@ use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
 use adit_block::{BufferPool, Device, PoolConfig};
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -526,7 +526,7 @@ fn partition(
         whole,
         partition,
         division: Cell::new(Division::NONE),
-        others: RefCell::default(),
+        others: OnceCell::new(),
         space: RefCell::new(space),
         changes,
         volatile_cache,

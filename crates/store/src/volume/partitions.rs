@@ -40,12 +40,14 @@ impl Store {
         self.checkpoint_all().await?;
         *self.whole.folded.borrow_mut() = Some(self.state().await?);
         let geometry = *self.space.borrow().geometry();
-        for number in 1..count {
-            let other = self.beside(number)?;
+        let others: Result<Vec<Store>> = (1..count).map(|number| self.beside(number)).collect();
+        let others = others?;
+        for other in &others {
             *other.space.borrow_mut() = Space::new(geometry);
             (self.whole.partitions.borrow_mut()).push(Rc::downgrade(&other.0));
-            self.others.borrow_mut().push(other);
         }
+        let set = self.others.set(others);
+        assert!(set.is_ok(), "a volume is divided once");
         for store in self.partitions() {
             let division = Division {
                 own: store.partition,

@@ -85,11 +85,11 @@ async fn perform(store: &Store, op: &Op, tag: u64, id: BlobId) -> Result<Done> {
         Op::SyncAll => return store.sync_all().await.map(|()| Done::Nothing),
         Op::Checkpoint => return store.checkpoint().await.map(|()| Done::Nothing),
         Op::Delete => {
-            return (store.partition_of(id).delete(id).await).map(|()| Done::Nothing);
+            return (store.of(id).delete(id).await).map(|()| Done::Nothing);
         }
         _ => {}
     }
-    let store = &store.partition_of(id);
+    let store = store.of(id);
     let blob = store.blob(id).await?;
     let nothing = match op {
         Op::Write {
@@ -573,8 +573,8 @@ impl Run {
             }
         }
         for id in &self.gone {
-            let found = engine
-                .run(|store| async move { store.partition_of(*id).blob(*id).await.map(|_| ()) });
+            let found =
+                engine.run(|store| async move { store.of(*id).blob(*id).await.map(|_| ()) });
             match found {
                 Err(error) if error.errno() == Errno::STALE => {}
                 other => self.fail(&format!("deleted blob {id:?} is back: {other:?}")),

@@ -483,10 +483,10 @@ fn a_tail_that_can_not_be_written_is_told_or_stays() {
     drop((log, there));
 }
 
-/// A thread may sync alone what it has overwritten. It tells nothing of a lost tail, so the first sync
-/// after the loss is the worker's.
+/// A thread may sync alone what it has overwritten. It tells nothing of a lost tail: the first sync
+/// after the loss is the worker's, and later ones are threads' again.
 #[test]
-fn a_lost_tail_is_told_by_the_first_sync_though_a_thread_could_do_it_alone() {
+fn a_lost_tail_is_told_by_the_first_sync_also_behind_overwrites() {
     let failing = Failing::new(adit::Errno::IO);
     let served = &failing.served;
     let there = Volume::open(&served.address).expect("connected");

@@ -43,6 +43,8 @@ labels! {
         UnowedSync = "a thread's sync doesn't hear of a transaction or a new size",
         UnflushedSync = "a thread's sync doesn't flush",
         UnboundSync = "a thread's sync doesn't wait for the move of a directory",
+        UnnotedHome =
+            "the worker doesn't flush pages that a thread's sync took home before it gave up",
         CleanOverwritten = "a page that is clean is overwritten past the worker",
         UnnotedDirectWrite = "an fsync doesn't hear of a direct write past the worker",
         HastyBarrier =

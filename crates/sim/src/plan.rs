@@ -241,6 +241,13 @@ impl Plan {
                 life.troubles.extend((0..6).map(late));
             }
         }
+        // And this one. Its operations have numbers that follow all others.
+        let mut random_sets = Prng::new(seed ^ 0x7365_7473);
+        for task in plan.lives.iter_mut().flat_map(|life| &mut life.tasks) {
+            if random_sets.chance(1, 4) {
+                task.extend(workload::draw_page_sets(&mut random_sets, &mut number));
+            }
+        }
         if random.chance(1, 12)
             && let Some(last) = plan.lives.last_mut()
         {

@@ -44,16 +44,17 @@ pub fn draw(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
     if pen.random.chance(1, 4) {
         pen.synced_pages();
     }
-    pen.ops
-        .into_iter()
-        .map(|op| {
-            *number += 1;
-            Numbered {
-                number: *number,
-                op,
-            }
-        })
-        .collect()
+    pen.numbered(number)
+}
+
+/// Operations that follow those of [`draw`]: a database that syncs sets of pages.
+pub fn draw_page_sets(random: &mut Prng, number: &mut u32) -> Vec<Numbered> {
+    let mut pen = Pen {
+        random: random.split(),
+        ops: Vec::new(),
+    };
+    pen.page_sets();
+    pen.numbered(number)
 }
 
 struct Pen {
@@ -66,6 +67,17 @@ const CREATE_EMPTY: OpenFlags = CREATE.union(OpenFlags::TRUNCATE);
 const CREATE_DIRECT: OpenFlags = CREATE.union(OpenFlags::DIRECT);
 
 impl Pen {
+    fn numbered(self, number: &mut u32) -> Vec<Numbered> {
+        let next = |op| {
+            *number += 1;
+            Numbered {
+                number: *number,
+                op,
+            }
+        };
+        self.ops.into_iter().map(next).collect()
+    }
+
     fn below(&mut self, bound: u64) -> u64 {
         self.random.below(bound)
     }
@@ -367,6 +379,62 @@ impl Pen {
             };
             self.ops.push(op);
             self.sometimes(2, 3, Op::Fdatasync { slot });
+        }
+    }
+
+    /// A database that overwrites several pages of a file with holes, and syncs them together. A
+    /// thread takes some of them home, and leaves those in holes and in other extents to the worker.
+    fn page_sets(&mut self) {
+        let (slot, name) = (self.slot(), Name(self.below(3) as u8));
+        self.open(slot, name, CREATE);
+        let pages = 6 + self.below(12);
+        self.write(slot, 0, pages * 4096);
+        if self.random.chance(1, 2) {
+            // Pages that were never written.
+            let size = (pages + 4) * 4096;
+            self.ops.push(Op::Truncate { slot, size });
+        }
+        self.ops.push(Op::Fsync { slot });
+        for _ in 0..3 + self.below(8) {
+            // A thread takes no page home that has live bytes.
+            self.sometimes(3, 4, Op::Checkpoint);
+            let hole = 3 + self.below(pages + 1);
+            if hole < pages && self.random.chance(2, 3) {
+                let flags = AllocateFlags::KEEP_SIZE | AllocateFlags::PUNCH_HOLE;
+                let (offset, len) = (hole * 4096, 4096);
+                self.ops.push(Op::Allocate {
+                    slot,
+                    flags,
+                    offset,
+                    len,
+                });
+            }
+            // The worker publishes the extent of this page, and leaves the next sync to a thread.
+            let page = self.below(hole.min(pages));
+            self.write(slot, page * 4096, 100);
+            self.ops.push(Op::Fdatasync { slot });
+            let mut set = vec![self.below(hole)];
+            for _ in 0..1 + self.below(4) {
+                let page = match self.below(6) {
+                    0..=1 => set[set.len() - 1] + 1,
+                    2 => self.below(pages + 4),
+                    _ => self.below(hole),
+                };
+                set.push(page);
+            }
+            if self.random.chance(2, 3) {
+                set.push(hole);
+            }
+            // Repeatedly, so that the worker grants the writes.
+            for _ in 0..1 + self.below(4) {
+                for page in &set {
+                    let (within, len) = (self.below(3900), 1 + self.below(190));
+                    self.write(slot, page * 4096 + within, len);
+                }
+            }
+            self.sometimes(1, 12, Op::SetMode { name, mode: 0o600 });
+            self.sometimes(1, 12, Op::Idle { ms: 6000 });
+            self.ops.push(Op::Fdatasync { slot });
         }
     }
 

@@ -348,6 +348,7 @@ impl Failing {
         let device = FaultDevice::new(FaultConfig {
             size_bytes: 128 << 20,
             identity: 7,
+            inline: true,
             ..FaultConfig::default()
         });
         let served = Lasting::on(device.clone());
@@ -367,6 +368,12 @@ impl Failing {
     /// read: that file, and how many there are.
     fn append(&self, there: &Volume, begin: usize) -> (File, usize) {
         let log = there.open_file("/log", &read_write()).expect("opened");
+        let end = self.append_to(&log, there, begin);
+        (log, end)
+    }
+
+    /// The same, with a file that is open.
+    fn append_to(&self, log: &File, there: &Volume, begin: usize) -> usize {
         let end = begin + SOME;
         for number in begin..end {
             log.append(&line(number)).expect("appended");
@@ -387,7 +394,7 @@ impl Failing {
         assert_eq!(self.served.messages(), before, "it has a tail");
         let errors = FaultRule::new(FaultOn::Read, FaultEffect::Error(self.errno));
         self.device.inject(errors);
-        (log, end + 5)
+        end + 5
     }
 }
 
@@ -474,6 +481,47 @@ fn a_tail_that_can_not_be_written_is_told_or_stays() {
     assert_eq!(volume.read("/log").expect("read"), lines(0..end));
     volume.close().expect("closed");
     drop((log, there));
+}
+
+/// A thread may sync alone what it has overwritten. It tells nothing of a lost tail: the first sync
+/// after the loss is the worker's, and later ones are threads' again.
+#[test]
+fn a_lost_tail_is_told_by_the_first_sync_also_behind_overwrites() {
+    let failing = Failing::new(adit::Errno::IO);
+    let served = &failing.served;
+    let there = Volume::open(&served.address).expect("connected");
+    let overwrite = |file: &File| {
+        for _ in 0..40 {
+            file.write_at(&line(0), 0).expect("overwritten");
+        }
+    };
+    let (log, end) = failing.append(&there, 0);
+    failing.device.clear_faults();
+    // From now on its syncs are those of threads.
+    for _ in 0..3 {
+        overwrite(&log);
+        log.sync_data().expect("synced");
+    }
+    let end = failing.append_to(&log, &there, end);
+    drop(log);
+    // The server is behind it.
+    there.metadata("/large").expect("known");
+    failing.device.clear_faults();
+
+    let here = served.volume.open_file("/log", &read_write());
+    let here = here.expect("opened");
+    overwrite(&here);
+    let told = here.sync_data().expect_err("bytes are lost");
+    assert_eq!(told.errno(), adit::Errno::IO, "{told}");
+    for _ in 0..3 {
+        overwrite(&here);
+        here.sync_data().expect("told once");
+    }
+    assert_eq!(there.read("/log").expect("read"), lines(0..end - 5));
+    drop((here, there));
+    let Failing { served, large, .. } = failing;
+    drop(large);
+    served.end();
 }
 
 /// A rename over a file is durable with the content, also what was appended in memory.

@@ -1,6 +1,7 @@
 //! Real threads on the same files (`mod.rs`) for as long as somebody wants (`cargo xtask threads`),
 //! and the judge itself, on a device that lies.
 
+mod names;
 #[path = "mod.rs"]
 mod shapes;
 
@@ -38,8 +39,14 @@ fn longer() {
         }
         let seed = seed.wrapping_add(turn);
         let turn = turn as usize;
-        let number = only.map_or(turn, |only| only as usize) % SHAPES;
+        let number = only.map_or(turn, |only| only as usize) % (SHAPES + 1);
         let threads = threads.map_or([2, 4, 16][(turn + turn / SHAPES) % 3], |all| all as usize);
+        if number == SHAPES {
+            let tally = names::run(seed, threads, left.min(Duration::from_secs(5)));
+            println!("seed {seed}, shape {SHAPES}, names and syncs, {threads} threads: {tally}");
+            all += tally;
+            continue;
+        }
         let shape = shape(number, seed, threads, 64, shm.path(), disk.path());
         if let Ground::Image(path) = &shape.ground {
             // Of the turn before.

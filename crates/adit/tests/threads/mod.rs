@@ -8,6 +8,7 @@
 //! | `sizes.rs` | the judge of sizes |
 //! | `work.rs` | what the threads do; rounds |
 //! | `lying.rs` | a device that lies, or only dawdles |
+//! | `names.rs` | names and syncs: looks at names that others change, power cuts (embedded alone) |
 //! | `main.rs` | tests of embedded volumes alone: runs of any length, and lies that are found |
 //!
 //! The program `served` has this module, too, with its volumes in servers. What the threads do

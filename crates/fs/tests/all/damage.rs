@@ -89,6 +89,49 @@ fn an_entry_without_a_name_is_reported() {
     assert_eq!(volume.entries("/d", 4096), Err(Errno::UCLEAN));
 }
 
+/// The table of inodes has memory for slots of the volume only. A name beyond it was an inode that
+/// the check looked for.
+#[test]
+fn names_of_slots_beyond_the_volume_are_reported_and_not_looked_for() {
+    let volume = Volume::fresh();
+    volume.mkdir("/d").unwrap();
+    for name in ["last", "next", "most"] {
+        volume.touch(&format!("/d/{name}")).unwrap();
+    }
+    let end = volume
+        .run(|fs| async { Ok(fs.store().slots_end()) })
+        .unwrap();
+    let forged = [("last", end - 1), ("next", end), ("most", u64::MAX)];
+    for kind in [FileKind::File, FileKind::Directory] {
+        damage(&volume, id_of(&volume, "/d"), |leaf, places| {
+            for (name, slot) in forged {
+                let at = place_of(leaf, places, name.as_bytes());
+                let id = BlobId {
+                    slot,
+                    generation: 1,
+                };
+                point_at(leaf, at, id, kind);
+            }
+        });
+        let report = volume.run(|fs| fs.check_names()).unwrap();
+        let told = |words: &str| {
+            let problems = report.problems.iter();
+            problems.filter(|what| what.contains(words)).count()
+        };
+        for (name, slot) in forged {
+            let beyond = format!("/d/{name}: names inode {slot}, beyond the volume");
+            assert_eq!(told(&beyond), usize::from(slot >= end), "{report:?}");
+            // Nothing else is told of one that is beyond: the check has not looked for it.
+            if slot >= end {
+                assert_eq!(told(&slot.to_string()), 1, "{report:?}");
+                assert_eq!(told(&format!("/d/{name}")), 1, "{report:?}");
+            }
+        }
+        let last = format!("inode {}", end - 1);
+        assert!(told(&last) + told("/d/last/") > 0, "{report:?}");
+    }
+}
+
 /// A path has no end where directories lie in each other, and each entry's was kept in memory: a
 /// user's directories could exhaust it.
 #[test]

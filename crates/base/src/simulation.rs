@@ -51,6 +51,8 @@ labels! {
             "a flush is believed though a durable write beside it fails, or the other way round",
         HorizonPassesHole =
             "a commit counts as durable though one before it is still on its way",
+        PartialCut = "a commit leaves out what one of the partitions has in it",
+        FoldedTwice = "what a partition has taken and freed is counted twice",
         StrangersMapping = "a copy takes over what belongs to another image",
         OlderImage = "a mapping is taken over by an image that is older than it",
         UnreadableMapping = "a mapping that can't be used is passed over",

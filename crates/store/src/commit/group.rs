@@ -121,7 +121,10 @@ impl Store {
         let state_page = self.whole.layout.get().state_page;
         let stores = self.partitions();
         let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
-        let partitions: SmallVec<[_; 1]> = partitions.collect();
+        let mut partitions: SmallVec<[_; 1]> = partitions.collect();
+        if planted(Bug::PartialCut) {
+            partitions.truncate(stores.len().div_ceil(2));
+        }
         (self.whole.journal).seal(&partitions, &self.volume, state_page)
     }
 

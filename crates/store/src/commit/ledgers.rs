@@ -16,6 +16,7 @@ use crate::metadata::Need;
 use crate::metadata::pages::Stop;
 use crate::state::Store;
 use adit_base::Result;
+use adit_base::simulation::{Bug, planted};
 use zerocopy::IntoBytes;
 
 impl Store {
@@ -49,7 +50,9 @@ impl Store {
             }
             other.end_ledger();
         }
-        *self.whole.folded.borrow_mut() = Some(new);
+        if !planted(Bug::FoldedTwice) {
+            *self.whole.folded.borrow_mut() = Some(new);
+        }
         Ok(())
     }
 

@@ -182,6 +182,27 @@ impl<S: 'static> Engine<S> {
         Handle::begin(self.clone(), start)
     }
 
+    /// Begins an operation from inside one of another engine, or of this one: [`Engine::spawn`] for
+    /// those. `reactor` is the calling operation's. The handle may be awaited there.
+    ///
+    /// The calling thread drives this engine after it has released the other one, unless another
+    /// thread does. The reactor shows that an operation calls: a signal handler, which `spawn`
+    /// refuses, has none.
+    pub fn spawn_from<T, F, Fut>(self: &Arc<Self>, reactor: &Reactor, operation: F) -> Handle<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&'static S) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        if let Err(error) = self.core.check() {
+            return Handle::failed(error);
+        }
+        let state = self.pointer();
+        // SAFETY: called under the lock; operations are done before the state is dropped.
+        let start = move || operation(unsafe { state.get() });
+        Handle::begin_from(self.clone(), reactor, start)
+    }
+
     /// A queue of completions whose waiting threads drive this worker.
     pub fn completion_queue(self: &Arc<Self>) -> CompletionQueue {
         CompletionQueue::new(self.clone())
@@ -357,6 +378,8 @@ impl<S> Drop for Engine<S> {
         };
         self.core.closing.store(true, Ordering::Relaxed);
         let core = &self.core;
+        // Operations of other engines may have put some into the inbox, and not notified yet.
+        core.try_drive(&DriverRole::Visitor, Notify::Always);
         // SAFETY: the closure and its future run under the lock.
         let drained = core.run(move || async move {
             // SAFETY: under the lock.

@@ -5,10 +5,10 @@
 //! that, since `try_release` succeeds only without NOTIFIED. All transitions are on this one word,
 //! hence totally ordered.
 //!
-//! No lost wake-up. *Work* is a message in the inbox, an executed request, a ready task, an inline
-//! request, a completion to reap, a timer. Claim: when the lock is free and there is work, some
+//! No lost wake-up. *Work* is a message in the inbox, an arrival (an executed request, a wake-up), a
+//! ready task, an inline request, a completion to reap, a timer. Claim: when the lock is free and there is work, some
 //! thread that is awake (or being woken) will call `acquire_or_notify`. By cases:
-//! 1. Work of other threads (a message, an executed request) is published *before* they notify. If
+//! 1. Work of other threads (a message, an arrival) is published *before* they notify. If
 //!    that took the lock, the notifier does the work. If not, NOTIFIED is set while the lock is
 //!    held, so this driver's release fails and it does the work (`take_notification` acquires).
 //! 2. A driver that leaves work appoints a successor before it releases: a waiting caller (its
@@ -30,6 +30,11 @@
 //! 7. While another thread executes a caller's request, the caller leaves the inline requests of
 //!    the worker's own tasks (`Reactor::take_inline_request`) to the keeper, not to a waiting
 //!    caller. If there is no keeper, that other thread does them when it comes back by rule 4.
+//! 8. A wake-up by a thread that doesn't drive, and an operation of another worker's, are work of
+//!    other threads by rule 1. If the thread drives another worker, it notifies after that one's
+//!    release: the deferred wake-ups of a driver are delivered whatever step it takes, and only
+//!    with `Return` or `Yield` are there any of these. Until then the thread is the one that is
+//!    awake.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
 //! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake

@@ -6,7 +6,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use adit_base::sync::atomic::Ordering;
 
 use super::reentry::AbortOnUnwind;
-use super::{Core, DriverRole, Executed, NextStep};
+use super::{Arrival, Core, DriverRole, NextStep};
 use crate::lock::{MessageKind, lock};
 use crate::reactor::DeferredWakeups;
 use crate::reactor::Reactor;
@@ -46,14 +46,14 @@ impl Core {
             turn.run()
         };
         if !deferred.is_empty() {
-            self.deliver_wakeups(deferred, &step);
+            self.deliver_wakeups(deferred, &step, role);
         }
         mem::forget(abort);
         step
     }
 
-    /// Handles a notification: takes messages out of the inbox, delivers executed requests, fires
-    /// timers.
+    /// Handles a notification: takes messages out of the inbox, delivers executed requests and
+    /// wake-ups, fires timers.
     pub(super) fn process_notification(&self, reactor: &Reactor) {
         self.inbox.drain(|message| {
             // SAFETY: a pushed message is valid until the driver is through with it; it is the
@@ -71,8 +71,8 @@ impl Core {
                 }
             }
         });
-        for executed in lock(&self.executed).drain(..) {
-            deliver_executed(reactor, executed);
+        for arrival in lock(&self.arrivals).drain(..) {
+            take_arrival(reactor, arrival);
         }
         // A keeper that woke up for a timer, and did not get the lock, has notified us.
         reactor.fire_timers();
@@ -188,16 +188,17 @@ impl Turn<'_> {
     }
 }
 
-/// Delivers a request that a thread executed without the lock.
-pub(super) fn deliver_executed(reactor: &Reactor, executed: Executed) {
-    match executed {
-        Executed::Completed(completion) => {
+/// A request that a thread executed without the lock, or a wake-up by a thread that didn't have it.
+pub(super) fn take_arrival(reactor: &Reactor, arrival: Arrival) {
+    match arrival {
+        Arrival::Completed(completion) => {
             reactor.end_execution(Some(completion.request.token));
             reactor.deliver(completion);
         }
-        Executed::Panicked(panic) => {
+        Arrival::Panicked(panic) => {
             reactor.end_execution(None);
             reactor.note_device_panic(&*panic);
         }
+        Arrival::Woken(id) => reactor.wake(id),
     }
 }

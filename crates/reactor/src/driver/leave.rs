@@ -2,13 +2,11 @@
 //! lock, or drives on if another thread notified it meanwhile. Wake-ups are deferred until after
 //! the release: each is a system call, or code of another executor.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
 
 use super::drive::Turn;
-use super::{Core, DriverRole, NextStep, ReentryGuard};
+use super::{Core, DriverRole, NextStep, deliver};
 use crate::futex;
 use crate::reactor::DeferredWakeups;
 use crate::reactor::node::WAITING;
@@ -105,7 +103,12 @@ impl Turn<'_> {
 
 impl Core {
     /// Delivers wake-ups that were deferred, without the lock. `step` is the thread's next one.
-    pub(super) fn deliver_wakeups(&self, deferred: DeferredWakeups, step: &NextStep) {
+    pub(super) fn deliver_wakeups(
+        &self,
+        deferred: DeferredWakeups,
+        step: &NextStep,
+        role: &DriverRole<'_>,
+    ) {
         debug_assert!(!self.is_driven_here(), "deferred until after the release");
         if let Some(doorbell) = &deferred.doorbell {
             let _in = breakdown::enter(Layer::Device);
@@ -130,11 +133,7 @@ impl Core {
                 matches!(step, NextStep::Return | NextStep::Yield) || self.keeper.is_stopping(),
                 "other threads depend on a thread that calls wakers"
             );
-            let _suspended = ReentryGuard::suspend();
-            for waker in deferred.wakers {
-                // A waker that panics is a bug of its executor.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-            }
+            deliver::call_wakers(deferred.wakers, role);
         }
     }
 }

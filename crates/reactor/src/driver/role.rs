@@ -37,6 +37,8 @@ pub(crate) enum DriverRole<'n> {
         /// Polls of its batch.
         polls_max: u32,
     },
+    /// Polls nothing: leaves all work to a waiting caller, or to the keeper.
+    Visitor,
     /// The keeper: drives until no work is left.
     Keeper,
 }
@@ -97,6 +99,7 @@ impl<'n> DriverRole<'n> {
         match self {
             DriverRole::Caller(node) => node.is_done(),
             DriverRole::Poller { is_done, .. } => is_done(),
+            DriverRole::Visitor => true,
             DriverRole::OneBatch | DriverRole::Submitter { .. } | DriverRole::Keeper => false,
         }
     }
@@ -105,6 +108,7 @@ impl<'n> DriverRole<'n> {
     pub(super) fn batch_polls_max(&self) -> u32 {
         match self {
             DriverRole::Submitter { polls_max, .. } => *polls_max,
+            DriverRole::Visitor => 0,
             _ => BATCH_POLLS_MAX,
         }
     }
@@ -113,7 +117,7 @@ impl<'n> DriverRole<'n> {
     pub(super) fn drives_until_idle(&self, core: &Core) -> bool {
         match self {
             DriverRole::Caller(_) | DriverRole::Poller { .. } => true,
-            DriverRole::OneBatch | DriverRole::Submitter { .. } => false,
+            DriverRole::OneBatch | DriverRole::Submitter { .. } | DriverRole::Visitor => false,
             DriverRole::Keeper => !core.keeper.is_stopping(),
         }
     }
@@ -185,9 +189,7 @@ impl<'n> DriverRole<'n> {
     pub(super) fn step_when_idle(&self) -> NextStep {
         match self {
             DriverRole::Caller(_) | DriverRole::Keeper => NextStep::Park(None),
-            DriverRole::Poller { .. } | DriverRole::OneBatch | DriverRole::Submitter { .. } => {
-                NextStep::Return
-            }
+            _ => NextStep::Return,
         }
     }
 }

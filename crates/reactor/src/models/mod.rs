@@ -5,3 +5,4 @@ mod callers;
 mod handles;
 mod lock;
 mod queue;
+mod workers;

@@ -15,6 +15,7 @@
 //! | `io`, `timer` | slots of requests; sleeping tasks |
 //! | `completions` | queues to which operations report |
 //! | `deferred` | wake-ups that wait for the release |
+//! | `workers` | the workers of this process by number |
 //!
 //! These files use each other: the reactor has the tasks, and a task is polled with the reactor.
 
@@ -27,6 +28,7 @@ mod requests;
 pub(crate) mod task;
 pub(crate) mod timer;
 mod waiters;
+pub(crate) mod workers;
 
 pub(crate) use deferred::DeferredWakeups;
 
@@ -54,9 +56,12 @@ use pooled::OperationPool;
 use task::{Driving, Polled, Task, TaskId, TaskKind, TaskTable};
 use timer::{Sleep, Timers};
 
-/// A worker's executor; operations do IO, sleep and start tasks with it.
+/// A worker's executor; operations do IO, sleep and start tasks with it. Its cells begin a cache
+/// line: otherwise each call costs a nanosecond more.
+#[repr(align(64))]
 pub struct Reactor {
     name: Arc<str>,
+    worker: usize,
     device: UnsafeCell<Option<Arc<dyn Device>>>,
     /// The device has a queue, and any thread may execute a request as well.
     inline_or_queued: bool,
@@ -110,6 +115,7 @@ pub struct Reactor {
 impl Reactor {
     pub(crate) fn new(
         name: Arc<str>,
+        worker: usize,
         device: Arc<dyn Device>,
         queue: Box<dyn Queue>,
         pool: Arc<OperationPool>,
@@ -117,6 +123,7 @@ impl Reactor {
     ) -> Self {
         Reactor {
             name,
+            worker,
             inline_or_queued: device.capabilities().inline && device.capabilities().queued,
             device: UnsafeCell::new(Some(device)),
             doorbell: RefCell::new(Some(queue.doorbell())),
@@ -124,7 +131,7 @@ impl Reactor {
             pool,
             lock,
             is_driver_done: Cell::new(false),
-            tasks: RefCell::default(),
+            tasks: RefCell::new(TaskTable::new(worker)),
             ready: RefCell::new(VecDeque::with_capacity(64)),
             yielded: RefCell::default(),
             current: Cell::new(TaskId::NONE),
@@ -225,7 +232,14 @@ impl Reactor {
         self.ready.borrow_mut().push_back(id);
     }
 
+    /// The number of its worker, which its tasks' wakers name.
+    #[inline]
+    pub(crate) fn worker(&self) -> usize {
+        self.worker
+    }
+
     pub(crate) fn wake(&self, id: TaskId) {
+        debug_assert_eq!(id.worker(), self.worker);
         if self.tasks.borrow_mut().mark_queued(id) {
             self.ready.borrow_mut().push_back(id);
         }

@@ -11,3 +11,4 @@ mod handles;
 mod successors;
 mod sync;
 mod wakers;
+mod workers;

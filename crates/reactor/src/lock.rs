@@ -33,8 +33,12 @@
 //! 8. A wake-up by a thread that doesn't drive, and an operation of another worker's, are work of
 //!    other threads by rule 1. If the thread drives another worker, it notifies after that one's
 //!    release: the deferred wake-ups of a driver are delivered whatever step it takes, and only
-//!    with `Return` or `Yield` are there any of these. Until then the thread is the one that is
-//!    awake.
+//!    with `Return`, `Yield` or `StepAside` are there any of these. Until then the thread is the one
+//!    that is awake.
+//! 9. A thread that visits a worker (`driver/visit.rs`) holds its lock as a driver that polls
+//!    nothing. It takes messages in, and leaves by rules 2 and 5, but where rule 2 has the keeper it
+//!    notifies itself, as in rule 8. The wake-ups that it owes for its appointments wait for the
+//!    release of the worker from which it came; until then it is awake.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
 //! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake
@@ -44,20 +48,25 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use adit_base::held::HoldClock;
-use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::sync::{Mutex, MutexGuard};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The lock word, and a benchmark's clock of its holder.
+/// The lock word, a benchmark's clock of its holder, and whether the leader of a commit waits: a hint
+/// to the driver.
 #[repr(align(64))]
-pub(crate) struct DriverLock(AtomicU32, HoldClock);
+pub(crate) struct DriverLock(AtomicU32, HoldClock, AtomicBool);
 
 impl DriverLock {
     pub(crate) fn new() -> Self {
-        DriverLock(AtomicU32::new(FREE), HoldClock::default())
+        DriverLock(
+            AtomicU32::new(FREE),
+            HoldClock::default(),
+            AtomicBool::new(false),
+        )
     }
 
     /// Takes the lock if it is free; otherwise does nothing.
@@ -114,6 +123,17 @@ impl DriverLock {
     #[inline]
     pub(crate) fn debug_assert_held(&self) {
         debug_assert!(cfg!(loom) || !self.looks_free(), "the lock is held");
+    }
+
+    /// The leader of a commit waits for this lock, or does so no more.
+    pub(crate) fn set_wanted(&self, wanted: bool) {
+        self.2.store(wanted, Ordering::Relaxed);
+    }
+
+    /// Whether a leader waits: the driver steps aside between two polls.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.2.load(Ordering::Relaxed)
     }
 
     /// Whether the lock was free a moment ago.

@@ -18,7 +18,7 @@ use crate::lock::{Message, lock};
 use crate::reactor::Reactor;
 use crate::reactor::node::{BUSY, Node, StackOperation, Stage, WAITING};
 use crate::reactor::pooled::PooledOperation;
-use crate::reactor::task::{self, Driving, TaskId};
+use crate::reactor::task::Driving;
 
 impl Core {
     /// Runs an operation to its end, as the driver or waiting for the driver.
@@ -145,7 +145,7 @@ impl Core {
         }
         // SAFETY: valid until the worker gives up its reference, by the caller's word.
         unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
-        from.wake_after_release(task::owned_waker(TaskId::none_of(self.number())));
+        from.wake_after_release(self.notifier());
     }
 
     /// Submits operations without handles together, and polls them if the lock is free. `comes_back`:
@@ -248,6 +248,12 @@ impl Core {
                 awaits_device.store(false, Ordering::Release);
             }
             NextStep::Yield => {
+                end_busy();
+            }
+            NextStep::StepAside => {
+                if !cfg!(loom) {
+                    std::thread::yield_now();
+                }
                 end_busy();
             }
             NextStep::Return | NextStep::Park(_) => unreachable!("a final step"),

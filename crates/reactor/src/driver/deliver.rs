@@ -114,10 +114,10 @@ impl Worker for Core {
         let inside = ReentryGuard::enter();
         let role = match help {
             // A thread inside a call, which drives nothing, has something else to do.
-            _ if inside.is_err() => DriverRole::Visitor,
+            _ if inside.is_err() => DriverRole::Messenger,
             Help::Until(is_done) => DriverRole::poller(is_done, false),
             Help::Batch => DriverRole::OneBatch,
-            Help::None => DriverRole::Visitor,
+            Help::None => DriverRole::Messenger,
         };
         self.try_drive(&role, Notify::Always);
     }

@@ -98,7 +98,7 @@ impl Core {
 }
 
 impl Turn<'_> {
-    fn run(&mut self) -> NextStep {
+    pub(super) fn run(&mut self) -> NextStep {
         let (core, reactor, role) = (self.core, self.reactor, self.role);
         role.begin(core, reactor);
         let mut polls = 0u32;
@@ -122,6 +122,8 @@ impl Turn<'_> {
             let batch_is_full = polls >= role.batch_polls_max();
             let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
                 Some(NextStep::Yield)
+            } else if eager && (reactor.takes_step_aside() || polls > 0 && core.lock.is_wanted()) {
+                Some(NextStep::StepAside)
             } else {
                 if usable && (eager || !batch_is_full) {
                     if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {
@@ -197,7 +199,7 @@ pub(super) fn take_arrival(reactor: &Reactor, arrival: Arrival) {
         }
         Arrival::Panicked(panic) => {
             reactor.end_execution(None);
-            reactor.note_device_panic(&*panic);
+            reactor.note_panic_of_no_task(&*panic);
         }
         Arrival::Woken(id) => reactor.wake(id),
     }

@@ -18,7 +18,11 @@ impl Turn<'_> {
     /// Leaves for `step`; returns it without the lock, or None if there is more to drive.
     pub(super) fn leave(&mut self, mut step: NextStep) -> Option<NextStep> {
         let arms_keeper = self.needs_keeper(&step);
-        self.deferred.wake_keeper |= arms_keeper && self.core.keeper.arm();
+        if arms_keeper && matches!(self.role, DriverRole::Visitor) {
+            self.deferred.wakers.push(self.core.notifier());
+        } else {
+            self.deferred.wake_keeper |= arms_keeper && self.core.keeper.arm();
+        }
         if step.is_final() {
             debug_assert!(
                 arms_keeper
@@ -48,7 +52,7 @@ impl Turn<'_> {
             || core.keeper_awaits_device.load(Ordering::Acquire);
         let unawaited = reactor.in_flight.get() > 0 && !awaited;
         // A driver that yields comes back and does the work itself.
-        if matches!(step, NextStep::Yield) || !(reactor.has_work() || unawaited) {
+        if step.comes_back_at_once() || !(reactor.has_work() || unawaited) {
             return false;
         }
         // A caller that has nothing else to do leaves requests that are not for callers
@@ -110,7 +114,7 @@ impl Core {
         role: &DriverRole<'_>,
     ) {
         debug_assert!(!self.is_driven_here(), "deferred until after the release");
-        if let Some(doorbell) = &deferred.doorbell {
+        for doorbell in &deferred.doorbells {
             let _in = breakdown::enter(Layer::Device);
             if let Err(error) = doorbell.ring() {
                 // A thread that waits for the device rings again.
@@ -130,7 +134,9 @@ impl Core {
         drop(waking);
         if !deferred.wakers.is_empty() {
             debug_assert!(
-                matches!(step, NextStep::Return | NextStep::Yield) || self.keeper.is_stopping(),
+                matches!(step, NextStep::Return)
+                    || step.comes_back_at_once()
+                    || self.keeper.is_stopping(),
                 "other threads depend on a thread that calls wakers"
             );
             deliver::call_wakers(deferred.wakers, role);

@@ -37,6 +37,8 @@
 //!    proves that no work is forgotten).
 //! 5. After a panic nothing is submitted and no operation is polled. Once no request is under way
 //!    (its memory may be a caller's), every operation fails with EIO.
+//! 6. A thread that has a worker's lock only tries to take another one's, for a bounded time
+//!    (`visit` has the reasoning, and the one exception).
 //!
 //! | module | content |
 //! |---|---|
@@ -47,6 +49,7 @@
 //! | `drive` | the loop under the lock |
 //! | `leave` | successor, timers, release, deferred wake-ups |
 //! | `deliver` | calling wakers after the release; wake-ups from other workers |
+//! | `visit` | a closure under a second worker's lock |
 //! | `end` | the worker's end |
 //! | `reentry` | refuses a call from inside a call |
 
@@ -60,9 +63,11 @@ mod options;
 mod park;
 mod reentry;
 mod role;
+mod visit;
 
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use adit_base::sync::{Mutex, RaceCheck};
@@ -72,13 +77,14 @@ use adit_block::{Completion, Device};
 use crate::lock::{DriverLock, Inbox, lock};
 use crate::reactor::Reactor;
 use crate::reactor::pooled::OperationPool;
-use crate::reactor::task::{Driving, TaskId};
+use crate::reactor::task::{self, Driving, TaskId};
 use crate::reactor::workers::WorkerNumber;
 use keeper::Keeper;
 
 pub use options::EngineOptions;
 pub use reentry::{ReentryGuard, is_inside_call};
 pub(crate) use role::{DriverRole, NextStep, Notify};
+pub(crate) use visit::Patience;
 
 /// A wait for the device ends after this long, in case another thread finishes the awaited request.
 const IO_WAIT_NS: u64 = 1_000_000;
@@ -189,6 +195,11 @@ impl Core {
     /// The number that wakers of its tasks name.
     pub(crate) fn number(&self) -> usize {
         self.number.get()
+    }
+
+    /// A waker that has a thread look at this worker.
+    fn notifier(&self) -> Waker {
+        task::owned_waker(TaskId::none_of(self.number()))
     }
 
     /// Whether this thread is the driver. Doesn't touch the reactor.

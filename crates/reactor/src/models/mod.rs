@@ -5,4 +5,5 @@ mod callers;
 mod handles;
 mod lock;
 mod queue;
+mod visits;
 mod workers;

@@ -10,14 +10,14 @@ use std::task::Waker;
 /// The wake-ups that the driver noted under the lock.
 #[derive(Default)]
 pub(crate) struct DeferredWakeups {
-    /// The states of sleeping callers. The stack frames around them may be gone (see `futex.rs`).
+    /// The states of sleeping callers, and words of visited workers' keepers. The stack frames around them may be gone (see `futex.rs`).
     pub(crate) sleepers: SmallVec<[*const AtomicU32; 8]>,
     /// Tasks of other executors.
     pub(crate) wakers: SmallVec<[Waker; 8]>,
     /// Queues of completions whose events are to be synced.
     pub(crate) events: SmallVec<[Arc<QueueShared>; 4]>,
-    /// The device's queue has new submissions.
-    pub(crate) doorbell: Option<Arc<dyn Doorbell>>,
+    /// Queues of devices that have new submissions.
+    pub(crate) doorbells: SmallVec<[Arc<dyn Doorbell>; 2]>,
     /// The keeper was armed while it slept.
     pub(crate) wake_keeper: bool,
 }
@@ -28,7 +28,7 @@ impl DeferredWakeups {
         self.sleepers.is_empty()
             && self.wakers.is_empty()
             && self.events.is_empty()
-            && self.doorbell.is_none()
+            && self.doorbells.is_empty()
             && !self.wake_keeper
     }
 }

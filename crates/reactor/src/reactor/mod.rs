@@ -110,6 +110,8 @@ pub struct Reactor {
     /// Functions to be called after a panic.
     when_poisoned: RefCell<Vec<Box<dyn FnOnce()>>>,
     unusable: Cell<bool>,
+    /// An operation wants the lock to be free for a moment.
+    steps_aside: Cell<bool>,
 }
 
 impl Reactor {
@@ -153,6 +155,7 @@ impl Reactor {
             panicked: Cell::new(false),
             when_poisoned: RefCell::default(),
             unusable: Cell::new(false),
+            steps_aside: Cell::new(false),
         }
     }
 
@@ -217,6 +220,19 @@ impl Reactor {
         if self.is_driver_done.get() || self.lock.is_notified() {
             self.yield_now().await;
         }
+    }
+
+    /// Releases the worker for a moment, so that other threads can take its lock, and runs again
+    /// after all ready tasks. For an operation that did not get another worker's lock beside its
+    /// own ([`Engine::beside`](crate::Engine::beside)): the holder may be trying to take this one.
+    pub async fn step_aside(&self) {
+        self.steps_aside.set(true);
+        self.yield_now().await;
+    }
+
+    /// Whether an operation has asked to step aside, once.
+    pub(crate) fn takes_step_aside(&self) -> bool {
+        self.steps_aside.replace(false)
     }
 
     // ---- tasks ----
@@ -419,8 +435,8 @@ impl Reactor {
         self.panic.borrow_mut().get_or_insert(text);
     }
 
-    /// A panic of the device.
-    pub(crate) fn note_device_panic(&self, panic: &(dyn Any + Send)) {
+    /// A panic of the device, or of a closure that another worker's operation ran here.
+    pub(crate) fn note_panic_of_no_task(&self, panic: &(dyn Any + Send)) {
         self.note_panic(panic);
         self.panicked.set(true);
     }

@@ -216,8 +216,14 @@ impl TaskTable {
 }
 
 adit_base::sync::local! {
-    /// The worker that this thread drives: it holds that worker's lock.
+    /// The worker that this thread drives: it holds that worker's lock. The innermost one, if it
+    /// visits another worker.
     static DRIVING: Cell<*const Reactor> = const { Cell::new(ptr::null()) };
+}
+
+adit_base::sync::local! {
+    /// The innermost visit of this thread.
+    static VISIT: Cell<*const Visit> = const { Cell::new(ptr::null()) };
 }
 
 /// Marks this thread as the one that drives a worker.
@@ -231,7 +237,50 @@ impl Driving {
 
     /// Whether this thread drives that worker.
     pub(crate) fn is_of(reactor: &Reactor) -> bool {
-        ptr::eq(DRIVING.with(Cell::get), reactor)
+        Driving::find(|driven| ptr::eq(driven, reactor)).is_some()
+    }
+
+    /// Runs the body as the driver of one more worker. The body releases that worker's lock as its
+    /// last step.
+    pub(crate) fn visit<T>(reactor: &Reactor, body: impl FnOnce() -> T) -> T {
+        let visit = Visit {
+            outer: DRIVING.with(|driving| driving.replace(reactor)),
+            before: VISIT.with(Cell::get),
+        };
+        VISIT.with(|innermost| innermost.set(&visit));
+        let _end = EndVisit(&visit);
+        body()
+    }
+
+    /// Of the workers that this thread drives, the innermost one for which `pick` is true.
+    fn find<'d>(pick: impl Fn(*const Reactor) -> bool) -> Option<&'d Reactor> {
+        let mut driven = DRIVING.with(Cell::get);
+        let mut visit = VISIT.with(Cell::get);
+        loop {
+            if !driven.is_null() && pick(driven) {
+                // SAFETY: this thread holds that worker's lock, so the reactor exists.
+                return unsafe { driven.as_ref() };
+            }
+            // SAFETY: in a frame of `visit` of this thread, which resets it before it ends.
+            let next = unsafe { visit.as_ref() }?;
+            (driven, visit) = (next.outer, next.before);
+        }
+    }
+}
+
+/// A worker's lock was taken beside another one's.
+struct Visit {
+    /// The worker that the thread drove before.
+    outer: *const Reactor,
+    before: *const Visit,
+}
+
+struct EndVisit<'v>(&'v Visit);
+
+impl Drop for EndVisit<'_> {
+    fn drop(&mut self) {
+        DRIVING.with(|driving| driving.set(self.0.outer));
+        VISIT.with(|innermost| innermost.set(self.0.before));
     }
 }
 
@@ -276,6 +325,11 @@ fn wake(data: *const ()) {
 
 #[cold]
 fn wake_elsewhere(id: TaskId, driven: Option<&Reactor>) {
+    // SAFETY: `find` asks only for workers whose locks this thread holds.
+    let is_its = |reactor: *const Reactor| unsafe { (*reactor).worker() } == id.worker();
+    if let Some(visited_from) = Driving::find(is_its) {
+        return visited_from.wake(id);
+    }
     match driven {
         Some(reactor) => reactor.wake_after_release(owned_waker(id)),
         None => {

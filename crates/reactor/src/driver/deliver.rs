@@ -6,18 +6,19 @@
 //! 2. Wake-ups of workers come first. Each one is driven, or left to that worker's driver, a waiting
 //!    caller or keeper, before the thread calls the first waker of another executor, which may
 //!    block until the woken operations are done.
-//! 3. A thread that waits for an operation of its own drives the woken workers while they have work
-//!    and the operation isn't done. Any other one drives one batch each, `HELPED_MAX` times.
+//! 3. A thread that waits for an operation of its own drives each woken worker while that has work,
+//!    the operation isn't done, and no further wake-up is to be made: that one may be the
+//!    operation's. Any other thread drives one batch each, `HELPED_MAX` times.
+//! 4. The thread counts as inside a call, but for the wakers of other executors.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::task::Waker;
 
 use smallvec::SmallVec;
 
-use super::{Arrival, Core, DriverRole, Notify, ReentryGuard};
+use super::{Arrival, Core, DriverRole, Notify, ReentryGuard, is_inside_call};
 use crate::lock::lock;
 use crate::reactor::task::{self, TaskId};
 use crate::reactor::workers::{self, Help, Worker};
@@ -33,7 +34,7 @@ adit_base::sync::local! {
 /// Wake-ups that this thread is to make.
 #[derive(Default)]
 struct Delivery {
-    workers: RefCell<VecDeque<TaskId>>,
+    workers: RefCell<SmallVec<[TaskId; 8]>>,
     others: RefCell<SmallVec<[Waker; 8]>>,
 }
 
@@ -41,7 +42,7 @@ impl Delivery {
     fn add(&self, wakers: SmallVec<[Waker; 8]>) {
         for waker in wakers {
             if task::is_of_a_worker(&waker) {
-                self.workers.borrow_mut().push_back(TaskId::of(&waker));
+                self.workers.borrow_mut().push(TaskId::of(&waker));
             } else {
                 self.others.borrow_mut().push(waker);
             }
@@ -49,13 +50,14 @@ impl Delivery {
     }
 
     fn wake_workers(&self, role: &DriverRole<'_>) {
-        let is_done = || role.is_done();
+        debug_assert!(is_inside_call());
+        let has_more = || !self.workers.borrow().is_empty();
+        let is_done = || role.is_done() || has_more();
         let mut helped = 0;
-        loop {
-            let next = self.workers.borrow_mut().pop_front();
-            let Some(id) = next else { return };
+        while has_more() {
+            let id = self.workers.borrow_mut().remove(0);
             let help = match role {
-                DriverRole::Caller(_) | DriverRole::Poller { .. } if !is_done() => {
+                DriverRole::Caller(_) | DriverRole::Poller { .. } if !role.is_done() => {
                     Help::Until(&is_done)
                 }
                 _ if helped < HELPED_MAX => Help::Batch,
@@ -92,11 +94,11 @@ pub(super) fn call_wakers(wakers: SmallVec<[Waker; 8]>, role: &DriverRole<'_>) {
     }
     let delivery = Delivery::default();
     delivery.add(wakers);
-    let _suspended = ReentryGuard::suspend();
     if !delivery.workers.borrow().is_empty() {
         let _entered = Entered::enter(&delivery);
         delivery.wake_workers(role);
     }
+    let _suspended = ReentryGuard::suspend();
     for waker in delivery.others.into_inner() {
         // A waker that panics is a bug of its executor.
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
@@ -111,14 +113,21 @@ impl Worker for Core {
         if id.has_task() {
             lock(&self.arrivals).push(Arrival::Woken(id));
         }
-        let inside = ReentryGuard::enter();
+        let mut inside = None;
         let role = match help {
-            // A thread inside a call, which drives nothing, has something else to do.
-            _ if inside.is_err() => DriverRole::Messenger,
             Help::Until(is_done) => DriverRole::poller(is_done, false),
             Help::Batch => DriverRole::OneBatch,
             Help::None => DriverRole::Messenger,
+            Help::IfOutside => match ReentryGuard::enter() {
+                Ok(guard) => {
+                    inside = Some(guard);
+                    DriverRole::OneBatch
+                }
+                // It drives nothing now, but has something else to do.
+                Err(_) => DriverRole::Messenger,
+            },
         };
         self.try_drive(&role, Notify::Always);
+        drop(inside);
     }
 }

@@ -334,7 +334,7 @@ fn wake_elsewhere(id: TaskId, driven: Option<&Reactor>) {
         Some(reactor) => reactor.wake_after_release(owned_waker(id)),
         None => {
             if let Some(worker) = workers::find(id.worker()) {
-                worker.receive(id, Help::Batch);
+                worker.receive(id, Help::IfOutside);
             }
         }
     }

@@ -30,6 +30,8 @@ pub(crate) enum Help<'h> {
     Until(&'h dyn Fn() -> bool),
     /// One batch.
     Batch,
+    /// One batch, if it is outside of any call.
+    IfOutside,
     /// Not at all: another thread has to.
     None,
 }

@@ -105,6 +105,33 @@ fn a_chain_of_many_awaits_needs_no_deep_stack() {
     });
 }
 
+/// A thread that drove the other engine for its own operation's sake went on while that had work,
+/// with the wake-up of its operation still to be made.
+#[test]
+fn an_operation_awaits_one_of_an_engine_that_is_never_idle() {
+    for keeper in [false, true] {
+        within(LIMIT, move || {
+            let engines = engines(2, keeper);
+            let begun = engines[1].run(|state| async {
+                let reactor = state.reactor.clone();
+                state.reactor.spawn_local(async move {
+                    loop {
+                        reactor.yield_now().await;
+                    }
+                });
+                Ok(())
+            });
+            begun.expect("runs");
+            for turn in 1..100 {
+                let other = engines[1].clone();
+                let counted = engines[0]
+                    .run(|state| async move { other.spawn_from(&state.reactor, count_up).await });
+                assert_eq!(counted.expect("runs"), turn);
+            }
+        });
+    }
+}
+
 /// Each operation awaits one of the next engine, `depth` times.
 fn descend(engines: Engines, at: usize, depth: u32, state: &'static State) -> Descent {
     Box::pin(async move {

@@ -193,7 +193,7 @@ impl Core {
     }
 
     /// The number that wakers of its tasks name.
-    pub(crate) fn number(&self) -> usize {
+    pub(crate) fn number(&self) -> u32 {
         self.number.get()
     }
 

@@ -56,12 +56,10 @@ use pooled::OperationPool;
 use task::{Driving, Polled, Task, TaskId, TaskKind, TaskTable};
 use timer::{Sleep, Timers};
 
-/// A worker's executor; operations do IO, sleep and start tasks with it. Its cells begin a cache
-/// line: otherwise each call costs a nanosecond more.
-#[repr(align(64))]
+/// A worker's executor; operations do IO, sleep and start tasks with it.
 pub struct Reactor {
     name: Arc<str>,
-    worker: usize,
+    worker: u32,
     device: UnsafeCell<Option<Arc<dyn Device>>>,
     /// The device has a queue, and any thread may execute a request as well.
     inline_or_queued: bool,
@@ -117,7 +115,7 @@ pub struct Reactor {
 impl Reactor {
     pub(crate) fn new(
         name: Arc<str>,
-        worker: usize,
+        worker: u32,
         device: Arc<dyn Device>,
         queue: Box<dyn Queue>,
         pool: Arc<OperationPool>,
@@ -133,7 +131,7 @@ impl Reactor {
             pool,
             lock,
             is_driver_done: Cell::new(false),
-            tasks: RefCell::new(TaskTable::new(worker)),
+            tasks: RefCell::default(),
             ready: RefCell::new(VecDeque::with_capacity(64)),
             yielded: RefCell::default(),
             current: Cell::new(TaskId::NONE),
@@ -244,13 +242,13 @@ impl Reactor {
 
     pub(crate) fn add_ready(&self, task: Task) {
         self.debug_assert_driven();
-        let id = self.tasks.borrow_mut().insert(task, true);
+        let id = self.tasks.borrow_mut().insert(self.worker, task, true);
         self.ready.borrow_mut().push_back(id);
     }
 
     /// The number of its worker, which its tasks' wakers name.
     #[inline]
-    pub(crate) fn worker(&self) -> usize {
+    pub(crate) fn worker(&self) -> u32 {
         self.worker
     }
 
@@ -322,7 +320,7 @@ impl Reactor {
     #[inline]
     pub(crate) fn poll_first(&self, node: &Node) -> bool {
         let task = node.task();
-        let id = self.tasks.borrow_mut().insert(task, false);
+        let id = self.tasks.borrow_mut().insert(self.worker, task, false);
         self.poll_task(id, task) || {
             self.add_waiter(node);
             false

@@ -45,8 +45,8 @@ impl TaskId {
     pub(crate) const NONE: TaskId = TaskId(0);
 
     /// No task of that worker.
-    pub(crate) const fn none_of(worker: usize) -> TaskId {
-        TaskId(worker << (INDEX_BITS + GENERATION_BITS))
+    pub(crate) const fn none_of(worker: u32) -> TaskId {
+        TaskId((worker as usize) << (INDEX_BITS + GENERATION_BITS))
     }
 
     /// The task of a waker of ours.
@@ -67,8 +67,8 @@ impl TaskId {
         (self.0 >> INDEX_BITS) as u32 & GENERATION_MAX
     }
 
-    pub(crate) const fn worker(self) -> usize {
-        self.0 >> (INDEX_BITS + GENERATION_BITS)
+    pub(crate) const fn worker(self) -> u32 {
+        (self.0 >> (INDEX_BITS + GENERATION_BITS)) as u32
     }
 
     /// Whether it names a task, not only a worker.
@@ -121,33 +121,25 @@ struct Entry {
     task: Option<Task>,
 }
 
+/// The stamp of a worker's first generation.
 #[cold]
-fn first_generation(stamp: usize) -> usize {
-    stamp
+fn first_stamp(worker: TaskId) -> usize {
+    worker.0 + GENERATION_ONE
 }
 
 /// All tasks of a worker. Entries are recycled.
+#[derive(Default)]
 pub(crate) struct TaskTable {
-    /// The stamp of new entries.
-    first_stamp: usize,
     entries: Vec<Entry>,
     free: Vec<u32>,
 }
 
 impl TaskTable {
-    pub(crate) fn new(worker: usize) -> TaskTable {
-        TaskTable {
-            first_stamp: TaskId::none_of(worker).0 + GENERATION_ONE,
-            entries: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-
-    /// Adds a task; with `queued` the caller puts it into the ready queue.
+    /// Adds a task of that worker; with `queued` the caller puts it into the ready queue.
     #[inline]
-    pub(crate) fn insert(&mut self, task: Task, queued: bool) -> TaskId {
+    pub(crate) fn insert(&mut self, worker: u32, task: Task, queued: bool) -> TaskId {
         let Some(index) = self.free.pop() else {
-            return self.grow(task, queued);
+            return self.grow(worker, task, queued);
         };
         let entry = &mut self.entries[index as usize];
         entry.queued = queued;
@@ -156,17 +148,18 @@ impl TaskTable {
     }
 
     #[cold]
-    fn grow(&mut self, task: Task, queued: bool) -> TaskId {
+    fn grow(&mut self, worker: u32, task: Task, queued: bool) -> TaskId {
         assert!(self.entries.len() <= INDEX_MAX, "fewer than 2^24 tasks");
         let index = self.entries.len() as u32;
+        let stamp = first_stamp(TaskId::none_of(worker));
         self.entries.push(Entry {
-            stamp: self.first_stamp,
+            stamp,
             queued,
             task: Some(task),
         });
         // So that no later removal allocates.
         self.free.reserve(self.entries.len());
-        TaskId(self.first_stamp | index as usize)
+        TaskId(stamp | index as usize)
     }
 
     fn entry(&mut self, id: TaskId) -> Option<&mut Entry> {
@@ -201,7 +194,7 @@ impl TaskTable {
         entry.stamp = match TaskId(id.stamp() + GENERATION_ONE) {
             next if next.has_task() => next.stamp(),
             // The generation has gone over into the worker's bits.
-            _ => first_generation(self.first_stamp),
+            _ => first_stamp(TaskId::none_of(id.worker())),
         };
         self.free.push(id.index() as u32);
     }
@@ -342,7 +335,7 @@ fn wake_elsewhere(id: TaskId, driven: Option<&Reactor>) {
 
 /// Inside an operation: notifies that worker after the release of the one that this thread drives.
 /// False if it drives none.
-pub(crate) fn notify_after_release(worker: usize) -> bool {
+pub(crate) fn notify_after_release(worker: u32) -> bool {
     // SAFETY: as in `wake`.
     let driven = unsafe { DRIVING.with(Cell::get).as_ref() };
     driven.is_some_and(|reactor| {

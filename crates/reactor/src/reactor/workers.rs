@@ -45,7 +45,7 @@ static NEXT: Mutex<usize> = Mutex::new(0);
 
 /// The number of a worker, until this is dropped.
 pub(crate) struct WorkerNumber {
-    number: usize,
+    number: u32,
     fork_generation: u32,
 }
 
@@ -73,7 +73,7 @@ impl WorkerNumber {
                     *next = (number + 1) % WORKERS_MAX;
                 }
                 return Ok(WorkerNumber {
-                    number,
+                    number: number as u32,
                     fork_generation: fork::generation(),
                 });
             }
@@ -83,10 +83,10 @@ impl WorkerNumber {
 
     /// From now on the worker is found.
     pub(crate) fn publish(&self, worker: Weak<dyn Worker>) {
-        *lock(&SLOTS[self.number]) = Some(worker);
+        *lock(&SLOTS[self.number as usize]) = Some(worker);
     }
 
-    pub(crate) fn get(&self) -> usize {
+    pub(crate) fn get(&self) -> u32 {
         self.number
     }
 }
@@ -94,14 +94,16 @@ impl WorkerNumber {
 impl Drop for WorkerNumber {
     fn drop(&mut self) {
         if self.fork_generation == fork::generation() {
-            *lock(&SLOTS[self.number]) = None;
+            *lock(&SLOTS[self.number as usize]) = None;
         }
     }
 }
 
 /// The worker with this number, if it has not ended.
-pub(crate) fn find(number: usize) -> Option<Arc<dyn Worker>> {
-    lock(&SLOTS[number]).as_ref().and_then(Weak::upgrade)
+pub(crate) fn find(number: u32) -> Option<Arc<dyn Worker>> {
+    lock(&SLOTS[number as usize])
+        .as_ref()
+        .and_then(Weak::upgrade)
 }
 
 fn lock(slot: &Slot) -> std::sync::MutexGuard<'_, Option<Weak<dyn Worker>>> {

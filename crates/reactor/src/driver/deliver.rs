@@ -95,6 +95,8 @@ pub(super) fn call_wakers(wakers: SmallVec<[Waker; 8]>, role: &DriverRole<'_>) {
     let delivery = Delivery::default();
     delivery.add(wakers);
     if !delivery.workers.borrow().is_empty() {
+        // The end of an engine is not.
+        let _inside = ReentryGuard::enter().ok();
         let _entered = Entered::enter(&delivery);
         delivery.wake_workers(role);
     }

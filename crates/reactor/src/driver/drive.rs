@@ -120,7 +120,7 @@ impl Turn<'_> {
             reactor.is_driver_done.set(done);
             let eager = !done && role.drives_until_idle(core);
             let batch_is_full = polls >= role.batch_polls_max();
-            let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
+            let step = if usable && eager && batch_is_full && self.has_deferred_wakeups() {
                 Some(NextStep::Yield)
             } else if eager && (reactor.takes_step_aside() || polls > 0 && core.lock.is_wanted()) {
                 Some(NextStep::StepAside)
@@ -151,6 +151,12 @@ impl Turn<'_> {
         }
     }
 
+    /// Whether callers or other executors' tasks are to be woken after the release: since the last
+    /// attempt to release, or before it.
+    fn has_deferred_wakeups(&self) -> bool {
+        self.deferred.wakes_threads() || self.reactor.has_deferred_wakeups()
+    }
+
     /// No task is ready: reaps completions, resumes yielded tasks, fires timers (`Continue`: tasks
     /// may be ready now), or returns the work to do without the lock.
     fn choose_step(&self) -> ControlFlow<Option<NextStep>> {
@@ -174,7 +180,7 @@ impl Turn<'_> {
                 let device = reactor.device().clone();
                 return Break(Some(NextStep::Execute(device, request)));
             }
-            if reactor.has_work() && reactor.has_deferred_wakeups() {
+            if reactor.has_work() && self.has_deferred_wakeups() {
                 // A long row of background slices may follow.
                 return Break(Some(NextStep::Yield));
             }

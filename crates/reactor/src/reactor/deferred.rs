@@ -23,6 +23,11 @@ pub(crate) struct DeferredWakeups {
 }
 
 impl DeferredWakeups {
+    /// Whether callers or tasks are to be woken.
+    pub(crate) fn wakes_threads(&self) -> bool {
+        !(self.sleepers.is_empty() && self.wakers.is_empty() && self.events.is_empty())
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sleepers.is_empty()

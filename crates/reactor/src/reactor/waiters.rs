@@ -132,8 +132,7 @@ impl Reactor {
 
     /// Whether callers or other executors' tasks are to be woken after the release.
     pub(crate) fn has_deferred_wakeups(&self) -> bool {
-        let deferred = self.deferred.borrow();
-        !(deferred.sleepers.is_empty() && deferred.wakers.is_empty() && deferred.events.is_empty())
+        self.deferred.borrow().wakes_threads()
     }
 
     /// Whether other executors' tasks are to be woken after the release.

@@ -106,7 +106,8 @@ fn a_chain_of_many_awaits_needs_no_deep_stack() {
 }
 
 /// A thread that drove the other engine for its own operation's sake went on while that had work,
-/// with the wake-up of its operation still to be made.
+/// with the wake-up of its operation still to be made; also if it had tried to release the lock
+/// for that, in vain.
 #[test]
 fn an_operation_awaits_one_of_an_engine_that_is_never_idle() {
     for keeper in [false, true] {

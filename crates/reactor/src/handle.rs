@@ -1,9 +1,9 @@
 //! Handles: an operation that runs on its own, as a future for any executor.
 //!
 //! A poll drives the worker if the lock is free, so an executor without any thread of ours makes
-//! progress by polling. Inside an operation a poll drives nothing: the engine is notified once, after
-//! the release. The driver that finishes the operation calls the waker. Dropping a handle cancels
-//! nothing.
+//! progress by polling. Inside an operation a poll drives nothing: the engine is notified once,
+//! after the release. The driver that finishes the operation calls the waker. Dropping a handle
+//! cancels nothing.
 
 use std::future::Future;
 use std::marker::PhantomData;

@@ -3,8 +3,8 @@
 //! A wake-up of another worker's task takes that worker's lock if it is free, and drives there. The
 //! operations that end there may wake tasks of further workers, or of the first one. Invariants:
 //! 1. One loop on a thread delivers all of them in turn, so drivers aren't nested.
-//! 2. Wake-ups of workers come first. Each one is driven, or left to that worker's driver, a waiting
-//!    caller or keeper, before the thread calls the first waker of another executor, which may
+//! 2. Wake-ups of workers come first. Each one is driven, or left to that worker's driver, a
+//!    waiting caller or keeper, before the thread calls the first waker of another executor, which may
 //!    block until the woken operations are done.
 //! 3. A thread that waits for an operation of its own drives each woken worker while that has work,
 //!    the operation isn't done, and no further wake-up is to be made: that one may be the

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  operation of A ─► visit ─► B's lock ─► closure ─► leave_visit ─► operation of A ─► A's release
-//!                      │ held                        B's release                      wake-ups of B
+//!                      │ held                        B's release                     wake-ups of B
 //!                      └► None: the operation steps aside (`Reactor::step_aside`), and tries again
 //! ```
 //! Invariants:
@@ -12,10 +12,10 @@
 //!    of a commit (`Engine::beside_all`), waits for locks while it has some, and it gives up after
 //!    [`LEADER_WAITS_NS`]. So no thread waits for a lock whose holder waits for this thread.
 //! 2. The closure doesn't await, and polls nothing.
-//! 3. The visited worker is left as any driver leaves it (`lock.rs`): messages are taken in, work has
-//!    a successor, the next timer a watcher. Where no caller waits, this thread is the successor: it
-//!    drives after the release of the worker from which the visit began. Wake-ups of the visited
-//!    worker, which are system calls, are carried past that release, too.
+//! 3. The visited worker is left as any driver leaves it (`lock.rs`): messages are taken in, work
+//!    has a successor, the next timer a watcher. Where no caller waits, this thread is the
+//!    successor: it drives after the release of the worker from which the visit began. Wake-ups of
+//!    the visited worker, which are system calls, are carried past that release, too.
 //! 4. A panic in the closure poisons both workers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -10,7 +10,8 @@ use std::task::Waker;
 /// The wake-ups that the driver noted under the lock.
 #[derive(Default)]
 pub(crate) struct DeferredWakeups {
-    /// The states of sleeping callers, and words of visited workers' keepers. The stack frames around them may be gone (see `futex.rs`).
+    /// The states of sleeping callers, and words of visited workers' keepers. The memory around
+    /// them may be gone (see `futex.rs`).
     pub(crate) sleepers: SmallVec<[*const AtomicU32; 8]>,
     /// Tasks of other executors.
     pub(crate) wakers: SmallVec<[Waker; 8]>,

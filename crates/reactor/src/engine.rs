@@ -20,7 +20,7 @@ use adit_base::{Errno, Error, Result};
 use adit_block::Device;
 use smallvec::SmallVec;
 
-use crate::driver::{Core, DriverRole, EngineOptions, Notify, ReentryGuard, forked};
+use crate::driver::{Core, DriverRole, EngineOptions, Notify, Patience, ReentryGuard, forked};
 use crate::handle::{Handle, Host};
 use crate::queue::CompletionQueue;
 use crate::reactor::Reactor;
@@ -180,6 +180,85 @@ impl<S: 'static> Engine<S> {
         // SAFETY: called under the lock; operations are done before the state is dropped.
         let start = move || operation(unsafe { state.get() });
         Handle::begin(self.clone(), start)
+    }
+
+    /// Begins an operation from inside one of another engine, or of this one: [`Engine::spawn`] for
+    /// those. `reactor` is the calling operation's. The handle may be awaited there.
+    ///
+    /// The calling thread drives this engine after it has released the other one, unless another
+    /// thread does. The reactor shows that an operation calls: a signal handler, which `spawn`
+    /// refuses, has none.
+    pub fn spawn_from<T, F, Fut>(self: &Arc<Self>, reactor: &Reactor, operation: F) -> Handle<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&'static S) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        if let Err(error) = self.core.check() {
+            return Handle::failed(error);
+        }
+        let state = self.pointer();
+        // SAFETY: called under the lock; operations are done before the state is dropped.
+        let start = move || operation(unsafe { state.get() });
+        Handle::begin_from(self.clone(), reactor, start)
+    }
+
+    /// Runs a closure with this engine's state, too, inside an operation of another engine whose
+    /// reactor is given. The closure is called at once, under both workers' locks. None if this
+    /// worker's lock is held for longer than some µs: then the operation calls
+    /// [`Reactor::step_aside`], and tries again. In between, both states may change.
+    ///
+    /// *No deadlock:* whoever has a lock only tries to take another one. An operation that tries
+    /// again without stepping aside breaks that: the holder may be trying to take its lock.
+    ///
+    /// The closure may wake tasks of both workers, and begin operations. After a panic in it both
+    /// workers are poisoned. EIO after a panic, ESHUTDOWN after the end.
+    pub fn beside<T>(&self, reactor: &Reactor, closure: impl FnOnce(&S) -> T) -> Result<Option<T>> {
+        let state = self.pointer();
+        // SAFETY: called under the lock, of a worker that has not ended.
+        let closure = || closure(unsafe { state.get() });
+        self.core.visit(reactor, Patience::Short, closure)
+    }
+
+    /// [`Engine::beside`] with the states of several engines, whose locks are taken in this order;
+    /// the operation's own engine may be among them.
+    ///
+    /// For one thread at a time, the leader of a commit: while it has some of the locks it waits
+    /// for the others, for 20 ms at most each; then None. Drivers step aside for it between two
+    /// polls, so it waits for a poll of each worker.
+    pub fn beside_all<T>(
+        engines: &[Arc<Engine<S>>],
+        reactor: &Reactor,
+        closure: impl FnOnce(&[&S]) -> T,
+    ) -> Result<Option<T>> {
+        let mut closure = Some(closure);
+        let mut result = None;
+        let mut states = SmallVec::new();
+        let mut call = |states: &[&S]| result = closure.take().map(|closure| closure(states));
+        Engine::visit_all(engines, reactor, &mut states, &mut call)?;
+        Ok(result)
+    }
+
+    /// Visits the first engine, with its lock the next one, and so on, and calls `call` with all
+    /// states.
+    fn visit_all<'s>(
+        engines: &'s [Arc<Engine<S>>],
+        reactor: &Reactor,
+        states: &mut SmallVec<[&'s S; 16]>,
+        call: &mut dyn FnMut(&[&S]),
+    ) -> Result<()> {
+        let Some((engine, others)) = engines.split_first() else {
+            call(states);
+            return Ok(());
+        };
+        let state = engine.pointer();
+        let visited = engine.core.visit(reactor, Patience::Leader, || {
+            // SAFETY: under the lock, of a worker that has not ended; `call` is called below, and
+            // nothing reads `states` after it.
+            states.push(unsafe { state.get() });
+            Engine::visit_all(others, reactor, states, call)
+        });
+        visited?.unwrap_or(Ok(()))
     }
 
     /// A queue of completions whose waiting threads drive this worker.
@@ -357,6 +436,8 @@ impl<S> Drop for Engine<S> {
         };
         self.core.closing.store(true, Ordering::Relaxed);
         let core = &self.core;
+        // Operations of other engines may have put some into the inbox, and not notified yet.
+        core.try_drive(&DriverRole::Messenger, Notify::Always);
         // SAFETY: the closure and its future run under the lock.
         let drained = core.run(move || async move {
             // SAFETY: under the lock.

@@ -1,7 +1,8 @@
 //! Handles: an operation that runs on its own, as a future for any executor.
 //!
 //! A poll drives the worker if the lock is free, so an executor without any thread of ours makes
-//! progress by polling. The driver that finishes the operation calls the waker. Dropping a handle
+//! progress by polling. Inside an operation a poll drives nothing: the engine is notified once,
+//! after the release. The driver that finishes the operation calls the waker. Dropping a handle
 //! cancels nothing.
 
 use std::future::Future;
@@ -14,8 +15,9 @@ use std::task::{Context, Poll};
 use adit_base::{Errno, Error, Result};
 
 use crate::driver::{Core, DriverRole, Notify, ReentryGuard, forked};
+use crate::reactor::Reactor;
 use crate::reactor::pooled::PooledOperation;
-use crate::reactor::task::TaskKind;
+use crate::reactor::task::{self, TaskKind};
 
 /// The engine, without its state's type; a handle keeps it alive.
 pub(crate) trait Host: Send + Sync {
@@ -33,6 +35,8 @@ enum Inner {
     Running {
         host: Arc<dyn Host>,
         operation: NonNull<PooledOperation>,
+        /// The engine was told to do the work although no poll drives it.
+        notified: bool,
     },
     Failed(Error),
     Consumed,
@@ -62,7 +66,30 @@ impl<T: Send + 'static> Handle<T> {
         // SAFETY: new, with a reference for the worker and one for the handle.
         unsafe { host.core().submit_spawned(operation) };
         Handle {
-            inner: Inner::Running { host, operation },
+            inner: Inner::Running {
+                host,
+                operation,
+                notified: false,
+            },
+            result: PhantomData,
+        }
+    }
+
+    /// Begins an operation from inside one of the reactor's.
+    pub(crate) fn begin_from<F, Fut>(host: Arc<dyn Host>, reactor: &Reactor, start: F) -> Self
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        let operation = host.core().pool.fill(TaskKind::Spawned, start);
+        // SAFETY: new, with a reference for the worker and one for the handle.
+        unsafe { host.core().submit_from(reactor, operation) };
+        Handle {
+            inner: Inner::Running {
+                host,
+                operation,
+                notified: true,
+            },
             result: PhantomData,
         }
     }
@@ -103,7 +130,10 @@ impl<T: Send + 'static> Handle<T> {
         if let Some(result) = self.take() {
             return result;
         }
-        if let Inner::Running { host, operation } = &self.inner {
+        if let Inner::Running {
+            host, operation, ..
+        } = &self.inner
+        {
             let _inside = ReentryGuard::enter()?;
             // SAFETY: the handle's reference keeps it valid.
             let operation = unsafe { operation.as_ref() };
@@ -131,7 +161,9 @@ impl<T: Send + 'static> Handle<T> {
 
     /// Drives if the lock is free. `polls_again`: the thread does so until the operation is done.
     pub(crate) fn drive(&self, polls_again: bool) {
-        if let Inner::Running { host, operation } = &self.inner
+        if let Inner::Running {
+            host, operation, ..
+        } = &self.inner
             && let Ok(_inside) = ReentryGuard::enter()
         {
             // SAFETY: the handle's reference keeps it valid.
@@ -150,8 +182,12 @@ impl<T: Send + 'static> Handle<T> {
     /// The operation, if it is under way, and its engine.
     pub(crate) fn running(&self) -> Option<(&Arc<dyn Host>, &PooledOperation)> {
         match &self.inner {
-            // SAFETY: the handle's reference keeps it valid.
-            Inner::Running { host, operation } => Some((host, unsafe { operation.as_ref() })),
+            Inner::Running {
+                host, operation, ..
+            } => {
+                // SAFETY: the handle's reference keeps it valid.
+                Some((host, unsafe { operation.as_ref() }))
+            }
             _ => None,
         }
     }
@@ -159,8 +195,9 @@ impl<T: Send + 'static> Handle<T> {
 
 impl<T> Handle<T> {
     fn release(&mut self) {
-        if let Inner::Running { host, operation } =
-            std::mem::replace(&mut self.inner, Inner::Consumed)
+        if let Inner::Running {
+            host, operation, ..
+        } = std::mem::replace(&mut self.inner, Inner::Consumed)
         {
             // SAFETY: the handle's reference, released once.
             unsafe { PooledOperation::release(operation, &host.core().pool) };
@@ -175,9 +212,16 @@ impl<T: Send + 'static> Future for Handle<T> {
         if let Some(result) = self.take() {
             return Poll::Ready(result);
         }
-        if let Inner::Running { operation, .. } = &self.inner {
+        if let Inner::Running {
+            host,
+            operation,
+            notified,
+        } = &mut self.inner
+        {
             // SAFETY: the handle's reference keeps it valid.
             unsafe { operation.as_ref() }.set_waker(context.waker());
+            // An operation that awaits the handle doesn't drive its engine.
+            *notified = *notified || task::notify_after_release(host.core().number());
         }
         self.drive(false);
         self.take().map_or(Poll::Pending, Poll::Ready)
@@ -186,7 +230,10 @@ impl<T: Send + 'static> Future for Handle<T> {
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        if let Inner::Running { host, operation } = &self.inner {
+        if let Inner::Running {
+            host, operation, ..
+        } = &self.inner
+        {
             if host.core().is_forked() {
                 return;
             }

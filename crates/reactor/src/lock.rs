@@ -5,12 +5,13 @@
 //! that, since `try_release` succeeds only without NOTIFIED. All transitions are on this one word,
 //! hence totally ordered.
 //!
-//! No lost wake-up. *Work* is a message in the inbox, an executed request, a ready task, an inline
-//! request, a completion to reap, a timer. Claim: when the lock is free and there is work, some
-//! thread that is awake (or being woken) will call `acquire_or_notify`. By cases:
-//! 1. Work of other threads (a message, an executed request) is published *before* they notify. If
-//!    that took the lock, the notifier does the work. If not, NOTIFIED is set while the lock is
-//!    held, so this driver's release fails and it does the work (`take_notification` acquires).
+//! No lost wake-up. *Work* is a message in the inbox, an arrival (an executed request, a wake-up),
+//! a ready task, an inline request, a completion to reap, a timer. Claim: when the lock is free and
+//! there is work, some thread that is awake (or being woken) will call `acquire_or_notify`. By
+//! cases:
+//! 1. Work of other threads (a message, an arrival) is published *before* they notify. If that took
+//!    the lock, the notifier does the work. If not, NOTIFIED is set while the lock is held, so this
+//!    driver's release fails and it does the work (`take_notification` acquires).
 //! 2. A driver that leaves work appoints a successor before it releases: a waiting caller (its
 //!    state becomes APPOINTED) or the keeper (its word becomes ARMED). An appointed caller sets its
 //!    state back to WAITING and *then* notifies: either it gets the lock, or the present driver
@@ -30,6 +31,15 @@
 //! 7. While another thread executes a caller's request, the caller leaves the inline requests of
 //!    the worker's own tasks (`Reactor::take_inline_request`) to the keeper, not to a waiting
 //!    caller. If there is no keeper, that other thread does them when it comes back by rule 4.
+//! 8. A wake-up by a thread that doesn't drive, and an operation of another worker's, are work of
+//!    other threads by rule 1. If the thread drives another worker, it notifies after that one's
+//!    release: the deferred wake-ups of a driver are delivered whatever step it takes, and only
+//!    with `Return`, `Yield` or `StepAside` are there any of these. Until then the thread is the
+//!    one that is awake.
+//! 9. A thread that visits a worker (`driver/visit.rs`) holds its lock as a driver that polls
+//!    nothing. It takes messages in, and leaves by rules 2 and 5, but where rule 2 has the keeper
+//!    it notifies itself, as in rule 8. The wake-ups that it owes for its appointments wait for the
+//!    release of the worker from which it came; until then it is awake.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
 //! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake
@@ -39,20 +49,25 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use adit_base::held::HoldClock;
-use adit_base::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use adit_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use adit_base::sync::{Mutex, MutexGuard};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The lock word, and a benchmark's clock of its holder.
+/// The lock word, a benchmark's clock of its holder, and whether the leader of a commit waits: a
+/// hint to the driver.
 #[repr(align(64))]
-pub(crate) struct DriverLock(AtomicU32, HoldClock);
+pub(crate) struct DriverLock(AtomicU32, HoldClock, AtomicBool);
 
 impl DriverLock {
     pub(crate) fn new() -> Self {
-        DriverLock(AtomicU32::new(FREE), HoldClock::default())
+        DriverLock(
+            AtomicU32::new(FREE),
+            HoldClock::default(),
+            AtomicBool::new(false),
+        )
     }
 
     /// Takes the lock if it is free; otherwise does nothing.
@@ -109,6 +124,17 @@ impl DriverLock {
     #[inline]
     pub(crate) fn debug_assert_held(&self) {
         debug_assert!(cfg!(loom) || !self.looks_free(), "the lock is held");
+    }
+
+    /// The leader of a commit waits for this lock, or does so no more.
+    pub(crate) fn set_wanted(&self, wanted: bool) {
+        self.2.store(wanted, Ordering::Relaxed);
+    }
+
+    /// Whether a leader waits: the driver steps aside between two polls.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.2.load(Ordering::Relaxed)
     }
 
     /// Whether the lock was free a moment ago.

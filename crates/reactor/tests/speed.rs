@@ -103,3 +103,41 @@ fn the_cost_of_a_call() {
     let per_op = (cpu_ns() - began) / turns as f64;
     println!("spawn and take: {per_op:.1} ns");
 }
+
+/// Two engines: what an operation of one costs that needs the other.
+#[test]
+#[ignore = "a measurement"]
+fn the_cost_of_a_second_engine() {
+    let (engine, other) = (&start(), &start());
+    let turns = 200_000;
+    let best = |name: &str, turn: &dyn Fn()| {
+        let best = (0..20)
+            .map(|_| {
+                let began = cpu_ns();
+                (0..turns).for_each(|_| turn());
+                (cpu_ns() - began) / turns as f64
+            })
+            .fold(f64::MAX, f64::min);
+        println!("{name}: {best:.1} ns");
+    };
+    let count = |state: &State| state.count.set(state.count.get() + 1);
+    best("run", &|| count_up(engine, 1));
+    best("run with a closure beside it", &|| {
+        let met = engine.run(|state| async {
+            count(state);
+            other.beside(&state.reactor, count)
+        });
+        assert!(met.expect("runs").is_some());
+    });
+    best("run that awaits an operation of the other engine", &|| {
+        let other = other.clone();
+        let done = engine.run(|state| async move {
+            other.spawn_from(&state.reactor, |_| async { Ok(()) }).await
+        });
+        done.expect("runs");
+    });
+    best("run, then a run of the other engine", &|| {
+        count_up(engine, 1);
+        count_up(other, 1);
+    });
+}

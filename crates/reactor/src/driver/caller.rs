@@ -11,10 +11,11 @@ use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
 
-use super::drive::{BATCH_POLLS_MAX, deliver_executed};
+use super::drive::{BATCH_POLLS_MAX, take_arrival};
 use super::reentry::AbortOnUnwind;
-use super::{Core, DriverRole, Executed, NextStep, Notify};
+use super::{Arrival, Core, DriverRole, NextStep, Notify};
 use crate::lock::{Message, lock};
+use crate::reactor::Reactor;
 use crate::reactor::node::{BUSY, Node, StackOperation, Stage, WAITING};
 use crate::reactor::pooled::PooledOperation;
 use crate::reactor::task::Driving;
@@ -130,6 +131,23 @@ impl Core {
         self.try_drive(&DriverRole::OneBatch, Notify::Always);
     }
 
+    /// Submits a handle's operation from inside an operation of another worker, or of this one. If
+    /// this thread doesn't drive this worker, the notification waits for the other one's release.
+    ///
+    /// # Safety
+    /// The operation is new and carries the worker's reference.
+    pub(crate) unsafe fn submit_from(&self, from: &Reactor, operation: NonNull<PooledOperation>) {
+        if self.is_driven_here() {
+            // SAFETY: this thread drives, so it holds the lock; the operation is valid until the
+            // worker gives up its reference, by the caller's word.
+            unsafe { self.reactor().add_ready(operation.as_ref().task()) };
+            return;
+        }
+        // SAFETY: valid until the worker gives up its reference, by the caller's word.
+        unsafe { self.inbox.push(operation.as_ptr().cast::<Message>()) };
+        from.wake_after_release(self.notifier());
+    }
+
     /// Submits operations without handles together, and polls them if the lock is free. `comes_back`:
     /// the thread, or another one, waits for all of them in a blocking call before long.
     ///
@@ -204,7 +222,7 @@ impl Core {
                 let executed = {
                     let _in = breakdown::enter(Layer::Device);
                     catch_unwind(AssertUnwindSafe(|| device.execute(request)))
-                        .map_or_else(Executed::Panicked, Executed::Completed)
+                        .map_or_else(Arrival::Panicked, Arrival::Completed)
                 };
                 drop(device);
                 end_busy();
@@ -212,10 +230,10 @@ impl Core {
                     // SAFETY: we hold the lock.
                     let reactor = unsafe { self.reactor() };
                     let _driving = Driving::enter(reactor);
-                    deliver_executed(reactor, executed);
+                    take_arrival(reactor, executed);
                     return true;
                 }
-                lock(&self.executed).push(executed);
+                lock(&self.arrivals).push(executed);
             }
             NextStep::AwaitDevice(doorbell, timeout) => {
                 let waiting = breakdown::enter(Layer::Device);
@@ -230,6 +248,12 @@ impl Core {
                 awaits_device.store(false, Ordering::Release);
             }
             NextStep::Yield => {
+                end_busy();
+            }
+            NextStep::StepAside => {
+                if !cfg!(loom) {
+                    std::thread::yield_now();
+                }
                 end_busy();
             }
             NextStep::Return | NextStep::Park(_) => unreachable!("a final step"),

@@ -6,7 +6,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use adit_base::sync::atomic::Ordering;
 
 use super::reentry::AbortOnUnwind;
-use super::{Core, DriverRole, Executed, NextStep};
+use super::{Arrival, Core, DriverRole, NextStep};
 use crate::lock::{MessageKind, lock};
 use crate::reactor::DeferredWakeups;
 use crate::reactor::Reactor;
@@ -46,14 +46,14 @@ impl Core {
             turn.run()
         };
         if !deferred.is_empty() {
-            self.deliver_wakeups(deferred, &step);
+            self.deliver_wakeups(deferred, &step, role);
         }
         mem::forget(abort);
         step
     }
 
-    /// Handles a notification: takes messages out of the inbox, delivers executed requests, fires
-    /// timers.
+    /// Handles a notification: takes messages out of the inbox, delivers executed requests and
+    /// wake-ups, fires timers.
     pub(super) fn process_notification(&self, reactor: &Reactor) {
         self.inbox.drain(|message| {
             // SAFETY: a pushed message is valid until the driver is through with it; it is the
@@ -71,8 +71,8 @@ impl Core {
                 }
             }
         });
-        for executed in lock(&self.executed).drain(..) {
-            deliver_executed(reactor, executed);
+        for arrival in lock(&self.arrivals).drain(..) {
+            take_arrival(reactor, arrival);
         }
         // A keeper that woke up for a timer, and did not get the lock, has notified us.
         reactor.fire_timers();
@@ -98,7 +98,7 @@ impl Core {
 }
 
 impl Turn<'_> {
-    fn run(&mut self) -> NextStep {
+    pub(super) fn run(&mut self) -> NextStep {
         let (core, reactor, role) = (self.core, self.reactor, self.role);
         role.begin(core, reactor);
         let mut polls = 0u32;
@@ -120,8 +120,10 @@ impl Turn<'_> {
             reactor.is_driver_done.set(done);
             let eager = !done && role.drives_until_idle(core);
             let batch_is_full = polls >= role.batch_polls_max();
-            let step = if usable && eager && batch_is_full && reactor.has_deferred_wakeups() {
+            let step = if usable && eager && batch_is_full && self.has_deferred_wakeups() {
                 Some(NextStep::Yield)
+            } else if eager && (reactor.takes_step_aside() || polls > 0 && core.lock.is_wanted()) {
+                Some(NextStep::StepAside)
             } else {
                 if usable && (eager || !batch_is_full) {
                     if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {
@@ -149,6 +151,12 @@ impl Turn<'_> {
         }
     }
 
+    /// Whether callers or other executors' tasks are to be woken after the release: since the last
+    /// attempt to release, or before it.
+    fn has_deferred_wakeups(&self) -> bool {
+        self.deferred.wakes_threads() || self.reactor.has_deferred_wakeups()
+    }
+
     /// No task is ready: reaps completions, resumes yielded tasks, fires timers (`Continue`: tasks
     /// may be ready now), or returns the work to do without the lock.
     fn choose_step(&self) -> ControlFlow<Option<NextStep>> {
@@ -172,7 +180,7 @@ impl Turn<'_> {
                 let device = reactor.device().clone();
                 return Break(Some(NextStep::Execute(device, request)));
             }
-            if reactor.has_work() && reactor.has_deferred_wakeups() {
+            if reactor.has_work() && self.has_deferred_wakeups() {
                 // A long row of background slices may follow.
                 return Break(Some(NextStep::Yield));
             }
@@ -188,16 +196,17 @@ impl Turn<'_> {
     }
 }
 
-/// Delivers a request that a thread executed without the lock.
-pub(super) fn deliver_executed(reactor: &Reactor, executed: Executed) {
-    match executed {
-        Executed::Completed(completion) => {
+/// A request that a thread executed without the lock, or a wake-up by a thread that didn't have it.
+pub(super) fn take_arrival(reactor: &Reactor, arrival: Arrival) {
+    match arrival {
+        Arrival::Completed(completion) => {
             reactor.end_execution(Some(completion.request.token));
             reactor.deliver(completion);
         }
-        Executed::Panicked(panic) => {
+        Arrival::Panicked(panic) => {
             reactor.end_execution(None);
-            reactor.note_device_panic(&*panic);
+            reactor.note_panic_of_no_task(&*panic);
         }
+        Arrival::Woken(id) => reactor.wake(id),
     }
 }

@@ -72,6 +72,11 @@ impl Keeper {
         self.enabled && self.word.swap(ARMED, Ordering::AcqRel) == SLEEPING
     }
 
+    /// Its word, at which it sleeps.
+    pub(crate) fn word(&self) -> *const AtomicU32 {
+        &self.word
+    }
+
     /// Wakes the armed keeper. Without the lock.
     pub(crate) fn wake(&self) {
         futex::wake(&self.word);

@@ -2,13 +2,11 @@
 //! lock, or drives on if another thread notified it meanwhile. Wake-ups are deferred until after
 //! the release: each is a system call, or code of another executor.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
 
 use super::drive::Turn;
-use super::{Core, DriverRole, NextStep, ReentryGuard};
+use super::{Core, DriverRole, NextStep, deliver};
 use crate::futex;
 use crate::reactor::DeferredWakeups;
 use crate::reactor::node::WAITING;
@@ -20,7 +18,11 @@ impl Turn<'_> {
     /// Leaves for `step`; returns it without the lock, or None if there is more to drive.
     pub(super) fn leave(&mut self, mut step: NextStep) -> Option<NextStep> {
         let arms_keeper = self.needs_keeper(&step);
-        self.deferred.wake_keeper |= arms_keeper && self.core.keeper.arm();
+        if arms_keeper && matches!(self.role, DriverRole::Visitor) {
+            self.deferred.wakers.push(self.core.notifier());
+        } else {
+            self.deferred.wake_keeper |= arms_keeper && self.core.keeper.arm();
+        }
         if step.is_final() {
             debug_assert!(
                 arms_keeper
@@ -50,7 +52,7 @@ impl Turn<'_> {
             || core.keeper_awaits_device.load(Ordering::Acquire);
         let unawaited = reactor.in_flight.get() > 0 && !awaited;
         // A driver that yields comes back and does the work itself.
-        if matches!(step, NextStep::Yield) || !(reactor.has_work() || unawaited) {
+        if step.comes_back_at_once() || !(reactor.has_work() || unawaited) {
             return false;
         }
         // A caller that has nothing else to do leaves requests that are not for callers
@@ -105,9 +107,14 @@ impl Turn<'_> {
 
 impl Core {
     /// Delivers wake-ups that were deferred, without the lock. `step` is the thread's next one.
-    pub(super) fn deliver_wakeups(&self, deferred: DeferredWakeups, step: &NextStep) {
+    pub(super) fn deliver_wakeups(
+        &self,
+        deferred: DeferredWakeups,
+        step: &NextStep,
+        role: &DriverRole<'_>,
+    ) {
         debug_assert!(!self.is_driven_here(), "deferred until after the release");
-        if let Some(doorbell) = &deferred.doorbell {
+        for doorbell in &deferred.doorbells {
             let _in = breakdown::enter(Layer::Device);
             if let Err(error) = doorbell.ring() {
                 // A thread that waits for the device rings again.
@@ -127,14 +134,12 @@ impl Core {
         drop(waking);
         if !deferred.wakers.is_empty() {
             debug_assert!(
-                matches!(step, NextStep::Return | NextStep::Yield) || self.keeper.is_stopping(),
+                matches!(step, NextStep::Return)
+                    || step.comes_back_at_once()
+                    || self.keeper.is_stopping(),
                 "other threads depend on a thread that calls wakers"
             );
-            let _suspended = ReentryGuard::suspend();
-            for waker in deferred.wakers {
-                // A waker that panics is a bug of its executor.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-            }
+            deliver::call_wakers(deferred.wakers, role);
         }
     }
 }

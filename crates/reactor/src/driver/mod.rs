@@ -37,6 +37,8 @@
 //!    proves that no work is forgotten).
 //! 5. After a panic nothing is submitted and no operation is polled. Once no request is under way
 //!    (its memory may be a caller's), every operation fails with EIO.
+//! 6. A thread that has a worker's lock only tries to take another one's, for a bounded time
+//!    (`visit` has the reasoning, and the one exception).
 //!
 //! | module | content |
 //! |---|---|
@@ -46,10 +48,13 @@
 //! | `park` | waiting without the lock, and taking it over |
 //! | `drive` | the loop under the lock |
 //! | `leave` | successor, timers, release, deferred wake-ups |
+//! | `deliver` | calling wakers after the release; wake-ups from other workers |
+//! | `visit` | a closure under a second worker's lock |
 //! | `end` | the worker's end |
 //! | `reentry` | refuses a call from inside a call |
 
 mod caller;
+mod deliver;
 mod drive;
 mod end;
 mod keeper;
@@ -58,9 +63,11 @@ mod options;
 mod park;
 mod reentry;
 mod role;
+mod visit;
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
 
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use adit_base::sync::{Mutex, RaceCheck};
@@ -70,12 +77,14 @@ use adit_block::{Completion, Device};
 use crate::lock::{DriverLock, Inbox, lock};
 use crate::reactor::Reactor;
 use crate::reactor::pooled::OperationPool;
-use crate::reactor::task::Driving;
+use crate::reactor::task::{self, Driving, TaskId};
+use crate::reactor::workers::WorkerNumber;
 use keeper::Keeper;
 
 pub use options::EngineOptions;
 pub use reentry::{ReentryGuard, is_inside_call};
 pub(crate) use role::{DriverRole, NextStep, Notify};
+pub(crate) use visit::Patience;
 
 /// A wait for the device ends after this long, in case another thread finishes the awaited request.
 const IO_WAIT_NS: u64 = 1_000_000;
@@ -83,18 +92,22 @@ const IO_WAIT_NS: u64 = 1_000_000;
 /// system's tick (1 to 10 ms) would cost some µs more.
 const OWN_IO_WAIT_NS: u64 = 10_000_000;
 
-/// A request that a thread executed without the lock.
-enum Executed {
+/// What other threads bring to a worker beside operations.
+enum Arrival {
+    /// A request that a thread executed without the lock.
     Completed(Completion),
-    /// The device panicked; the request is lost.
+    /// The device panicked in such a thread; the request is lost.
     Panicked(Box<dyn std::any::Any + Send>),
+    /// A thread that doesn't drive the worker wakes this task.
+    Woken(TaskId),
 }
 
 /// A worker without its state, whose type only `Engine` knows.
 pub(crate) struct Core {
+    number: WorkerNumber,
     lock: Arc<DriverLock>,
     inbox: Inbox,
-    executed: Mutex<Vec<Executed>>,
+    arrivals: Mutex<Vec<Arrival>>,
     /// Under the lock.
     reactor: Rc<Reactor>,
     reactor_accesses: RaceCheck,
@@ -131,11 +144,20 @@ impl Core {
         let pool = Arc::new(OperationPool::new());
         let name: Arc<str> = options.name.as_str().into();
         let lock = Arc::new(DriverLock::new());
-        let reactor = Reactor::new(name.clone(), device, queue, pool.clone(), lock.clone());
+        let number = WorkerNumber::reserve()?;
+        let reactor = Reactor::new(
+            name.clone(),
+            number.get(),
+            device,
+            queue,
+            pool.clone(),
+            lock.clone(),
+        );
         let core = Arc::new(Core {
+            number,
             lock,
             inbox: Inbox::new(),
-            executed: Mutex::default(),
+            arrivals: Mutex::default(),
             reactor: Rc::new(reactor),
             reactor_accesses: RaceCheck::new(),
             pool,
@@ -153,6 +175,8 @@ impl Core {
             fork_generation: fork::generation(),
             keeper: Keeper::new(options.keeper),
         });
+        let worker: Weak<Core> = Arc::downgrade(&core);
+        core.number.publish(worker);
         core.keeper.start(&core)?;
         Ok(core)
     }
@@ -166,6 +190,16 @@ impl Core {
         self.lock.debug_assert_held();
         self.reactor_accesses.write();
         &self.reactor
+    }
+
+    /// The number that wakers of its tasks name.
+    pub(crate) fn number(&self) -> u32 {
+        self.number.get()
+    }
+
+    /// A waker that has a thread look at this worker.
+    fn notifier(&self) -> Waker {
+        task::owned_waker(TaskId::none_of(self.number()))
     }
 
     /// Whether this thread is the driver. Doesn't touch the reactor.

@@ -37,6 +37,11 @@ pub(crate) enum DriverRole<'n> {
         /// Polls of its batch.
         polls_max: u32,
     },
+    /// Polls nothing: leaves all work to a waiting caller, or to the keeper.
+    Messenger,
+    /// Has run a closure for another worker's operation. Polls nothing: leaves all work to a
+    /// waiting caller, or comes back to it after the other worker's release.
+    Visitor,
     /// The keeper: drives until no work is left.
     Keeper,
 }
@@ -63,12 +68,19 @@ pub(crate) enum NextStep {
     Park(Option<u64>),
     /// Deliver the deferred wake-ups, then drive again.
     Yield,
+    /// The same, after other threads had a chance to take the lock.
+    StepAside,
 }
 
 impl NextStep {
     /// Whether the thread stops driving: another one has to do the work that is left.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, NextStep::Return | NextStep::Park(_))
+    }
+
+    /// Whether the thread does nothing else before it drives again.
+    pub(super) fn comes_back_at_once(&self) -> bool {
+        matches!(self, NextStep::Yield | NextStep::StepAside)
     }
 }
 
@@ -97,6 +109,7 @@ impl<'n> DriverRole<'n> {
         match self {
             DriverRole::Caller(node) => node.is_done(),
             DriverRole::Poller { is_done, .. } => is_done(),
+            DriverRole::Messenger | DriverRole::Visitor => true,
             DriverRole::OneBatch | DriverRole::Submitter { .. } | DriverRole::Keeper => false,
         }
     }
@@ -105,6 +118,7 @@ impl<'n> DriverRole<'n> {
     pub(super) fn batch_polls_max(&self) -> u32 {
         match self {
             DriverRole::Submitter { polls_max, .. } => *polls_max,
+            DriverRole::Messenger | DriverRole::Visitor => 0,
             _ => BATCH_POLLS_MAX,
         }
     }
@@ -113,7 +127,10 @@ impl<'n> DriverRole<'n> {
     pub(super) fn drives_until_idle(&self, core: &Core) -> bool {
         match self {
             DriverRole::Caller(_) | DriverRole::Poller { .. } => true,
-            DriverRole::OneBatch | DriverRole::Submitter { .. } => false,
+            DriverRole::OneBatch
+            | DriverRole::Submitter { .. }
+            | DriverRole::Messenger
+            | DriverRole::Visitor => false,
             DriverRole::Keeper => !core.keeper.is_stopping(),
         }
     }
@@ -185,9 +202,7 @@ impl<'n> DriverRole<'n> {
     pub(super) fn step_when_idle(&self) -> NextStep {
         match self {
             DriverRole::Caller(_) | DriverRole::Keeper => NextStep::Park(None),
-            DriverRole::Poller { .. } | DriverRole::OneBatch | DriverRole::Submitter { .. } => {
-                NextStep::Return
-            }
+            _ => NextStep::Return,
         }
     }
 }

@@ -5,3 +5,5 @@ mod callers;
 mod handles;
 mod lock;
 mod queue;
+mod visits;
+mod workers;

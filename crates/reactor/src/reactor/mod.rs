@@ -15,6 +15,7 @@
 //! | `io`, `timer` | slots of requests; sleeping tasks |
 //! | `completions` | queues to which operations report |
 //! | `deferred` | wake-ups that wait for the release |
+//! | `workers` | the workers of this process by number |
 //!
 //! These files use each other: the reactor has the tasks, and a task is polled with the reactor.
 
@@ -27,6 +28,7 @@ mod requests;
 pub(crate) mod task;
 pub(crate) mod timer;
 mod waiters;
+pub(crate) mod workers;
 
 pub(crate) use deferred::DeferredWakeups;
 
@@ -57,6 +59,7 @@ use timer::{Sleep, Timers};
 /// A worker's executor; operations do IO, sleep and start tasks with it.
 pub struct Reactor {
     name: Arc<str>,
+    worker: u32,
     device: UnsafeCell<Option<Arc<dyn Device>>>,
     /// The device has a queue, and any thread may execute a request as well.
     inline_or_queued: bool,
@@ -105,11 +108,14 @@ pub struct Reactor {
     /// Functions to be called after a panic.
     when_poisoned: RefCell<Vec<Box<dyn FnOnce()>>>,
     unusable: Cell<bool>,
+    /// An operation wants the lock to be free for a moment.
+    steps_aside: Cell<bool>,
 }
 
 impl Reactor {
     pub(crate) fn new(
         name: Arc<str>,
+        worker: u32,
         device: Arc<dyn Device>,
         queue: Box<dyn Queue>,
         pool: Arc<OperationPool>,
@@ -117,6 +123,7 @@ impl Reactor {
     ) -> Self {
         Reactor {
             name,
+            worker,
             inline_or_queued: device.capabilities().inline && device.capabilities().queued,
             device: UnsafeCell::new(Some(device)),
             doorbell: RefCell::new(Some(queue.doorbell())),
@@ -146,6 +153,7 @@ impl Reactor {
             panicked: Cell::new(false),
             when_poisoned: RefCell::default(),
             unusable: Cell::new(false),
+            steps_aside: Cell::new(false),
         }
     }
 
@@ -212,6 +220,19 @@ impl Reactor {
         }
     }
 
+    /// Releases the worker for a moment, so that other threads can take its lock, and runs again
+    /// after all ready tasks. For an operation that did not get another worker's lock beside its
+    /// own ([`Engine::beside`](crate::Engine::beside)): the holder may be trying to take this one.
+    pub async fn step_aside(&self) {
+        self.steps_aside.set(true);
+        self.yield_now().await;
+    }
+
+    /// Whether an operation has asked to step aside, once.
+    pub(crate) fn takes_step_aside(&self) -> bool {
+        self.steps_aside.replace(false)
+    }
+
     // ---- tasks ----
 
     /// This thread is the driver.
@@ -221,11 +242,18 @@ impl Reactor {
 
     pub(crate) fn add_ready(&self, task: Task) {
         self.debug_assert_driven();
-        let id = self.tasks.borrow_mut().insert(task, true);
+        let id = self.tasks.borrow_mut().insert(self.worker, task, true);
         self.ready.borrow_mut().push_back(id);
     }
 
+    /// The number of its worker, which its tasks' wakers name.
+    #[inline]
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker
+    }
+
     pub(crate) fn wake(&self, id: TaskId) {
+        debug_assert_eq!(id.worker(), self.worker);
         if self.tasks.borrow_mut().mark_queued(id) {
             self.ready.borrow_mut().push_back(id);
         }
@@ -292,7 +320,7 @@ impl Reactor {
     #[inline]
     pub(crate) fn poll_first(&self, node: &Node) -> bool {
         let task = node.task();
-        let id = self.tasks.borrow_mut().insert(task, false);
+        let id = self.tasks.borrow_mut().insert(self.worker, task, false);
         self.poll_task(id, task) || {
             self.add_waiter(node);
             false
@@ -405,8 +433,8 @@ impl Reactor {
         self.panic.borrow_mut().get_or_insert(text);
     }
 
-    /// A panic of the device.
-    pub(crate) fn note_device_panic(&self, panic: &(dyn Any + Send)) {
+    /// A panic of the device, or of a closure that another worker's operation ran here.
+    pub(crate) fn note_panic_of_no_task(&self, panic: &(dyn Any + Send)) {
         self.note_panic(panic);
         self.panicked.set(true);
     }

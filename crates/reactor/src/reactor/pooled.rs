@@ -24,7 +24,7 @@ use crate::lock::{Message, MessageKind, lock};
 use crate::reactor::Reactor;
 use crate::reactor::completions::QueueShared;
 use crate::reactor::node::Stage;
-use crate::reactor::task::{Polled, Task, TaskId, TaskKind, TaskVtable};
+use crate::reactor::task::{self, Polled, Task, TaskId, TaskKind, TaskVtable};
 
 /// Operations up to this size need no allocation.
 const INLINE_BYTES: usize = 2048;
@@ -230,6 +230,8 @@ impl PooledOperation {
         self.state.store(DONE, Ordering::Release);
         let listener = lock(&self.listener).take();
         match listener {
+            // A task of this worker, or of another one: then that is deferred, too.
+            Some(Listener::Task(waker)) if task::is_of_a_worker(&waker) => waker.wake(),
             Some(Listener::Task(waker)) => reactor.wake_after_release(waker),
             Some(Listener::Queue(queue, key)) => {
                 let syncs_event = queue.push_as_driver(key);

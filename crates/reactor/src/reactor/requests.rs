@@ -161,7 +161,7 @@ impl Reactor {
             None => return false,
         };
         if let Err(panic) = polled {
-            self.note_device_panic(&*panic);
+            self.note_panic_of_no_task(&*panic);
             // Its requests never come back; their memory stays with it, for good.
             std::mem::forget(self.queue.borrow_mut().take());
             self.in_flight.set(0);
@@ -211,7 +211,7 @@ impl Reactor {
                 Ok(true) => {}
                 Ok(false) => return,
                 // The request is lost. Those in flight may still be reaped.
-                Err(panic) => return self.note_device_panic(&*panic),
+                Err(panic) => return self.note_panic_of_no_task(&*panic),
             }
         }
     }

@@ -132,8 +132,7 @@ impl Reactor {
 
     /// Whether callers or other executors' tasks are to be woken after the release.
     pub(crate) fn has_deferred_wakeups(&self) -> bool {
-        let deferred = self.deferred.borrow();
-        !(deferred.sleepers.is_empty() && deferred.wakers.is_empty() && deferred.events.is_empty())
+        self.deferred.borrow().wakes_threads()
     }
 
     /// Whether other executors' tasks are to be woken after the release.
@@ -148,10 +147,25 @@ impl Reactor {
             into.sleepers.append(&mut deferred.sleepers);
             into.wakers.append(&mut deferred.wakers);
             into.events.append(&mut deferred.events);
+            into.doorbells.append(&mut deferred.doorbells);
         }
         if self.doorbell_pending.replace(false) {
-            into.doorbell = self.doorbell();
+            into.doorbells.extend(self.doorbell());
         }
+    }
+
+    /// Takes over the wake-ups of a worker that one of this worker's operations has visited: they
+    /// are made after this worker's release. `keeper` is the word of that worker's keeper.
+    pub(crate) fn carry(&self, mut visited: DeferredWakeups, keeper: *const AtomicU32) {
+        self.debug_assert_driven();
+        let mut deferred = self.deferred.borrow_mut();
+        deferred.sleepers.append(&mut visited.sleepers);
+        if visited.wake_keeper {
+            deferred.sleepers.push(keeper);
+        }
+        deferred.wakers.append(&mut visited.wakers);
+        deferred.events.append(&mut visited.events);
+        deferred.doorbells.append(&mut visited.doorbells);
     }
 
     /// Fires the timers that are due; true if there were any.

@@ -10,4 +10,6 @@ mod failures;
 mod handles;
 mod successors;
 mod sync;
+mod visits;
 mod wakers;
+mod workers;

@@ -14,6 +14,7 @@ mod crash;
 mod format_doc;
 mod io_errors;
 mod others;
+mod partitions;
 mod power_cut;
 mod pressure;
 mod process_death;

@@ -490,7 +490,9 @@ impl<'s> Transaction<'s> {
     /// The number of the partition that has a page.
     #[inline]
     fn number(&self, page: u64) -> u32 {
-        if page < self.store.whole.layout.get().first_group {
+        if self.owners.all().is_empty() {
+            self.store.partition
+        } else if page < self.store.whole.layout.get().first_group {
             self.ledger
         } else {
             self.owners.number(page)

@@ -50,6 +50,9 @@ impl Store {
     /// [`Store::open`] returns.
     #[inline]
     pub fn of(&self, id: BlobId) -> &Store {
+        if self.options.partitions == 1 {
+            return self;
+        }
         match self.owner(slot_place(id.slot).0) {
             own if own == self.partition => self,
             other => {
@@ -112,7 +115,7 @@ impl<'s> Owners<'s> {
     /// The one with this number.
     #[inline]
     pub(crate) fn of(&self, partition: u32) -> &Store {
-        if partition == self.own.partition {
+        if self.all.is_empty() || partition == self.own.partition {
             self.own
         } else {
             &self.all[partition as usize]
@@ -120,6 +123,7 @@ impl<'s> Owners<'s> {
     }
 
     /// All, where there are several.
+    #[inline]
     pub(crate) fn all(&self) -> &[Store] {
         &self.all
     }
@@ -137,6 +141,9 @@ impl<'s> Owners<'s> {
     /// The one that has a page of a group.
     #[inline]
     pub(crate) fn of_page(&self, page: u64) -> &Store {
-        self.of(self.number(page))
+        if self.all.is_empty() {
+            return self.own;
+        }
+        self.of(self.own.owner(page))
     }
 }

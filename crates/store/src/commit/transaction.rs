@@ -499,6 +499,7 @@ impl<'s> Transaction<'s> {
         }
     }
 
+    #[inline]
     fn position(&self, page: u64) -> Option<usize> {
         let key = FrameKey::meta(page);
         let partition = self.number(page);

@@ -208,12 +208,15 @@ impl<S: 'static> Engine<S> {
     /// worker's lock is held for longer than some µs: then the operation calls
     /// [`Reactor::step_aside`], and tries again. In between, both states may change.
     ///
-    /// *No deadlock:* whoever has a lock only tries to take another one. An operation that tries
+    /// *No deadlock:* a thread with a lock only tries to take another one. An operation that tries
     /// again without stepping aside breaks that: the holder may be trying to take its lock.
+    ///
+    /// The closure leaves nothing of one worker with the other one: both states may have counts of
+    /// references that only their own lock guards.
     ///
     /// The closure may wake tasks of both workers, and begin operations. After a panic in it both
     /// workers are poisoned. EIO after a panic, ESHUTDOWN after the end.
-    pub fn beside<T>(&self, reactor: &Reactor, closure: impl FnOnce(&S) -> T) -> Result<Option<T>> {
+    pub fn beside<T: Send>(&self, reactor: &Reactor, closure: impl FnOnce(&S) -> T) -> Result<Option<T>> {
         let state = self.pointer();
         // SAFETY: called under the lock, of a worker that has not ended.
         let closure = || closure(unsafe { state.get() });
@@ -226,7 +229,7 @@ impl<S: 'static> Engine<S> {
     /// For one thread at a time, the leader of a commit: while it has some of the locks it waits
     /// for the others, for 20 ms at most each; then None. Drivers step aside for it between two
     /// polls, so it waits for a poll of each worker.
-    pub fn beside_all<T>(
+    pub fn beside_all<T: Send>(
         engines: &[Arc<Engine<S>>],
         reactor: &Reactor,
         closure: impl FnOnce(&[&S]) -> T,

@@ -383,7 +383,8 @@ impl Pen {
     }
 
     /// A database that overwrites several pages of a file with holes, and syncs them together. A
-    /// thread takes some of them home, and leaves those in holes and in other extents to the worker.
+    /// thread takes some of them home, and leaves to the worker those in holes and in other
+    /// extents.
     fn page_sets(&mut self) {
         let (slot, name) = (self.slot(), Name(self.below(3) as u8));
         self.open(slot, name, CREATE);

@@ -84,6 +84,7 @@ mod tests {
         "base/src/steps.rs",
         "base/src/sync/model.rs",
         "base/src/sync/thread_number.rs",
+        "block/src/file/lock.rs",
         "block/src/file/mod.rs",
         "block/src/file/uring.rs",
         "block/src/memory.rs",

@@ -10,7 +10,7 @@
 //! whenever a writer has closed the disk, so also after an opening of ours.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -157,17 +157,35 @@ pub fn is_locked(stat: &rustix::fs::Stat) -> bool {
 
 /// Looks for a lock in the lines of /proc/locks. The kernel shows a page of them at a time, and
 /// counts: if locks before it are given up between two pages, it leaves out others, which are held
-/// all the time. So a long list is looked at several times.
+/// all the time. So a list that took several reads is looked at several times.
 fn find_lock<T>(mut find: impl FnMut(&str) -> Option<T>) -> Option<T> {
     const LOOKS: usize = 16;
     for _ in 0..LOOKS {
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let (locks, reads) = read_locks().ok()?;
         let found = locks.lines().find_map(&mut find);
-        if found.is_some() || locks.len() < 2048 {
+        if found.is_some() || reads <= 1 {
             return found;
         }
     }
     None
+}
+
+/// The content of /proc/locks, and how many reads it took.
+fn read_locks() -> io::Result<(String, usize)> {
+    let mut file = File::open("/proc/locks")?;
+    let (mut locks, mut reads) = (Vec::new(), 0);
+    // Larger than what the kernel gives at once.
+    let mut piece = [0; 16 << 10];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => locks.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        reads += 1;
+    }
+    Ok((String::from_utf8_lossy(&locks).into_owned(), reads))
 }
 
 /// The process that holds a lock on this file, as far as /proc shows it.

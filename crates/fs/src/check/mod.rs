@@ -130,6 +130,7 @@ impl Fs {
     /// damage, the check starts again, and at last they wait. EBUSY: the volume changes all the
     /// time.
     pub async fn check_names(&self) -> Result<CheckReport> {
+        self.store.check_undivided("check the names of")?;
         for attempt in 0..ATTEMPTS + ATTEMPTS_ALONE {
             let before = self.store.version();
             let report = self.walk_names(attempt < ATTEMPTS).await?;

@@ -290,10 +290,8 @@ impl Tails {
         }
         tail.has_room.set(false);
         let offset = tail.memory.base() + tail.absorbed.get();
-        let written = self
-            .store
-            .write_last_of_tail(blob, offset, last, capacity)
-            .await;
+        let store = self.store.of(blob.id);
+        let written = (store.write_last_of_tail(blob, offset, last, capacity)).await;
         written?;
         self.access_times.get().note_change(blob);
         Ok(())

@@ -102,7 +102,7 @@ impl Stage<'_, '_> {
     ) -> Result<(BlobId, Slot), Stop> {
         let kind = new.kind();
         let need = Need::CREATE + Need::XATTR;
-        let partition = self.fs.partition_for(parent, kind);
+        let partition = self.fs.next_partition();
         self.edit_directory(parent, need, |transaction, directory| {
             caller.check_add(directory)?;
             if new.is_for_the_privileged() && !caller.privileged {
@@ -152,17 +152,15 @@ impl Fs {
         })
     }
 
-    /// The partition for a new inode: that of its directory, and for directories the next one in
-    /// turn.
-    fn partition_for(&self, parent: BlobId, kind: FileKind) -> u32 {
+    /// The partition for a new inode: the next one in turn.
+    fn next_partition(&self) -> u32 {
         match self.store.partitions_count() {
             1 => 0,
-            count if kind == FileKind::Directory => {
+            count => {
                 let turn = self.turn.get();
                 self.turn.set(turn.wrapping_add(1));
                 turn % count
             }
-            _ => self.store.of(parent).partition(),
         }
     }
 

@@ -52,7 +52,7 @@ pub struct Fs {
     pub(crate) mapped_memory: RefCell<Option<MakeMemory>>,
     /// Told of pipes and sockets that lose their last name.
     pub(crate) node_ended: RefCell<Option<NodeEnded>>,
-    /// Counts new directories, which are given to partitions in turn.
+    /// Counts new inodes, which are given to partitions in turn.
     pub(crate) turn: Cell<u32>,
     /// Of the files to which a program appends in memory.
     pub(crate) tails: Rc<Tails>,

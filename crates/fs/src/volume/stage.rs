@@ -109,12 +109,14 @@ impl Fs {
         mut operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
     ) -> Result<T> {
         let now = Timestamp::now();
+        // The pages that are written have their frames there.
+        let store = write.map_or(&self.store, |(blob, _)| self.store.of(blob.id));
         let mut done: SmallVec<[Before; 1]> = SmallVec::new();
         loop {
             let missing = Cell::new(None);
             let write = match write {
                 Some((blob, ranges)) => {
-                    let begin = self.store.of(blob.id).begin_atomic(blob, ranges);
+                    let begin = store.begin_atomic(blob, ranges);
                     let begin: LocalBoxFuture<'_, _> = Box::pin(begin);
                     begin.await?.map(Box::new)
                 }
@@ -122,8 +124,7 @@ impl Fs {
             };
             // In a block of its own: it must not live across what is awaited.
             let before = {
-                let staged = self
-                    .store
+                let staged = store
                     .transact_writing(write.as_deref(), |transaction| {
                         let mut stage = Stage {
                             fs: self,

@@ -69,7 +69,9 @@ impl Fs {
             ));
         }
         let access_times = Rc::<Cell<AccessTimes>>::default();
-        store.bind_syncs(store.commit_point());
+        for partition in store.partitions() {
+            partition.bind_syncs(partition.commit_point());
+        }
         let fs = Fs {
             base: Base {
                 root,

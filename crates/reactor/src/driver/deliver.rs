@@ -4,8 +4,8 @@
 //! operations that end there may wake tasks of further workers, or of the first one. Invariants:
 //! 1. One loop on a thread delivers all of them in turn, so drivers aren't nested.
 //! 2. Wake-ups of workers come first. Each one is driven, or left to that worker's driver, a
-//!    waiting caller or keeper, before the thread calls the first waker of another executor, which may
-//!    block until the woken operations are done.
+//!    waiting caller or keeper, before the thread calls the first waker of another executor, which
+//!    may block until the woken operations are done.
 //! 3. A thread that waits for an operation of its own drives each woken worker while that has work,
 //!    the operation isn't done, and no further wake-up is to be made: that one may be the
 //!    operation's. Any other thread drives one batch each, `HELPED_MAX` times.

@@ -3,8 +3,8 @@
 //!
 //! A worker has its number from its start to the end of its core. Numbers are given out in turn: a
 //! number returns after as many starts as there are numbers. A waker that outlives its worker finds
-//! no worker, or much later another one, in which the task's generation hardly ever matches; if it
-//! does, a task is polled once in vain, which every future allows.
+//! no worker, or much later another one. If a task there has the same index and generation, it is
+//! polled once in vain, which every future allows.
 //!
 //! Invariants: no thread holds a slot's mutex across anything but a copy of the reference. A forked
 //! child may find a slot that another thread held at the fork; that slot is not free to it, and it

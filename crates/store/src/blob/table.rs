@@ -31,6 +31,11 @@ impl BlobTable {
         self.blobs.borrow().get(&slot).cloned()
     }
 
+    /// True if none is in memory.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blobs.borrow().is_empty()
+    }
+
     /// Lets look at each of them.
     pub(crate) fn each(&self, look: impl Fn(&Blob)) {
         self.blobs.borrow().values().for_each(|blob| look(blob));

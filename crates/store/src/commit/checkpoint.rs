@@ -114,7 +114,7 @@ impl Store {
         }
         let (tail, commit) = loop {
             self.writable()?;
-            match self.changes.images.as_of() {
+            match partitions[0].changes.images.as_of() {
                 // Everything sealed before the images began is durable.
                 Some((lsn, commit)) if journal.commits.durable() >= commit => break (lsn, commit),
                 None if journal.may_commit() => self.commit_open().await?,

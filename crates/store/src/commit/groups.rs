@@ -1,7 +1,6 @@
 //! Groups of a volume with several partitions: they come to be in the order of their numbers, so a
-//! partition that needs one has the others make theirs.
+//! partition that needs one makes those of others, too. How many there are, all ledgers say alike.
 
-use crate::format::StatePage;
 use crate::state::{ColdFuture, Store};
 use adit_base::Result;
 
@@ -12,28 +11,22 @@ impl Store {
     }
 
     async fn make_groups_now(&self) -> Result<()> {
-        let partitions = self.partitions();
         loop {
             let state = self.state().await?;
-            let initialized = state.groups_initialized;
-            if u64::from(initialized) >= state.groups {
-                // There are no more: it looks for single pages from here on.
-                let all = |state: &mut StatePage| state.groups_initialized = initialized;
-                return (self.transact_upkeep(|transaction| transaction.update_state(all))).await;
+            let group = state.groups_initialized;
+            // Another task may have made the last ones.
+            if u64::from(group) >= state.groups {
+                return Ok(());
             }
-            let owner = self.division.get().owner(initialized);
-            partitions[owner as usize].make_group(initialized).await?;
-            if owner == self.partition {
+            self.make_group(group).await?;
+            if self.division.get().owner(group) == self.partition {
                 return Ok(());
             }
         }
     }
 
-    /// Makes the map of a group.
+    /// Makes the map of a group that has none.
     pub(crate) async fn make_group(&self, group: u32) -> Result<()> {
-        let space = &self.space;
-        let made = self
-            .transact_upkeep(|transaction| space.borrow_mut().initialize_group(transaction, group));
-        made.await
+        self.transact_upkeep(|transaction| transaction.make_group(group)).await
     }
 }

@@ -1,16 +1,16 @@
 //! The state page of a volume with several partitions.
 //!
-//! Each partition has a copy of the state page and changes its counters there, as the only partition
-//! of a volume does: its *ledger*. A commit *folds* them: the first partition's copy, which goes to
-//! the device, gets what all have added and taken since the last fold, and so do the others.
-//! `Whole::folded` is the state as of that fold.
+//! Each partition has a copy of the state page and changes its counters there, as the only
+//! partition of a volume does: its *ledger*. A commit *folds* them: the first partition's copy,
+//! which goes to the device, gets what all have added and taken since the last fold, and so do the
+//! others. `Whole::folded` is the state as of that fold.
 //!
-//! Invariants: nothing is applied between the fold and the seal. No other copy than the first
-//! partition's is encoded or goes home, and one that was evicted is made from the folded state, never
-//! read from the device.
+//! Invariants: a fold counts each change once, also if it fails. No other copy than the first
+//! partition's is encoded or goes home, and one that was evicted is made from the folded state,
+//! never read from the device. All copies know the same number of groups.
 
 use crate::cache::{FrameFlags, FrameId, FrameKey};
-use crate::commit::{Intent, Transaction};
+use crate::commit::{Intent, Transaction, View};
 use crate::format::{PageKind, StatePage};
 use crate::metadata::Need;
 use crate::metadata::pages::Stop;
@@ -32,23 +32,21 @@ impl Store {
     }
 
     fn try_fold(&self) -> Result<(), Stop> {
-        let partitions = self.partitions();
         let Some(old) = *self.whole.folded.borrow() else {
             return Ok(());
         };
+        let partitions = self.partitions();
         let (lead, others) = partitions.split_first().expect("a volume has a partition");
-        let mut new = crate::commit::View::new(lead).state()?;
+        let mut new = View::new(lead).state()?;
         for other in others {
             if let Some(ledger) = other.ledger() {
                 add(&mut new, &ledger, &old);
             }
         }
-        lead.set_ledger(&new)?;
+        // The only step that may fail, and the first one.
+        lead.stage_state(&new)?;
         for other in others {
-            if other.ledger().is_some() {
-                other.set_ledger(&new)?;
-            }
-            other.end_ledger();
+            other.end_ledger(&new);
         }
         if !planted(Bug::FoldedTwice) {
             *self.whole.folded.borrow_mut() = Some(new);
@@ -71,25 +69,18 @@ impl Store {
 
     /// This partition's copy of the state page, if it is in the cache.
     pub(super) fn ledger(&self) -> Option<StatePage> {
-        crate::commit::View::new(self).state().ok()
+        View::new(self).state().ok()
     }
 
-    /// Brings the copy up to date. Cursors stay: each partition has its own.
-    fn set_ledger(&self, new: &StatePage) -> Result<(), Stop> {
+    /// Changes the first partition's copy, to be sealed.
+    fn stage_state(&self, new: &StatePage) -> Result<(), Stop> {
         let mut transaction = Transaction::new(self, Intent::Upkeep, Need::STEP, Need::STEP);
         let taken = self.space.borrow_mut().mark();
-        let old = transaction.state();
-        let set = old.and_then(|old| {
-            let new = StatePage {
-                slot_cursor: old.slot_cursor,
-                data_cursor: old.data_cursor,
-                header: old.header,
-                ..*new
-            };
+        let set = transaction.state().and_then(|old| {
             if new.as_bytes() == old.as_bytes() {
                 return Ok(());
             }
-            transaction.update_state(|state| *state = new)
+            transaction.update_state(|state| *state = *new)
         });
         match set {
             Ok(()) => transaction.apply(taken),
@@ -98,14 +89,25 @@ impl Store {
         set
     }
 
-    /// The copy is as the folded state, and has nothing that could be sealed.
-    fn end_ledger(&self) {
+    /// Another partition's copy becomes as the folded state, and has nothing that could be sealed.
+    /// Its cursors stay: each partition has its own.
+    fn end_ledger(&self, new: &StatePage) {
         let key = FrameKey::meta(self.whole.layout.get().state_page);
         self.changes.open.forget(key);
-        if let Some(frame) = self.cache.find(key) {
-            self.cache.set_pending(frame, 0);
-            self.cache.clear(frame, FrameFlags::JOURNALED);
-        }
+        let (Some(old), Some(frame)) = (self.ledger(), self.cache.find(key)) else {
+            return;
+        };
+        let new = StatePage {
+            slot_cursor: old.slot_cursor,
+            data_cursor: old.data_cursor,
+            header: old.header,
+            ..*new
+        };
+        // SAFETY: only this worker's closures read a ledger, and none runs now.
+        let page = unsafe { &mut *self.cache.page_ptr(frame) };
+        page.0[..size_of::<StatePage>()].copy_from_slice(new.as_bytes());
+        self.cache.set_pending(frame, 0);
+        self.cache.clear(frame, FrameFlags::JOURNALED);
     }
 
     /// Makes the copy of the state page, which isn't in the cache, in a new frame.

@@ -227,15 +227,7 @@ impl<'s> Transaction<'s> {
     /// Makes a blob in a partition, or in another one if that has no room.
     pub fn create_in(&mut self, partition: u32, slot: Slot) -> Result<BlobId, Stop> {
         self.check_room(1)?;
-        let mut taken = self.take_slot(partition);
-        for other in 0..self.owners.all().len() as u32 {
-            match &taken {
-                Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
-                _ => break,
-            }
-            taken = self.take_slot(other);
-        }
-        let (address, generation) = taken?;
+        let (address, generation) = self.in_any(partition, Self::take_slot)?;
         let id = BlobId {
             slot: address,
             generation,
@@ -335,17 +327,45 @@ impl<'s> Transaction<'s> {
 
     /// Takes pages in a partition, or in another one if that has no room.
     fn take_near(&mut self, partition: u32, near: u64, want: u32) -> Result<Run, Stop> {
-        let mut taken = self.with_space(partition, |space, pages| space.take(pages, near, want));
+        self.in_any(partition, |this, other| {
+            let near = if other == partition { near } else { 0 };
+            this.with_space(other, |space, pages| space.take(pages, near, want))
+        })
+    }
+
+    /// Takes something in a partition, or in the next one that has room.
+    fn in_any<T>(
+        &mut self,
+        partition: u32,
+        take: impl Fn(&mut Self, u32) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let mut taken = take(self, partition);
         for other in 0..self.owners.all().len() as u32 {
             match &taken {
                 Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
                 _ => break,
             }
             if other != partition {
-                taken = self.with_space(other, |space, pages| space.take(pages, 0, want));
+                taken = take(self, other);
             }
         }
         taken
+    }
+
+    /// Makes the map of the next group, in the partition that has it.
+    pub(super) fn make_group(&mut self, group: u32) -> Result<(), Stop> {
+        if self.state()?.groups_initialized > group {
+            return Ok(()); // another task has
+        }
+        let owner = self.store.division.get().owner(group);
+        self.with_space(owner, |space, pages| space.initialize_group(pages, group))?;
+        for partition in 0..self.owners.all().len() as u32 {
+            self.ledger = partition;
+            let noted = self.update_state(|state| state.groups_initialized = group + 1);
+            self.ledger = self.store.partition;
+            noted?;
+        }
+        Ok(())
     }
 
     /// Changes the space of a partition, and with it that partition's copy of the state page.

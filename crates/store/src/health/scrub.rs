@@ -84,6 +84,7 @@ impl Store {
         bytes_max: u64,
         only_reads: bool,
     ) -> Result<ScrubReport> {
+        self.check_undivided("scrub")?;
         let free = self.state().await?.free_pages;
         let capacity = self.space.borrow().geometry().capacity_pages();
         let mut scrubber = Scrubber {

@@ -136,7 +136,7 @@ pub(crate) struct Whole {
     pub(crate) failure: RefCell<Option<Error>>,
     /// All partitions, the first one first.
     pub(crate) partitions: RefCell<SmallVec<[Weak<StoreState>; 1]>>,
-    /// The state page as of the last fold, where there are several partitions (`commit/ledgers.rs`).
+    /// The state page as of the last fold (`commit/ledgers.rs`); None with one partition.
     pub(crate) folded: RefCell<Option<StatePage>>,
 }
 
@@ -149,7 +149,7 @@ pub struct StoreState {
     pub(crate) whole: Rc<Whole>,
     /// The partition's number, from 0 on.
     pub(crate) partition: u32,
-    /// Who has which groups.
+    /// How the groups are divided.
     pub(crate) division: Cell<Division>,
     /// Of the first partition: the others, which live as long.
     pub(crate) others: OnceCell<Vec<Store>>,

@@ -1,8 +1,8 @@
 //! The partitions of a volume ([0041](../../../../docs/decisions/0041-partitions.md)).
 //!
-//! Each is a [`Store`] with a cache, groups, blobs and dirty data of its own; they share the journal
-//! and what else is in [`Whole`](super::Whole). A page belongs to the partition of its group, a blob
-//! to that of its slot, and each partition has a copy of the state page (`commit/ledgers.rs`). A
+//! Each is a [`Store`] with a cache, groups, blobs and dirty data of its own; they share
+//! [`Whole`](super::Whole), the journal with it. A page belongs to the partition of its group, a
+//! blob to that of its slot, and each partition has a copy of the state page (`commit/ledgers.rs`). A
 //! transaction finds the partition of each page that it needs.
 //!
 //! Today one worker has them all, and nothing but tests opens more than one.
@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// OPNOTSUPP on a volume with several partitions.
-    pub(crate) fn check_undivided(&self, what: &str) -> Result<()> {
+    pub fn check_undivided(&self, what: &str) -> Result<()> {
         if self.options.partitions == 1 {
             return Ok(());
         }

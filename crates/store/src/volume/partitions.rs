@@ -1,5 +1,4 @@
 //! Dividing an open volume into partitions ([0041](../../../../docs/decisions/0041-partitions.md)).
-//!
 
 use crate::cache::Survive;
 use crate::metadata::space::{Division, Space};
@@ -30,6 +29,11 @@ pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<(
 impl Store {
     /// Divides the volume, which one partition has so far.
     pub(super) async fn divide(&self) -> Result<()> {
+        if !self.blobs.is_empty() {
+            let what = "divide a volume that a killed process has left: open it once with one \
+                        partition";
+            return Err(Error::with(Errno::BUSY, what));
+        }
         let count = self.options.partitions;
         let groups = self.state().await?.groups;
         while u64::from(self.state().await?.groups_initialized) < groups.min(u64::from(count)) {

@@ -105,7 +105,7 @@ pub struct Space {
     pub(crate) avoided: BTreeSet<u32>,
     /// Groups of whose checksums of data some can't be read: nothing is allocated there either.
     unsummed: BTreeSet<u32>,
-    /// Whose groups they are.
+    /// The partition that it allocates for, and how many there are.
     division: Division,
 }
 

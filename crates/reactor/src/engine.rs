@@ -216,7 +216,11 @@ impl<S: 'static> Engine<S> {
     ///
     /// The closure may wake tasks of both workers, and begin operations. After a panic in it both
     /// workers are poisoned. EIO after a panic, ESHUTDOWN after the end.
-    pub fn beside<T: Send>(&self, reactor: &Reactor, closure: impl FnOnce(&S) -> T) -> Result<Option<T>> {
+    pub fn beside<T: Send>(
+        &self,
+        reactor: &Reactor,
+        closure: impl FnOnce(&S) -> T,
+    ) -> Result<Option<T>> {
         let state = self.pointer();
         // SAFETY: called under the lock, of a worker that has not ended.
         let closure = || closure(unsafe { state.get() });

@@ -124,20 +124,19 @@ impl Fs {
             };
             // In a block of its own: it must not live across what is awaited.
             let before = {
-                let staged = store
-                    .transact_writing(write.as_deref(), |transaction| {
-                        let mut stage = Stage {
-                            fs: self,
-                            transaction,
-                            now,
-                            written: write.as_deref().map(AtomicWrite::blob_id),
-                            done: &done,
-                            missing: &missing,
-                            effects: Effects::new(),
-                        };
-                        let answer = operations(&mut stage)?;
-                        Ok((answer, stage.effects))
-                    });
+                let staged = store.transact_writing(write.as_deref(), |transaction| {
+                    let mut stage = Stage {
+                        fs: self,
+                        transaction,
+                        now,
+                        written: write.as_deref().map(AtomicWrite::blob_id),
+                        done: &done,
+                        missing: &missing,
+                        effects: Effects::new(),
+                    };
+                    let answer = operations(&mut stage)?;
+                    Ok((answer, stage.effects))
+                });
                 let staged = staged.await;
                 let Some(before) = missing.get() else {
                     let (answer, effects) = staged?;

@@ -27,6 +27,7 @@ impl Store {
 
     /// Makes the map of a group that has none.
     pub(crate) async fn make_group(&self, group: u32) -> Result<()> {
-        self.transact_upkeep(|transaction| transaction.make_group(group)).await
+        self.transact_upkeep(|transaction| transaction.make_group(group))
+            .await
     }
 }

@@ -48,14 +48,22 @@ impl Store {
             Err(error)
                 if kind == PageKind::GroupMap
                     && error.errno() == Errno::UCLEAN
-                    && Owners::new(self).of_page(page).space.borrow_mut().avoid(page) =>
+                    && Owners::new(self)
+                        .of_page(page)
+                        .space
+                        .borrow_mut()
+                        .avoid(page) =>
             {
                 let volume = self.reactor.name();
                 tracing::error!(%volume, %error, "nothing is allocated in this group: run `adit check`");
                 Ok(())
             }
             Err(error) if kind == PageKind::Checksums && error.errno() == Errno::UCLEAN => {
-                Owners::new(self).of_page(page).space.borrow_mut().avoid_data(page);
+                Owners::new(self)
+                    .of_page(page)
+                    .space
+                    .borrow_mut()
+                    .avoid_data(page);
                 Err(error)
             }
             loaded => loaded,

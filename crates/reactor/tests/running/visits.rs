@@ -22,7 +22,7 @@ fn add(state: &State, count: u64) -> u64 {
 }
 
 /// Runs the closure with the other engine's state as soon as its lock is free.
-async fn meet<T>(
+async fn meet<T: Send>(
     state: &State,
     other: &Engine<State>,
     mut closure: impl FnMut(&State) -> T,

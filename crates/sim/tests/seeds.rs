@@ -75,6 +75,12 @@ fn what_failed_may_be_there_in_part() {
     seeds([14660, 33492, 605943, 1202133]);
 }
 
+/// An atomic write to a file of one partition was staged in the cache of another one.
+#[test]
+fn an_atomic_write_is_staged_in_the_partition_of_its_file() {
+    seeds([998_000_835]);
+}
+
 #[test]
 fn the_same_seed_does_the_same_each_time() {
     for seed in [3, 17, 40, 77] {

@@ -104,7 +104,7 @@ fn the_cost_of_a_call() {
     println!("spawn and take: {per_op:.1} ns");
 }
 
-/// Two engines: what an operation of one costs that needs the other.
+/// Two engines: the cost of an operation of one that needs the other.
 #[test]
 #[ignore = "a measurement"]
 fn the_cost_of_a_second_engine() {

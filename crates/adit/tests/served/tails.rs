@@ -483,8 +483,8 @@ fn a_tail_that_can_not_be_written_is_told_or_stays() {
     drop((log, there));
 }
 
-/// A thread may sync alone what it has overwritten. It tells nothing of a lost tail: the first sync
-/// after the loss is the worker's, and later ones are threads' again.
+/// A thread may sync alone the pages that it has overwritten, and hears of no lost tail then. So
+/// the first sync after the loss is the worker's.
 #[test]
 fn a_lost_tail_is_told_by_the_first_sync_also_behind_overwrites() {
     let failing = Failing::new(adit::Errno::IO);

@@ -1,8 +1,8 @@
 //! Real threads look at names while others change them, and sync pages that they overwrite.
 //!
 //! Each thread has names and pages of its own, and does all of this: it creates, renames and
-//! unlinks its names; it stats, opens and lists all names; it overwrites its pages, calls `fdatasync`, and
-//! reads all pages. The judge:
+//! unlinks its names; it stats, opens and lists all names; it overwrites its pages, calls
+//! `fdatasync`, and reads all pages. The judge:
 //!
 //! 1. A name that didn't change during a look is there, with its inode, or isn't there.
 //! 2. A word of a page is not older than the last write that had ended before the read, and not

@@ -92,7 +92,7 @@ const IO_WAIT_NS: u64 = 1_000_000;
 /// system's tick (1 to 10 ms) would cost some µs more.
 const OWN_IO_WAIT_NS: u64 = 10_000_000;
 
-/// What other threads bring to a worker beside operations.
+/// News from other threads for a worker, beside operations.
 enum Arrival {
     /// A request that a thread executed without the lock.
     Completed(Completion),

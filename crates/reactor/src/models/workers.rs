@@ -3,12 +3,24 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use adit_base::Result;
 use adit_base::sync::Mutex;
 use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_base::sync::model::Wrong::Skipped;
 use adit_base::sync::model::{Bug, check, spawn};
 
 use super::callers::start;
+
+/// Waits for `done`; `told` has its waker.
+fn waits_until(done: &AtomicBool, told: &Mutex<Option<Waker>>) -> impl Future<Output = Result<()>> {
+    std::future::poll_fn(|context| {
+        *told.lock().expect("held") = Some(context.waker().clone());
+        match done.load(Ordering::Acquire) {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    })
+}
 
 #[test]
 fn an_operation_that_awaits_one_of_another_worker_is_woken_whichever_thread_drives_that() {
@@ -48,15 +60,7 @@ fn a_wake_up_by_a_thread_that_drives_no_worker_is_not_lost() {
                 }
             })
         };
-        let waits = engine.run(|_| {
-            std::future::poll_fn(|context| {
-                *told.lock().expect("held") = Some(context.waker().clone());
-                match done.load(Ordering::Acquire) {
-                    true => Poll::Ready(Ok(())),
-                    false => Poll::Pending,
-                }
-            })
-        });
+        let waits = engine.run(|_| waits_until(&done, &told));
         waits.expect("done");
         wakes.join().expect("a thread");
     });
@@ -82,15 +86,7 @@ fn an_operation_that_another_worker_wakes_is_driven_by_the_thread_that_wakes_it(
                 wakes.expect("done");
             })
         };
-        let waits = first.run(|_| {
-            std::future::poll_fn(|context| {
-                *told.lock().expect("held") = Some(context.waker().clone());
-                match done.load(Ordering::Acquire) {
-                    true => Poll::Ready(Ok(())),
-                    false => Poll::Pending,
-                }
-            })
-        });
+        let waits = first.run(|_| waits_until(&done, &told));
         waits.expect("done");
         wakes.join().expect("a thread");
     });

@@ -157,8 +157,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes home what this partition has in the journal before `tail`. Answers which pages that
-    /// were, and the checksums of the data among them.
+    /// Writes home the pages of this partition with live bytes before `tail`. Answers their keys,
+    /// and the checksums of the data among them.
     async fn take_home(&self, tail: u64) -> Result<(Vec<FrameKey>, DataSums)> {
         let mut homes = self.take_live(tail).await;
         let mut keys = Vec::with_capacity(homes.len());

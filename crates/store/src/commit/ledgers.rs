@@ -2,7 +2,7 @@
 //!
 //! Each partition has a copy of the state page and changes its counters there, as the only
 //! partition of a volume does: its *ledger*. A commit *folds* them: the first partition's copy,
-//! which goes to the device, gets what all have added and taken since the last fold, and so do the
+//! which goes to the device, gets the changes of all ledgers since the last fold, and so do the
 //! others. `Whole::folded` is the state as of that fold.
 //!
 //! Invariants: a fold counts each change once, also if it fails. No other copy than the first
@@ -54,7 +54,7 @@ impl Store {
         Ok(())
     }
 
-    /// The state page with what all ledgers have.
+    /// The state page with the changes of all ledgers.
     pub(super) async fn summed_state(&self) -> Result<StatePage> {
         let lead = self.lead();
         let mut sum = lead.own_state().await?;
@@ -125,7 +125,7 @@ impl Store {
     }
 }
 
-/// Adds to `sum` what a ledger has that wasn't in `old`.
+/// Adds the changes of a ledger since `old` to `sum`.
 fn add(sum: &mut StatePage, ledger: &StatePage, old: &StatePage) {
     let changed = |sum: u64, new: u64, old: u64| sum.wrapping_add(new).wrapping_sub(old);
     sum.free_pages = changed(sum.free_pages, ledger.free_pages, old.free_pages);

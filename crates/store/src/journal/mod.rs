@@ -6,11 +6,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | here | what the volume has once |
+//! | here | the state that a volume has once |
 //! | `ring` | LSNs: live, in flight, free |
 //! | `commits` | numbers of commits, and places in their order |
 //! | `seal` | from the open transaction to journal pages |
-//! | `changes` | what a partition has: open and live frames, frees, images |
+//! | `changes` | the state of a partition: open and live frames, frees, images |
 //! | `open` | the open transaction |
 //! | `frees` | freed runs that may not be used yet |
 //! | `images` | pages as they were at a checkpoint's commit |

@@ -1,4 +1,4 @@
-//! The open transaction: what was applied since the last seal.
+//! The open transaction: all changes that were applied since the last seal.
 
 use super::FrameKey;
 use crate::format::JOURNAL_PAYLOAD_BYTES;
@@ -80,7 +80,7 @@ impl OpenRoom {
     }
 }
 
-/// What a partition has in the open transaction.
+/// The frames of a partition in the open transaction.
 pub(crate) struct OpenTransaction {
     /// Keys of frames with pending granules; some twice, some gone.
     frames: RefCell<Vec<FrameKey>>,

@@ -1,7 +1,8 @@
 //! Sealing the open transaction: encodes the granules of all partitions into journal pages.
 //!
 //! The caller has all partitions to itself from before the first frame is looked at until the last
-//! one is live. So a commit is a cut: what was applied before is in it, all later is not.
+//! one is live. So a commit is a cut: it has all transactions that were applied before, and no
+//! other.
 
 use super::{Commits, OpenTransaction, Ring};
 use crate::cache::{FrameFlags, FrameId, OwnedCache};
@@ -21,7 +22,7 @@ pub(crate) struct Sealed {
     pub(crate) frames: SmallVec<[FrameId; 8]>,
 }
 
-/// What sealing needs beside the open transaction.
+/// Page memory and epoch of the journal pages.
 pub(super) struct Sealer {
     /// Page memory for journal writes, so that sealing never fails.
     buffers: RefCell<Vec<FrameId>>,
@@ -46,7 +47,7 @@ impl Sealer {
         self.buffers.borrow().len() as u64 >= pages
     }
 
-    /// Encodes what the partitions have in the open transaction. Everything in it has the LSNs from
+    /// Encodes the partitions' frames in the open transaction. Everything in it has the LSNs from
     /// `Sealed::lsn` on. The page memory is that of the cache `own`.
     pub(super) fn seal<'p>(
         &self,
@@ -85,7 +86,7 @@ impl Sealer {
     }
 }
 
-/// Encodes what one partition has in the open transaction.
+/// Encodes the frames of one partition in the open transaction.
 fn encode(
     encoder: &mut Encoder<'_>,
     cache: &OwnedCache,

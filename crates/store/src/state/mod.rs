@@ -1,6 +1,6 @@
 //! The worker-owned state of an open volume.
 //!
-//! [`Store`] is a cheap handle on [`StoreState`]; [`Whole`] is what a volume has once. They are
+//! [`Store`] is a cheap handle on [`StoreState`]; a volume has one [`Whole`]. They are
 //! single-owner: only the thread that drives the worker touches them, so their state is in `Cell`s
 //! and `RefCell`s, and no borrow is held across an `await`. The state that other threads may see
 //! (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
@@ -113,7 +113,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// What an open volume has once, however many partitions it has.
+/// The state that an open volume has once, however many partitions it has.
 pub(crate) struct Whole {
     pub(crate) layout: Cell<Layout>,
     pub(crate) superblock: RefCell<Superblock>,

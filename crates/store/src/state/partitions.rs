@@ -2,8 +2,8 @@
 //!
 //! Each is a [`Store`] with a cache, groups, blobs and dirty data of its own; they share
 //! [`Whole`](super::Whole), the journal with it. A page belongs to the partition of its group, a
-//! blob to that of its slot, and each partition has a copy of the state page (`commit/ledgers.rs`). A
-//! transaction finds the partition of each page that it needs.
+//! blob to that of its slot, and each partition has a copy of the state page
+//! (`commit/ledgers.rs`). A transaction finds the partition of each page that it needs.
 //!
 //! Today one worker has them all, and nothing but tests opens more than one.
 
@@ -46,7 +46,7 @@ impl Store {
         self.options.partitions
     }
 
-    /// The partition that has a blob, or would have it: for the first partition, which is what
+    /// The partition that has a blob, or would have it. Only the first partition knows, which
     /// [`Store::open`] returns.
     #[inline]
     pub fn of(&self, id: BlobId) -> &Store {

@@ -1,5 +1,5 @@
-//! A volume that is divided among partitions: what it refuses, and that it is full for all of them
-//! or for none. Power cuts are in `power_cut.rs`.
+//! A volume that is divided among partitions: its refusals, and that it is full for all of them or
+//! for none. Power cuts are in `power_cut.rs`.
 
 use crate::rig::{PAGE, device, engine_options, format_as, formatted, formatted_with};
 use adit_base::{Errno, Result};

@@ -45,8 +45,9 @@ pub fn is_soon_free(address: &str) -> bool {
 /// How long a command or program waits for a volume that a process before it is closing.
 #[doc(hidden)]
 pub const PATIENCE: Duration = Duration::from_millis(500);
-/// How long it waits while processes of another `adit run` have the volume, or have just ended.
-const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(5);
+/// How long it waits while processes of another `adit run` have the volume, or have just ended: a
+/// server that is there for them may wait 10 s in vain, and then has to write what is left.
+const PATIENCE_WITH_PROGRAMS: Duration = Duration::from_secs(20);
 
 /// True if a volume that is in use is worth another attempt to open it, after this wait.
 #[doc(hidden)]

@@ -29,7 +29,7 @@ const VAIN_MAX: Duration = Duration::from_secs(10);
 /// other one.
 const VAIN_LOOK: Duration = Duration::from_millis(10);
 const VAIN_LOOK_MAX: Duration = Duration::from_millis(200);
-/// A look takes at most this part of the time.
+/// A look takes at most this part of a processor's time.
 const VAIN_PART: u32 = 20;
 
 /// Serves until a signal says to end.
@@ -172,17 +172,24 @@ impl Vain<'_> {
 
     /// Is there no process that surely knows the place?
     fn is_known_to_nobody(&self) -> bool {
-        let begin = Instant::now();
-        if begin < self.next.get() {
+        if Instant::now() < self.next.get() {
             return false;
         }
+        // Not the time that passes: beside a busy machine's processes a look may take a while.
+        let begin = processor_time();
         let is_known = meeting::is_known(self.place, Certainty::Yes);
         let pause = self.pause.get();
         self.pause.set(VAIN_LOOK_MAX.min(2 * pause));
-        let pause = pause.max(begin.elapsed() * VAIN_PART);
+        let pause = pause.max(processor_time().saturating_sub(begin) * VAIN_PART);
         self.next.set(Instant::now() + pause);
         !is_known
     }
+}
+
+/// What this thread has had of processors.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Closes the volumes of a server that can't begin, and returns why. The sessions of the last

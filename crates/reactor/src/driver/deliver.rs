@@ -6,9 +6,10 @@
 //! 2. Wake-ups of workers come first. Each one is driven, or left to that worker's driver, a
 //!    waiting caller or keeper, before the thread calls the first waker of another executor, which
 //!    may block until the woken operations are done.
-//! 3. A thread that waits for an operation of its own drives each woken worker while that has work,
-//!    the operation isn't done, and no further wake-up is to be made: that one may be the
-//!    operation's. Any other thread drives one batch each, `HELPED_MAX` times.
+//! 3. A thread that waits for an operation of its own, and leaves no work on that one's worker,
+//!    drives each woken worker while that has work, the operation isn't done, and no further
+//!    wake-up is to be made: that one may be the operation's. Any other thread drives one batch
+//!    each, `HELPED_MAX` times.
 //! 4. The thread counts as inside a call, but for the wakers of other executors.
 
 use std::cell::{Cell, RefCell};
@@ -49,7 +50,7 @@ impl Delivery {
         }
     }
 
-    fn wake_workers(&self, role: &DriverRole<'_>) {
+    fn wake_workers(&self, role: &DriverRole<'_>, has_own_work: bool) {
         debug_assert!(is_inside_call());
         let has_more = || !self.workers.borrow().is_empty();
         let is_done = || role.is_done() || has_more();
@@ -57,7 +58,9 @@ impl Delivery {
         while has_more() {
             let id = self.workers.borrow_mut().remove(0);
             let help = match role {
-                DriverRole::Caller(_) | DriverRole::Poller { .. } if !role.is_done() => {
+                DriverRole::Caller(_) | DriverRole::Poller { .. }
+                    if !has_own_work && !role.is_done() =>
+                {
                     Help::Until(&is_done)
                 }
                 _ if helped < HELPED_MAX => Help::Batch,
@@ -86,8 +89,13 @@ impl Drop for Entered {
     }
 }
 
-/// Calls wakers that the driver of this role has deferred, without any lock.
-pub(super) fn call_wakers(wakers: SmallVec<[Waker; 8]>, role: &DriverRole<'_>) {
+/// Calls wakers that the driver of this role has deferred, without any lock. `has_own_work`: work
+/// waits for the driver to come back.
+pub(super) fn call_wakers(
+    wakers: SmallVec<[Waker; 8]>,
+    role: &DriverRole<'_>,
+    has_own_work: bool,
+) {
     // SAFETY: set by an outer frame of this thread, which resets it before it returns.
     if let Some(delivery) = unsafe { DELIVERY.with(Cell::get).as_ref() } {
         return delivery.add(wakers);
@@ -98,7 +106,7 @@ pub(super) fn call_wakers(wakers: SmallVec<[Waker; 8]>, role: &DriverRole<'_>) {
         // The end of an engine is not.
         let _inside = ReentryGuard::enter().ok();
         let _entered = Entered::enter(&delivery);
-        delivery.wake_workers(role);
+        delivery.wake_workers(role, has_own_work);
     }
     let _suspended = ReentryGuard::suspend();
     for waker in delivery.others.into_inner() {

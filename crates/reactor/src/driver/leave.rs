@@ -33,6 +33,7 @@ impl Turn<'_> {
             self.hand_over_timers(&mut step);
         }
         self.reactor.take_deferred(self.deferred);
+        self.deferred.has_own_work = step.comes_back_at_once() && self.reactor.has_work();
         if let (NextStep::Park(_), DriverRole::Caller(node)) = (&step, self.role) {
             node.state.store(WAITING, Ordering::Release);
         }
@@ -139,7 +140,7 @@ impl Core {
                     || self.keeper.is_stopping(),
                 "other threads depend on a thread that calls wakers"
             );
-            deliver::call_wakers(deferred.wakers, role);
+            deliver::call_wakers(deferred.wakers, role, deferred.has_own_work);
         }
     }
 }

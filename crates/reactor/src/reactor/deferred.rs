@@ -21,6 +21,8 @@ pub(crate) struct DeferredWakeups {
     pub(crate) doorbells: SmallVec<[Arc<dyn Doorbell>; 2]>,
     /// The keeper was armed while it slept.
     pub(crate) wake_keeper: bool,
+    /// Work was left to the thread itself, which makes these wake-ups first.
+    pub(crate) has_own_work: bool,
 }
 
 impl DeferredWakeups {

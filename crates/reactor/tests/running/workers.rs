@@ -190,6 +190,34 @@ fn an_operation_whose_handle_is_dropped_inside_another_one_runs() {
     });
 }
 
+/// Lets others run until `done`.
+async fn yield_until(state: &State, done: Arc<AtomicBool>) -> Result<()> {
+    while !done.load(Ordering::SeqCst) {
+        state.reactor.yield_now().await;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_helps_another_worker_has_time_for_its_own() {
+    within(LIMIT, || {
+        let engines = engines(2, true);
+        let other = engines[1].clone();
+        let done = Arc::new(AtomicBool::new(false));
+        let own = engines[0].run(|state| async move {
+            let waits = done.clone();
+            let begun = other.spawn_from(&state.reactor, |state| yield_until(state, waits));
+            for _ in 0..3 {
+                count_up(state).await?;
+            }
+            done.store(true, Ordering::SeqCst);
+            begun.await
+        });
+        own.expect("runs");
+        assert_eq!(count(&engines[0]), 3);
+    });
+}
+
 /// The waker of the operation that `wait_for_a_waker` is.
 type Told = Arc<Mutex<Option<Waker>>>;
 

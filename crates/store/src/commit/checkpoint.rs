@@ -46,7 +46,7 @@ impl Store {
     pub(crate) fn spawn_checkpoint(&self) {
         let store = self.clone();
         self.reactor.spawn_local(async move {
-            if store.whole.closing.get() {
+            if store.whole.closing.is_set() {
                 return; // makes the last one itself
             }
             // A failure has already made the volume read-only.
@@ -57,11 +57,16 @@ impl Store {
     /// Runs checkpoints until everything applied when this was called is home and the tail has
     /// passed it.
     pub(crate) async fn checkpoint_all(&self) -> Result<()> {
-        let target = self.whole.journal.point();
+        if self.lead.is_none() {
+            let lead = self.lead();
+            let there: ColdFuture<'_, _> = Box::pin(lead.checkpoint_all());
+            return there.await;
+        }
+        let target = self.whole.point();
         loop {
             self.run_checkpoint().await?;
             // The checkpoint that it waited for may have begun long before.
-            if self.whole.journal.commits.home() >= target.0 {
+            if self.whole.commits.home() >= target.0 {
                 return Ok(());
             }
         }
@@ -74,14 +79,14 @@ impl Store {
     }
 
     async fn checkpoint_or_wait(&self) -> Result<()> {
-        let journal = &self.whole.journal;
-        let durable = journal.commits.durable();
+        let journal = &self.leading().journal;
+        let durable = self.whole.commits.durable();
         while journal.checkpointing.get() {
             self.writable()?;
             journal.committed.wait().await;
             // The checkpoint that ran may have begun long ago: commits since then are in the
             // journal only.
-            if !journal.checkpointing.get() && journal.commits.home() >= durable {
+            if !journal.checkpointing.get() && self.whole.commits.home() >= durable {
                 return self.writable();
             }
         }
@@ -101,11 +106,11 @@ impl Store {
 
     async fn checkpoint_once(&self) -> Result<()> {
         assert!(
-            self.whole.journal.checkpointing.get(),
+            self.leading().journal.checkpointing.get(),
             "one checkpoint at a time"
         );
         self.look_for_others().await?;
-        let journal = &self.whole.journal;
+        let journal = &self.leading().journal;
         // The next commit begins the images: a checkpoint that waits for a turn might never get
         // one.
         let partitions = self.partitions();
@@ -116,8 +121,10 @@ impl Store {
             self.writable()?;
             match partitions[0].changes.images.as_of() {
                 // Everything sealed before the images began is durable.
-                Some((lsn, commit)) if journal.commits.durable() >= commit => break (lsn, commit),
-                None if journal.may_commit() => self.commit_open().await?,
+                Some((lsn, commit)) if self.whole.commits.durable() >= commit => {
+                    break (lsn, commit);
+                }
+                None if journal.may_commit(&self.whole.room) => self.commit_open().await?,
                 _ => journal.committed.wait().await,
             }
         };
@@ -134,18 +141,18 @@ impl Store {
             }
         }
         if !planted(Bug::TailBeforeHome) {
-            self.flush_home(self.whole.barriers.note_write()).await?;
+            self.flush_home(self.whole.home_writes.note()).await?;
         }
         if planted(Bug::UnflushedTail) {
-            journal.ring.advance_flushed_tail(tail);
-            journal.commits.pass_home(commit);
+            self.whole.ring.advance_flushed_tail(tail);
+            self.whole.commits.pass_home(commit);
             for store in &partitions {
                 store.release_frees();
             }
         }
         self.write_superblocks(tail, 0).await?;
-        journal.ring.advance_flushed_tail(tail);
-        journal.commits.pass_home(commit);
+        self.whole.ring.advance_flushed_tail(tail);
+        self.whole.commits.pass_home(commit);
         for (store, (keys, sums)) in partitions.iter().zip(written) {
             for (index, key) in keys.into_iter().enumerate() {
                 store.end_live(key, tail, &sums);
@@ -213,7 +220,7 @@ impl Store {
             self.cache.clear(frame, FrameFlags::JOURNALED);
             self.cache.set_lsns(frame, 0, 0);
             if let Some((home, sum)) = sums.get(&key)
-                && let Some(checksums) = &self.whole.checksums
+                && let Some(checksums) = &self.checksums
                 && self.cache.home(frame) == *home
             {
                 checksums.settle(*home, *sum);
@@ -302,7 +309,7 @@ impl Store {
 
     /// A page of this kind goes home, and the tail is about to pass its records.
     fn unsettle_place(&self, home: u64, kind: u8) {
-        if let Some(checksums) = &self.whole.checksums
+        if let Some(checksums) = &self.checksums
             && kind == PageKind::Data as u8
         {
             checksums.unsettle_place(self.space.borrow().geometry(), home);
@@ -312,18 +319,18 @@ impl Store {
     /// Keeps checkpoints, and with them other writes of the superblock, away until
     /// [`Store::release_superblock`]: never are both superblocks being written at once.
     pub(crate) async fn hold_superblock(&self) -> Result<()> {
-        while self.whole.journal.checkpointing.get() {
+        while self.leading().journal.checkpointing.get() {
             self.writable()?;
-            self.whole.journal.committed.wait().await;
+            self.leading().journal.committed.wait().await;
         }
-        self.whole.journal.checkpointing.set(true);
+        self.leading().journal.checkpointing.set(true);
         Ok(())
     }
 
     /// Ends the hold of [`Store::hold_superblock`].
     pub(crate) fn release_superblock(&self) {
-        self.whole.journal.checkpointing.set(false);
-        self.whole.journal.committed.notify_all();
+        self.leading().journal.checkpointing.set(false);
+        self.leading().journal.committed.notify_all();
     }
 
     /// Fails the volume if the superblocks on the device are not those of this opening, or if the
@@ -342,7 +349,7 @@ impl Store {
             return Ok(());
         };
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        if !superblock::is_of_others([first, second], &self.whole.superblock.borrow()) {
+        if !superblock::is_of_others([first, second], &self.leading().superblock.borrow()) {
             return Ok(());
         }
         let what = "write to the volume: its superblock is not the one that this opening wrote. Another process or machine has opened or overwritten it, or the device lost a write";
@@ -357,14 +364,14 @@ impl Store {
     /// only once.
     pub(crate) async fn write_superblocks(&self, tail: u64, state: u32) -> Result<()> {
         assert!(
-            self.whole.journal.checkpointing.get(),
+            self.leading().journal.checkpointing.get(),
             "never are both superblocks being written at once"
         );
         {
-            let mut superblock = self.whole.superblock.borrow_mut();
+            let mut superblock = self.leading().superblock.borrow_mut();
             superblock.tail = tail;
-            if let Some(checksums) = &self.whole.checksums {
-                superblock.unsettled = checksums.listed(self.whole.journal.commits.durable());
+            if let Some(checksums) = &self.checksums {
+                superblock.unsettled = checksums.listed(self.whole.commits.durable());
             }
             // Until all data of dead processes is written, any superblock keeps that state.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;
@@ -377,7 +384,7 @@ impl Store {
         for _ in 0..times {
             self.writable()?;
             let (page, place) = {
-                let mut superblock = self.whole.superblock.borrow_mut();
+                let mut superblock = self.leading().superblock.borrow_mut();
                 superblock.sequence += 1;
                 let place = SUPERBLOCK_PAGES[(superblock.sequence % 2) as usize];
                 (superblock::encode(&mut superblock), place)
@@ -387,7 +394,7 @@ impl Store {
             self.write_durably(place, buffers, || "write the superblock".into())
                 .await?;
         }
-        let sequence = self.whole.superblock.borrow().sequence;
+        let sequence = self.leading().superblock.borrow().sequence;
         self.frames.header().set_sequence(sequence);
         Ok(())
     }
@@ -397,7 +404,7 @@ impl Store {
         let mut buffer = self.image_buffer(page)?;
         if page.0[4] == ALGORITHM_CRC32C && PageKind::number_has_header(kind) {
             let bytes = buffer.try_mut().expect("a new buffer is unique");
-            let crc = self.volume.checksum(home, bytes, 0);
+            let crc = self.whole.volume.checksum(home, bytes, 0);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
         }
         Ok(buffer)

@@ -1,7 +1,7 @@
 //! Group commit: from an applied transaction to a durable one.
 
 use crate::journal::{Followers, Point, Sealed};
-use crate::state::Store;
+use crate::state::{ColdFuture, Lead, Store};
 use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 impl Store {
     /// Makes everything applied so far durable.
     pub(crate) async fn commit_all(&self) -> Result<()> {
-        self.commit_through(self.whole.journal.point()).await
+        self.commit_through(self.whole.point()).await
     }
 
     /// Makes everything applied before `point` was taken durable.
@@ -29,20 +29,28 @@ impl Store {
     async fn commit_until(&self, point: Point, shared: bool) -> Result<()> {
         // A failed volume acknowledges nothing, not even transactions that were durable before.
         self.writable()?;
-        let journal = &self.whole.journal;
+        let whole = &self.whole;
+        if whole.is_durable(point) {
+            return Ok(());
+        }
+        let Some(Lead { journal, .. }) = &self.lead else {
+            let lead = self.lead();
+            let there: ColdFuture<'_, _> = Box::pin(lead.commit_until(point, shared));
+            return there.await;
+        };
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
-        while !journal.is_durable(point) {
+        while !whole.is_durable(point) {
             self.writable()?;
-            if !joined && !journal.is_sealed(point) {
+            if !joined && !whole.is_sealed(point) {
                 joined = true;
                 journal.followers.join();
             }
-            if journal.is_sealed(point) || !journal.may_commit() {
+            if whole.is_sealed(point) || !journal.may_commit(&whole.room) {
                 followed = true;
                 journal.committed.wait().await;
             } else if shared && journal.followers.waited_for.get() {
                 journal.committed.wait().await;
-            } else if !journal.has_ordinary_room() {
+            } else if !whole.has_ordinary_room() {
                 if journal.checkpointing.get() {
                     journal.committed.wait().await; // any one makes room, another may not be needed
                 } else {
@@ -61,7 +69,7 @@ impl Store {
     /// The leader of the commit up to `point` waits briefly for followers: where commits overlap
     /// only for those that are ready now, since others may begin a commit of their own.
     async fn wait_for_followers(&self, point: Point, followed: bool) {
-        let (journal, followers) = (&self.whole.journal, &self.whole.journal.followers);
+        let (journal, followers) = (&self.leading().journal, &self.leading().journal.followers);
         if journal.overlaps() {
             if journal.is_committing() {
                 self.reactor.yield_now().await;
@@ -73,19 +81,19 @@ impl Store {
         let in_vain = || {
             journal.checkpointing.get()
                 || journal.is_committing()
-                || journal.is_durable(point)
+                || self.whole.is_durable(point)
                 || self.reactor.has_inline_requests()
         };
         if followers.joined.get() >= expected || in_vain() {
             return;
         }
         followers.waited_for.set(true);
-        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.barriers.latency.us());
+        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.latency.us());
         while followers.joined.get() < expected && !in_vain() && monotonic_ns() < until_ns {
             self.reactor.yield_now().await;
         }
         followers.waited_for.set(false);
-        if journal.is_durable(point) {
+        if self.whole.is_durable(point) {
             // Another commit was faster; callers that joined this one since have nothing to wait
             // for.
             journal.committed.notify_all();
@@ -98,15 +106,15 @@ impl Store {
     /// commits before it are durable: the horizon says so.
     pub(crate) async fn commit_open(&self) -> Result<()> {
         self.fold_ledgers().await?;
-        if !self.whole.journal.may_commit() {
+        if !self.leading().journal.may_commit(&self.whole.room) {
             return Ok(()); // another one began while the state page was loaded
         }
-        let joined = self.whole.journal.followers.joined.take();
+        let joined = self.leading().journal.followers.joined.take();
         let Some(sealed) = self.seal() else {
             return Ok(());
         };
         if joined > 0 {
-            self.whole.journal.followers.joined_last.set(joined);
+            self.leading().journal.followers.joined_last.set(joined);
         }
         if let Err(error) = self.commit_sealed(&sealed).await {
             // Its pages stay published: the next process on this boot can still write them.
@@ -118,40 +126,40 @@ impl Store {
     }
 
     fn seal(&self) -> Option<Sealed> {
-        let state_page = self.whole.layout.get().state_page;
+        let state_page = self.layout.get().state_page;
         let stores = self.partitions();
         let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
         let mut partitions: SmallVec<[_; 1]> = partitions.collect();
         if planted(Bug::PartialCut) {
             partitions.truncate(stores.len().div_ceil(2));
         }
-        (self.whole.journal).seal(&partitions, &self.volume, state_page)
+        (self.leading().journal).seal(&self.whole, &partitions, &self.whole.volume, state_page)
     }
 
     /// Makes a sealed transaction durable, without regard to those before it.
     async fn commit_sealed(&self, sealed: &Sealed) -> Result<()> {
         // Records were only added after their data's writes completed, so flushing here is enough.
         if !planted(Bug::CommitBeforeData) {
-            self.flush_home(self.whole.barriers.written()).await?;
+            self.flush_home(self.whole.home_writes.written()).await?;
         }
         self.write_sealed(sealed).await
     }
 
     /// A sealed transaction is durable: moves the horizon, as far as that goes.
     fn end_commit(&self, sealed: Sealed) {
-        let journal = &self.whole.journal;
-        journal.note_latency(self.whole.barriers.latency.us());
+        let journal = &self.leading().journal;
+        journal.note_latency(self.whole.latency.us());
         let partitions = self.partitions();
-        if !journal.pass_horizon(&partitions[0].cache, sealed) {
+        if !journal.pass_horizon(&self.whole, &partitions[0].cache, sealed) {
             return;
         }
         for store in &partitions {
-            store.frames.header().set_horizon(journal.ring.horizon());
-            store.frames.note_durable(journal.commits.durable());
+            store.frames.header().set_horizon(self.whole.ring.horizon());
+            store.frames.note_durable(self.whole.commits.durable());
             store.release_frees();
         }
         journal.committed.notify_all();
-        let wants = |store: &Store| journal.wants_checkpoint(&store.cache);
+        let wants = |store: &Store| self.whole.wants_checkpoint(&store.cache);
         if !journal.checkpointing.get() && partitions.iter().any(wants) {
             self.spawn_checkpoint();
         }
@@ -165,16 +173,16 @@ impl Store {
             return;
         }
         let mut space = self.space.borrow_mut();
-        frees.release(&self.whole.journal.commits, |run| space.release(run));
+        frees.release(&self.whole.commits, |run| space.release(run));
     }
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
         assert!(
-            sealed.lsn >= self.whole.journal.ring.horizon(),
+            sealed.lsn >= self.whole.ring.horizon(),
             "what the horizon has passed is durable"
         );
-        let layout = self.whole.layout.get();
-        let pages = self.whole.journal.ring.pages();
+        let layout = self.layout.get();
+        let pages = self.whole.ring.pages();
         // At most two pieces: the ring's end divides them.
         let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
         let mut lsn = sealed.lsn;

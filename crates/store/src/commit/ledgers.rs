@@ -3,7 +3,7 @@
 //! Each partition has a copy of the state page and changes its counters there, as the only
 //! partition of a volume does: its *ledger*. A commit *folds* them: the first partition's copy,
 //! which goes to the device, gets the changes of all ledgers since the last fold, and so do the
-//! others. `Whole::folded` is the state as of that fold.
+//! others. `StoreState::folded` is the state as of that fold.
 //!
 //! Invariants: a fold counts each change once, also if it fails. No other copy than the first
 //! partition's is encoded or goes home, and one that was evicted is made from the folded state,
@@ -32,7 +32,7 @@ impl Store {
     }
 
     fn try_fold(&self) -> Result<(), Stop> {
-        let Some(old) = *self.whole.folded.borrow() else {
+        let Some(old) = self.folded.get() else {
             return Ok(());
         };
         let partitions = self.partitions();
@@ -49,7 +49,9 @@ impl Store {
             other.end_ledger(&new);
         }
         if !planted(Bug::FoldedTwice) {
-            *self.whole.folded.borrow_mut() = Some(new);
+            partitions
+                .iter()
+                .for_each(|store| store.folded.set(Some(new)));
         }
         Ok(())
     }
@@ -58,7 +60,7 @@ impl Store {
     pub(super) async fn summed_state(&self) -> Result<StatePage> {
         let lead = self.lead();
         let mut sum = lead.own_state().await?;
-        if let Some(old) = &*self.whole.folded.borrow() {
+        if let Some(old) = &self.folded.get() {
             let others = self.partitions().into_iter().skip(1);
             for ledger in others.filter_map(|store| store.ledger()) {
                 add(&mut sum, &ledger, old);
@@ -92,7 +94,7 @@ impl Store {
     /// Another partition's copy becomes as the folded state, and has nothing that could be sealed.
     /// Its cursors stay: each partition has its own.
     fn end_ledger(&self, new: &StatePage) {
-        let key = FrameKey::meta(self.whole.layout.get().state_page);
+        let key = FrameKey::meta(self.layout.get().state_page);
         self.changes.open.forget(key);
         let (Some(old), Some(frame)) = (self.ledger(), self.cache.find(key)) else {
             return;
@@ -112,9 +114,8 @@ impl Store {
 
     /// Makes the copy of the state page, which isn't in the cache, in a new frame.
     pub(super) fn make_ledger(&self, frame: FrameId) {
-        let page = self.whole.layout.get().state_page;
-        let folded = self.whole.folded.borrow();
-        let state = folded.as_ref().expect("a volume with several partitions");
+        let page = self.layout.get().state_page;
+        let state = self.folded.get().expect("a volume with several partitions");
         let fill = |bytes: &mut [u8]| {
             bytes.fill(0);
             bytes[..size_of::<StatePage>()].copy_from_slice(state.as_bytes());

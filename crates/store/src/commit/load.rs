@@ -147,8 +147,7 @@ impl Store {
 
     /// Loads a page, and at the same time the slot pages in `window` that are not in the cache.
     async fn load_run(&self, page: u64, kind: PageKind, window: Range<u64>) -> Result<()> {
-        if page >= self.whole.layout.get().volume_pages || page < self.whole.layout.get().state_page
-        {
+        if page >= self.layout.get().volume_pages || page < self.layout.get().state_page {
             return Err(Error::with(
                 Errno::UCLEAN,
                 format!("follow metadata to page {page}, which can't hold {kind:?}"),
@@ -254,7 +253,7 @@ impl Store {
             ))
         };
         let crc = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        if self.volume.checksum(page, bytes, 0) != crc {
+        if self.whole.volume.checksum(page, bytes, 0) != crc {
             return damaged("checksum does not match");
         }
         if bytes[5] != kind as u8 {

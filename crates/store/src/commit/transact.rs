@@ -116,7 +116,7 @@ impl Store {
             || (intent != Intent::Upkeep && frames > FRAMES_LEFT_BY_DATA as usize);
         loop {
             self.writable()?;
-            if !self.whole.journal.room.has_room(need) {
+            if !self.whole.room.has_room(need) {
                 let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
             } else if let Some(full) = self.without_frames(frames) {

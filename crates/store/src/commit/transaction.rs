@@ -116,7 +116,7 @@ impl<'s> Transaction<'s> {
     }
 
     pub(crate) fn has_checksums(&self) -> bool {
-        self.store.whole.checksums.is_some()
+        self.store.checksums.is_some()
     }
 
     pub(crate) fn geometry(&self) -> SpaceGeometry {
@@ -155,12 +155,12 @@ impl<'s> Transaction<'s> {
             return Ok(());
         }
         self.admitted = self.asked;
-        if !store.whole.journal.room.fits(&self.asked) {
+        if !store.whole.room.fits(&self.asked) {
             let what = "the operations are too many for one transaction";
             return Err(Error::with(Errno::TOOBIG, what).into());
         }
         let frames = store.cache.available() + self.used.frames;
-        if frames >= self.asked.frames && store.whole.journal.room.has_room(&self.asked) {
+        if frames >= self.asked.frames && store.whole.room.has_room(&self.asked) {
             Ok(())
         } else {
             Err(Stop::Room)
@@ -209,7 +209,11 @@ impl<'s> Transaction<'s> {
         let (page, offset) = place(id.slot);
         slot.generation = id.generation;
         slot.algorithm = ALGORITHM_CRC32C;
-        slot.crc = self.store.volume.checksum(id.slot, slot.as_bytes(), 0);
+        slot.crc = self
+            .store
+            .whole
+            .volume
+            .checksum(id.slot, slot.as_bytes(), 0);
         let sector = offset..offset + SECTOR_BYTES;
         let page = self.granules_mut(page, PageKind::Slots, granules(sector.clone()))?;
         page.0[sector].copy_from_slice(slot.as_bytes());
@@ -279,7 +283,7 @@ impl<'s> Transaction<'s> {
     }
 
     fn state_mut(&mut self) -> Result<&mut StatePage, Stop> {
-        let place = self.store.whole.layout.get().state_page;
+        let place = self.store.layout.get().state_page;
         let page = self.granules_mut(place, PageKind::State, STATE_GRANULES)?;
         let (state, _) =
             StatePage::mut_from_prefix(&mut page.0).map_err(|_| Error::new(Errno::UCLEAN))?;
@@ -393,7 +397,7 @@ impl<'s> Transaction<'s> {
     /// Free pages of the volume.
     fn free_pages(&self) -> Result<u64, Stop> {
         let mut free = self.state()?.free_pages;
-        if let Some(folded) = &*self.store.whole.folded.borrow() {
+        if let Some(folded) = &self.store.folded.get() {
             let others = self.owners.all().iter();
             for other in others.filter(|other| other.partition != self.store.partition) {
                 // One that was evicted has changed nothing.
@@ -406,7 +410,7 @@ impl<'s> Transaction<'s> {
 
     /// Another partition's copy of the state page as staged.
     fn ledger_of(&self, other: &Store) -> Option<StatePage> {
-        let key = FrameKey::meta(self.store.whole.layout.get().state_page);
+        let key = FrameKey::meta(self.store.layout.get().state_page);
         let mut shadows = self.shadows.iter();
         let staged =
             shadows.find(|shadow| shadow.partition == other.partition && shadow.key == key);
@@ -512,7 +516,7 @@ impl<'s> Transaction<'s> {
     fn number(&self, page: u64) -> u32 {
         if self.owners.all().is_empty() {
             self.store.partition
-        } else if page < self.store.whole.layout.get().first_group {
+        } else if page < self.store.layout.get().first_group {
             self.ledger
         } else {
             self.owners.number(page)
@@ -572,7 +576,7 @@ impl<'s> Transaction<'s> {
             if before == 0 {
                 changes.open.join(cache.key(*frame), false);
             }
-            if let Some(checksums) = &store.whole.checksums {
+            if let Some(checksums) = &store.checksums {
                 checksums.unsettle(Run {
                     page: *home,
                     pages: 1,
@@ -599,7 +603,7 @@ impl<'s> Transaction<'s> {
             }
         }
         for blob in changed {
-            blob.became_visible(store.whole.journal.point());
+            blob.became_visible(store.whole.point());
         }
         for (run, journaled) in &self.frees {
             let owner = self.owners.of_page(run.page);
@@ -611,12 +615,12 @@ impl<'s> Transaction<'s> {
             {
                 changes.images.remove_freed(cache, frame);
             }
-            if let Some(checksums) = &store.whole.checksums {
+            if let Some(checksums) = &store.checksums {
                 checksums.unsettle(*run);
             }
-            (changes.frees).add(*run, store.whole.journal.commits.open(), *journaled);
+            (changes.frees).add(*run, store.whole.commits.open(), *journaled);
         }
-        if !store.whole.journal.room.is_empty() {
+        if !store.whole.room.is_empty() {
             (store.upcalls.start_write_back)(store);
         }
     }

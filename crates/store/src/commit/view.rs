@@ -108,7 +108,7 @@ pub(super) fn loaded(
 }
 
 pub(super) fn state(store: &Store, pages: &impl PagesRead) -> Result<StatePage, Stop> {
-    let place = store.whole.layout.get().state_page;
+    let place = store.layout.get().state_page;
     let bytes = pages.bytes(place, PageKind::State, 0..size_of::<StatePage>())?;
     StatePage::read_from_bytes(bytes).map_err(|_| Error::new(Errno::UCLEAN).into())
 }
@@ -130,7 +130,7 @@ pub(super) fn slot_at<'p>(
 ) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
     let store = owners.of_page(page);
-    let layout = store.whole.layout.get();
+    let layout = store.layout.get();
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());
     }
@@ -162,7 +162,9 @@ pub(super) fn slot_at<'p>(
     if verified {
         return Ok(slot);
     }
-    if slot.algorithm != ALGORITHM_CRC32C || store.volume.checksum(address, bytes, 0) != slot.crc {
+    if slot.algorithm != ALGORITHM_CRC32C
+        || store.whole.volume.checksum(address, bytes, 0) != slot.crc
+    {
         return Err(Error::with(
             Errno::UCLEAN,
             format!("slot {address} (page {page}) is damaged: run `adit check`"),

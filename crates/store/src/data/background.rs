@@ -14,7 +14,7 @@ pub(crate) enum Busy {
 impl Store {
     /// Starts the task that writes back and commits after a while, until nothing is left.
     pub(crate) fn spawn_writeback(&self) {
-        if self.whole.read_only.get() || self.write_back.running.replace(true) {
+        if self.whole.read_only.is_set() || self.write_back.running.replace(true) {
             return;
         }
         /// Others have their turns also if nothing shall be waited for.
@@ -25,7 +25,7 @@ impl Store {
             let mut failing = false;
             loop {
                 store.reactor.sleep(interval).await;
-                if store.whole.closing.get() || store.writable().is_err() {
+                if store.whole.closing.is_set() || store.writable().is_err() {
                     break;
                 }
                 store.look_for_names();

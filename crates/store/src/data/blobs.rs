@@ -56,12 +56,12 @@ impl Store {
     fn adopt(&self, id: BlobId, slot: Slot) -> Rc<Blob> {
         let point = self.slot_point(id.slot);
         // It may have been in memory before, with writes that are not flushed yet.
-        let home_sequence = self.whole.barriers.written();
+        let home_sequence = self.whole.home_writes.written();
         let blob = Rc::new(Blob::new(id, slot, &self.frames, point, home_sequence));
         self.blobs.insert(blob.clone(), |other| {
             // Only in memory is it known that data changed and the slot didn't, within a tick.
             let point = other.point.get();
-            !self.whole.journal.is_durable(point) && self.slot_point(other.id.slot) < point
+            !self.whole.is_durable(point) && self.slot_point(other.id.slot) < point
         });
         blob
     }
@@ -76,15 +76,15 @@ impl Store {
         };
         let mask = granules(offset..offset + SECTOR_BYTES);
         if self.cache.pending(frame) & mask != 0 {
-            self.whole.journal.point()
+            self.whole.point()
         } else {
-            crate::journal::Point(self.whole.journal.commits.sealed())
+            crate::journal::Point(self.whole.commits.sealed())
         }
     }
 
     /// No slot of the volume has this address, or a higher one.
     pub fn slots_end(&self) -> u64 {
-        self.whole.layout.get().volume_pages * SLOTS_PER_PAGE
+        self.layout.get().volume_pages * SLOTS_PER_PAGE
     }
 
     /// Queues a blob for write-back, which runs later.

@@ -146,7 +146,7 @@ impl Store {
     /// The checksums of pages of data, if the pages that hold them are in the cache.
     pub(crate) fn sums(&self, first: u64, pages: u32) -> Result<Sums, Stop> {
         let mut sums = Sums::default();
-        if self.whole.checksums.is_none() || planted(Bug::UnverifiedRead) {
+        if self.checksums.is_none() || planted(Bug::UnverifiedRead) {
             return Ok(sums);
         }
         let geometry = *self.space.borrow().geometry();
@@ -164,7 +164,7 @@ impl Store {
     pub(crate) fn matches(&self, first: u64, index: usize, sums: &Sums, bytes: &[u8]) -> bool {
         match sums.0.get(index) {
             None | Some(0) => true,
-            Some(sum) => *sum == self.volume.data_checksum(first + index as u64, bytes),
+            Some(sum) => *sum == self.whole.volume.data_checksum(first + index as u64, bytes),
         }
     }
 
@@ -188,10 +188,10 @@ impl Store {
 
     /// Begins to settle in the background, if there is anything to do.
     pub(crate) fn spawn_settle(&self) {
-        let Some(checksums) = &self.whole.checksums else {
+        let Some(checksums) = &self.checksums else {
             return;
         };
-        if self.whole.closing.get() || checksums.is_settled() {
+        if self.whole.closing.is_set() || checksums.is_settled() {
             return;
         }
         let store = self.clone();
@@ -208,7 +208,7 @@ impl Store {
     /// Records the checksums that are settling.
     pub(crate) fn settle(&self) -> ColdFuture<'_, Result<()>> {
         Box::pin(async {
-            let Some(checksums) = &self.whole.checksums else {
+            let Some(checksums) = &self.checksums else {
                 return Ok(());
             };
             while checksums.running.get() {
@@ -247,9 +247,9 @@ impl Store {
             })
             .await?;
         // A running checkpoint alone knows the live pages.
-        while self.whole.journal.checkpointing.get() {
+        while self.leading().journal.checkpointing.get() {
             self.writable()?;
-            self.whole.journal.committed.wait().await;
+            self.leading().journal.committed.wait().await;
         }
         // In one step with the look at live pages: an operation that journals one of them later
         // removes it.
@@ -271,8 +271,8 @@ impl Store {
             settling.remove(&page);
             if completion.result.is_ok() {
                 (content.0).copy_from_slice(completion.request.buffers[0].as_slice());
-                if !is_metadata(&self.volume, page, &content) {
-                    let sum = self.volume.data_checksum(page, &content.0);
+                if !is_metadata(&self.whole.volume, page, &content) {
+                    let sum = self.whole.volume.data_checksum(page, &content.0);
                     settling.insert(page, sum);
                 }
             }
@@ -292,9 +292,9 @@ impl Store {
             let batch = checksums.some();
             if batch.is_empty() && checksums.unknown.borrow().is_empty() {
                 // Durable at once: until then a crash means reading the settled pages once more.
-                let point = self.whole.journal.point();
+                let point = self.whole.point();
                 // (A checkpoint that runs is about to bring more.)
-                if !self.whole.journal.checkpointing.get() {
+                if !self.leading().journal.checkpointing.get() {
                     for settled in checksums.unsettled.borrow_mut().values_mut() {
                         *settled = (*settled).min(point);
                     }

@@ -131,7 +131,7 @@ impl Store {
     pub(crate) fn note_granted_writes(&self, blob: &Blob) {
         let grant = blob.shared.write_grant();
         if grant.is_some_and(WriteGrant::take_written_home) && !planted(Bug::UnnotedDirectWrite) {
-            blob.home_sequence.set(self.whole.barriers.note_write());
+            blob.home_sequence.set(self.whole.home_writes.note());
         }
     }
 

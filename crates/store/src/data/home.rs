@@ -105,7 +105,7 @@ impl Store {
                 .zip(page..)
                 .take_while(|(have, want)| have.page == *want)
                 .count() as u32;
-            let run = match self.whole.checksums {
+            let run = match self.checksums {
                 Some(_) => run.min(SUMMED_PAGES_MAX),
                 None => run,
             };
@@ -257,7 +257,7 @@ impl Store {
             }
         }
         if !pieces.is_empty() {
-            blob.home_sequence.set(self.whole.barriers.note_write());
+            blob.home_sequence.set(self.whole.home_writes.note());
         }
         result
     }

@@ -196,7 +196,7 @@ impl Store {
 
     /// Loads pages from `page` on in the background, for a sequential reader that isn't there yet.
     fn load_behind(&self, blob: &Rc<Blob>, page: u32) {
-        if self.whole.closing.get() || !self.reactor.device().capabilities().queued {
+        if self.whole.closing.is_set() || !self.reactor.device().capabilities().queued {
             return; // a thread would have to do it, and most likely the reader
         }
         let (store, blob) = (self.clone(), blob.clone());

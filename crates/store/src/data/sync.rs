@@ -28,7 +28,7 @@ pub enum SyncKind {
 impl Store {
     /// Makes a blob's data, size and map durable (not the names that lead to it).
     pub async fn sync(&self, blob: &Rc<Blob>, kind: SyncKind) -> Result<()> {
-        if self.whole.read_only.get() {
+        if self.whole.read_only.is_set() {
             return Ok(());
         }
         if self.owes_write_back(blob, kind) {
@@ -65,7 +65,7 @@ impl Store {
         let capabilities = self.reactor.device().capabilities();
         if !self.overwrites_in_place()
             || !capabilities.inline
-            || !self.whole.journal.is_durable(blob.point.get())
+            || !self.whole.is_durable(blob.point.get())
             || self.owes_write_back(blob, SyncKind::Data)
         {
             return;
@@ -99,7 +99,7 @@ impl Store {
 
     /// Starts taking a blob's dirty data to the device, in the background.
     pub fn start_write_back(&self, blob: &Rc<Blob>) {
-        if self.whole.read_only.get() || !blob.is_dirty() {
+        if self.whole.read_only.is_set() || !blob.is_dirty() {
             return;
         }
         let (store, blob) = (self.clone(), blob.clone());
@@ -112,7 +112,7 @@ impl Store {
 
     /// Makes everything durable: all data, all metadata.
     pub async fn sync_all(&self) -> Result<()> {
-        if self.whole.read_only.get() {
+        if self.whole.read_only.is_set() {
             return Ok(());
         }
         let mut written = Ok(());
@@ -120,7 +120,7 @@ impl Store {
             written = written.and(store.write_back_dirty(Busy::Wait).await);
         }
         self.commit_all().await?;
-        self.flush_home(self.whole.barriers.written()).await?;
+        self.flush_home(self.whole.home_writes.written()).await?;
         written
     }
 
@@ -134,7 +134,7 @@ impl Store {
 
     /// The place in the order of transactions after everything applied so far.
     pub fn commit_point(&self) -> Point {
-        self.whole.journal.point()
+        self.whole.point()
     }
 
     /// The present state of the metadata. None: it is being changed by another thread.
@@ -150,7 +150,7 @@ impl Store {
 
     /// Makes everything applied before `point` durable; free if it is already.
     pub async fn commit_to(&self, point: Point) -> Result<()> {
-        if self.whole.read_only.get() {
+        if self.whole.read_only.is_set() {
             return Ok(());
         }
         self.commit_shared(point).await

@@ -140,12 +140,12 @@ impl Store {
         blob: &'a Rc<Blob>,
         times: bool,
     ) -> impl Future<Output = Result<()>> + 'a {
-        let part = if self.whole.journal.is_calm(&self.cache) {
+        let part = if self.whole.is_calm(&self.cache) {
             1
         } else {
             2
         };
-        let latency_us = self.whole.barriers.latency.us();
+        let latency_us = self.whole.latency.us();
         let bytes = latency_us.saturating_mul(JOURNAL_DATA_BYTES_PER_US / part);
         let bytes = bytes.min(JOURNAL_DATA_BYTES_MAX.into()) as u32;
         let aim = Aim {
@@ -468,7 +468,7 @@ impl Store {
                     Ok(new_pages)
                 })
                 .await?;
-            blob.note_change(self.whole.journal.point());
+            blob.note_change(self.whole.point());
             if blob.atime.get() == atime {
                 blob.atime.set(None);
             }
@@ -499,7 +499,7 @@ impl Store {
 
     /// Most pieces that one transaction maps.
     fn pieces_max(&self) -> usize {
-        match self.whole.checksums {
+        match self.checksums {
             Some(_) => SUMMED_PIECES_PER_TRANSACTION,
             None => PIECES_PER_TRANSACTION,
         }

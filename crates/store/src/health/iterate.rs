@@ -79,7 +79,7 @@ impl Store {
                 let Some(content) = self.slot_page(page).await? else {
                     continue;
                 };
-                for (address, content) in slots_of(self.volume, page, &content) {
+                for (address, content) in slots_of(self.whole.volume, page, &content) {
                     match content {
                         SlotContent::Free => {}
                         _ if address < from => {}

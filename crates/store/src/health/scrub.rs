@@ -266,11 +266,11 @@ impl Scrubber<'_> {
                 );
             } else if sums.as_slice().get(index) == Some(&0)
                 && !live
-                && let Some(checksums) = &store.whole.checksums
+                && let Some(checksums) = &store.checksums
             {
                 self.report.unchecked_bytes += PAGE;
                 if !self.only_reads {
-                    let sum = store.volume.data_checksum(device, bytes);
+                    let sum = store.whole.volume.data_checksum(device, bytes);
                     checksums.settle_unless_known(device, sum);
                 }
             }

@@ -1,13 +1,14 @@
 //! A partition's part of the journal: its frames with bytes that aren't home, and the space that it
 //! freed.
 
-use super::Journal;
 use super::frees::PendingFrees;
 use super::images::Images;
 use super::open::OpenTransaction;
 use crate::cache::{FrameFlags, FrameKey, OwnedCache};
+use crate::state::Whole;
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// The changes of a partition on their way home: open, then live.
 pub(crate) struct Changes {
@@ -20,9 +21,9 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// None yet.
-    pub(crate) fn new(journal: &Journal) -> Changes {
+    pub(crate) fn new(whole: Arc<Whole>) -> Changes {
         Changes {
-            open: OpenTransaction::new(journal.room.clone()),
+            open: OpenTransaction::new(whole),
             live: RefCell::default(),
             frees: PendingFrees::default(),
             images: Images::default(),

@@ -1,7 +1,7 @@
 //! Commits as numbers, from 1 on, in the order in which they are sealed.
 
 use adit_base::simulation::{Bug, planted};
-use std::cell::Cell;
+use adit_base::sync::atomic::{AtomicU64, Ordering};
 
 /// A place in the order of transactions, as the number of a commit: what was applied before it was
 /// taken is durable once that commit is.
@@ -12,37 +12,37 @@ pub struct Point(pub(crate) u64);
 #[derive(Default)]
 pub(crate) struct Commits {
     /// The last that was sealed.
-    sealed: Cell<u64>,
+    sealed: AtomicU64,
     /// The last that the horizon has passed, with all before it.
-    durable: Cell<u64>,
+    durable: AtomicU64,
     /// The last whose pages are home, behind the flushed tail.
-    home: Cell<u64>,
+    home: AtomicU64,
 }
 
 impl Commits {
     /// Of what is applied now.
     pub(crate) fn open(&self) -> u64 {
-        self.sealed.get() + 1
+        self.sealed.load(Ordering::Acquire) + 1
     }
 
     /// The last that was sealed.
     pub(crate) fn sealed(&self) -> u64 {
-        self.sealed.get()
+        self.sealed.load(Ordering::Acquire)
     }
 
     /// The last that is durable, as all before it are.
     pub(crate) fn durable(&self) -> u64 {
-        self.durable.get()
+        self.durable.load(Ordering::Acquire)
     }
 
     /// The last whose pages are home.
     pub(crate) fn home(&self) -> u64 {
-        self.home.get()
+        self.home.load(Ordering::Acquire)
     }
 
     /// The open one was sealed; returns its number.
     pub(super) fn seal(&self) -> u64 {
-        self.sealed.set(self.open());
+        self.sealed.store(self.open(), Ordering::Release);
         self.sealed()
     }
 
@@ -54,14 +54,15 @@ impl Commits {
         );
         let next = number == self.durable() + 1 || planted(Bug::HorizonPassesHole);
         assert!(next, "commits become durable in their order");
-        self.durable.set(number.max(self.durable()));
+        self.durable
+            .store(number.max(self.durable()), Ordering::Release);
     }
 
     /// The flushed tail has passed this one.
     pub(crate) fn pass_home(&self, number: u64) {
         let in_order = self.home() <= number && number <= self.durable();
         assert!(in_order, "a commit is durable before its pages are home");
-        self.home.set(number);
+        self.home.store(number, Ordering::Release);
     }
 }
 

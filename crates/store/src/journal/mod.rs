@@ -42,16 +42,17 @@ mod seal;
 
 use crate::cache::{FrameId, FrameKey, OwnedCache};
 use crate::format::VolumeId;
+use crate::state::Whole;
 use adit_base::simulation::{Bug, planted};
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 
 pub(crate) use changes::Changes;
 pub(crate) use commits::Commits;
 pub use commits::Point;
 pub(crate) use followers::Followers;
-use open::{OpenRoom, OpenTransaction};
+pub(crate) use open::OpenRoom;
+use open::OpenTransaction;
 pub(crate) use ring::Ring;
 use seal::Sealer;
 pub(crate) use seal::{Sealed, encode_page};
@@ -64,9 +65,6 @@ const OVERLAP_MIN_US: u64 = 250;
 
 /// The journal of an open volume.
 pub(crate) struct Journal {
-    pub(crate) ring: Ring,
-    pub(crate) commits: Commits,
-    pub(crate) room: Rc<OpenRoom>,
     sealer: Sealer,
     pub(crate) followers: Followers,
     /// How many commits may be in flight, and whether the latency decides.
@@ -82,12 +80,9 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A journal whose ring is empty from `lsn` on.
-    pub(crate) fn new(pages: u64, epoch: u64, lsn: u64, commits_max: Option<u32>) -> Journal {
+    /// That of an opening, without a commit yet.
+    pub(crate) fn new(epoch: u64, commits_max: Option<u32>) -> Journal {
         Journal {
-            ring: Ring::new(pages, lsn),
-            commits: Commits::default(),
-            room: Rc::new(OpenRoom::new(pages)),
             sealer: Sealer::new(epoch),
             followers: Followers::default(),
             commits_max: Cell::new(commits_max.map_or(1, |max| max.clamp(1, COMMITS_MAX))),
@@ -97,38 +92,6 @@ impl Journal {
             checkpointing: Cell::new(false),
             committed: Event::new(),
         }
-    }
-
-    /// The place in the order that covers everything applied so far.
-    pub(crate) fn point(&self) -> Point {
-        Point(self.commits.sealed() + u64::from(!self.room.is_empty()))
-    }
-
-    /// True if the ring has room for a commit that isn't a checkpoint's.
-    pub(crate) fn has_ordinary_room(&self) -> bool {
-        self.ring.has_ordinary_room(self.room.pages())
-    }
-
-    /// True if the live bytes make a checkpoint due.
-    pub(crate) fn wants_checkpoint(&self, cache: &OwnedCache) -> bool {
-        let counts = cache.counts();
-        self.ring.live_pages() > self.ring.pages() / 2 || counts.journaled > counts.total / 4
-    }
-
-    /// True if all transactions applied before `point` was taken are sealed.
-    pub(crate) fn is_sealed(&self, point: Point) -> bool {
-        self.commits.sealed() >= point.0
-    }
-
-    /// True if all transactions applied before `point` was taken are durable.
-    pub(crate) fn is_durable(&self, point: Point) -> bool {
-        self.commits.durable() >= point.0
-    }
-
-    /// True if the next checkpoint is far, and will be short.
-    pub(crate) fn is_calm(&self, cache: &OwnedCache) -> bool {
-        let counts = cache.counts();
-        self.ring.live_pages() < self.ring.pages() / 8 && counts.journaled < counts.total / 16
     }
 
     /// True if a commit is in flight.
@@ -151,10 +114,10 @@ impl Journal {
 
     /// True if a commit may begin, beside those in flight. It needs page memory for its journal
     /// pages; a commit alone has enough for any admitted transaction.
-    pub(crate) fn may_commit(&self) -> bool {
+    pub(crate) fn may_commit(&self, room: &OpenRoom) -> bool {
         match self.in_flight.get() {
             0 => true,
-            others => others < self.commits_max.get() && self.sealer.has_buffers(self.room.pages()),
+            others => others < self.commits_max.get() && self.sealer.has_buffers(room.pages()),
         }
     }
 
@@ -168,15 +131,16 @@ impl Journal {
     /// images. `partitions` are all there are, and the first one's cache has the page memory.
     pub(crate) fn seal(
         &self,
+        whole: &Whole,
         partitions: &[(&OwnedCache, &Changes)],
         volume: &VolumeId,
         state_page: u64,
     ) -> Option<Sealed> {
-        assert!(self.may_commit(), "no more commits than allowed");
-        let sealed = (!self.room.is_empty()).then(|| {
+        assert!(self.may_commit(&whole.room), "no more commits than allowed");
+        let sealed = (!whole.room.is_empty()).then(|| {
             let own = partitions[0].0;
             let lists = partitions.iter().map(|part| (part.0, &part.1.open));
-            let (ring, commits) = (&self.ring, &self.commits);
+            let (ring, commits) = (&whole.ring, &whole.commits);
             let sealed = (self.sealer).seal(own, lists, volume, state_page, ring, commits);
             // For a process that dies here: first the sealed pages count, then the frames' granules
             // don't.
@@ -186,33 +150,34 @@ impl Journal {
             for (cache, changes) in partitions {
                 changes.note_sealed(cache, sealed.lsn);
             }
-            self.room.clear();
+            whole.room.clear();
             self.in_flight.set(self.in_flight.get() + 1);
             sealed
         });
         for (_, changes) in partitions {
-            (changes.images).start_if_wanted(self.ring.next(), self.commits.sealed());
+            (changes.images).start_if_wanted(whole.ring.next(), whole.commits.sealed());
         }
         sealed
     }
 
     /// A sealed transaction is durable. The horizon passes it, and durable ones after it, unless an
     /// earlier one is not durable; their page memory is free again. True if the horizon moved.
-    pub(crate) fn pass_horizon(&self, cache: &OwnedCache, sealed: Sealed) -> bool {
-        let before = self.ring.horizon();
+    pub(crate) fn pass_horizon(&self, whole: &Whole, cache: &OwnedCache, sealed: Sealed) -> bool {
+        let (ring, commits) = (&whole.ring, &whole.commits);
+        let before = ring.horizon();
         let mut early = self.early.borrow_mut();
         early.push(sealed);
         while let Some(index) = early
             .iter()
-            .position(|sealed| sealed.lsn == self.ring.horizon() || planted(Bug::HorizonPassesHole))
+            .position(|sealed| sealed.lsn == ring.horizon() || planted(Bug::HorizonPassesHole))
         {
             let sealed = early.swap_remove(index);
             for frame in &sealed.frames {
                 cache.unpublish_journal_buffer(*frame);
             }
             let end = sealed.lsn + sealed.frames.len() as u64;
-            self.ring.advance_horizon(end.max(self.ring.horizon()));
-            self.commits.pass(sealed.number);
+            ring.advance_horizon(end.max(ring.horizon()));
+            commits.pass(sealed.number);
             self.sealer.add_buffers(sealed.frames);
             self.in_flight.set(self.in_flight.get() - 1);
         }
@@ -220,6 +185,6 @@ impl Journal {
             early.len() < self.in_flight.get().max(1) as usize,
             "a commit is early because another is in flight"
         );
-        self.ring.horizon() > before
+        ring.horizon() > before
     }
 }

@@ -4,9 +4,11 @@ use super::FrameKey;
 use crate::format::JOURNAL_PAYLOAD_BYTES;
 use crate::format::record::encoded_bytes_max;
 use crate::metadata::Need;
+use crate::state::Whole;
 use adit_base::PAGE_BYTES;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use adit_base::sync::atomic::{AtomicU64, Ordering};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Payload bytes of a page of data that is journaled whole: itself and its record's header.
 const DATA_PAGE_BYTES: usize = PAGE_BYTES + 16;
@@ -25,16 +27,16 @@ fn bytes_beyond_step(need: &Need) -> usize {
 /// How large the volume's open transaction is, and may become.
 pub(crate) struct OpenRoom {
     /// Payload bytes that sealing would take, at most. 0: nothing was applied since the last seal.
-    bytes: Cell<usize>,
+    bytes: AtomicU64,
     bytes_max: usize,
 }
 
 impl OpenRoom {
     /// That of an empty one, in a ring of `ring_pages`.
-    pub(super) fn new(ring_pages: u64) -> OpenRoom {
+    pub(crate) fn new(ring_pages: u64) -> OpenRoom {
         let pages_max = (ring_pages / 16).clamp(8, 256) as usize;
         OpenRoom {
-            bytes: Cell::new(0),
+            bytes: AtomicU64::new(0),
             bytes_max: pages_max * JOURNAL_PAYLOAD_BYTES,
         }
     }
@@ -52,7 +54,7 @@ impl OpenRoom {
     /// True if a transaction with this need may join. A step of metadata may join until the bound
     /// is reached: the page memory holds one more than that.
     pub(crate) fn has_room(&self, need: &Need) -> bool {
-        self.bytes.get() + bytes_beyond_step(need) <= self.bytes_max
+        self.bytes() + bytes_beyond_step(need) <= self.bytes_max
     }
 
     /// True if it may join an empty open transaction.
@@ -62,21 +64,26 @@ impl OpenRoom {
 
     /// True if no transaction was applied since the last seal.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.get() == 0
+        self.bytes() == 0
     }
 
     /// Journal pages that sealing would take, at most.
-    pub(super) fn pages(&self) -> u64 {
-        self.bytes.get().div_ceil(JOURNAL_PAYLOAD_BYTES) as u64 + 1
+    pub(crate) fn pages(&self) -> u64 {
+        self.bytes().div_ceil(JOURNAL_PAYLOAD_BYTES) as u64 + 1
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed) as usize
     }
 
     fn add(&self, bytes: usize) {
-        self.bytes.set(self.bytes.get() + bytes);
+        let bytes = (self.bytes() + bytes) as u64;
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Everything was sealed.
     pub(super) fn clear(&self) {
-        self.bytes.set(0);
+        self.bytes.store(0, Ordering::Relaxed);
     }
 }
 
@@ -84,14 +91,14 @@ impl OpenRoom {
 pub(crate) struct OpenTransaction {
     /// Keys of frames with pending granules; some twice, some gone.
     frames: RefCell<Vec<FrameKey>>,
-    room: Rc<OpenRoom>,
+    whole: Arc<Whole>,
 }
 
 impl OpenTransaction {
-    pub(super) fn new(room: Rc<OpenRoom>) -> OpenTransaction {
+    pub(super) fn new(whole: Arc<Whole>) -> OpenTransaction {
         OpenTransaction {
             frames: RefCell::default(),
-            room,
+            whole,
         }
     }
 
@@ -102,14 +109,14 @@ impl OpenTransaction {
 
     /// Accounts newly pending granules.
     pub(crate) fn count(&self, granules: u64) {
-        self.room.add(encoded_bytes_max(granules));
+        self.whole.room.add(encoded_bytes_max(granules));
     }
 
     /// A frame has pending granules now.
     pub(crate) fn join(&self, key: FrameKey, fresh: bool) {
         self.frames.borrow_mut().push(key);
         let zero = if fresh { ZERO_RECORD_BYTES } else { 0 };
-        self.room.add(CHECKSUM_RECORD_BYTES + zero);
+        self.whole.room.add(CHECKSUM_RECORD_BYTES + zero);
     }
 
     /// A frame has no pending granules any more.

@@ -5,17 +5,18 @@
 //!   |-- live: recovery would replay --|-- in flight --|-- free ring space --
 //! ```
 
-use std::cell::Cell;
+use adit_base::sync::atomic::{AtomicU64, Ordering};
 
-/// The journal ring. An LSN is the absolute number of a journal page.
+/// The journal ring. An LSN is the absolute number of a journal page. The leader of a commit and a
+/// checkpoint, which the first partition runs, change it.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// LSN that the next transaction gets.
-    next: Cell<u64>,
+    next: AtomicU64,
     /// Everything below is durable.
-    horizon: Cell<u64>,
+    horizon: AtomicU64,
     /// Tail in the superblock known to be durable.
-    flushed_tail: Cell<u64>,
+    flushed_tail: AtomicU64,
     /// Pages of the ring.
     pages: u64,
 }
@@ -24,23 +25,23 @@ impl Ring {
     /// A ring that is empty from `lsn` on.
     pub(crate) fn new(pages: u64, lsn: u64) -> Ring {
         Ring {
-            next: Cell::new(lsn),
-            horizon: Cell::new(lsn),
-            flushed_tail: Cell::new(lsn),
+            next: AtomicU64::new(lsn),
+            horizon: AtomicU64::new(lsn),
+            flushed_tail: AtomicU64::new(lsn),
             pages,
         }
     }
 
     pub(crate) fn next(&self) -> u64 {
-        self.next.get()
+        self.next.load(Ordering::Relaxed)
     }
 
     pub(crate) fn horizon(&self) -> u64 {
-        self.horizon.get()
+        self.horizon.load(Ordering::Relaxed)
     }
 
     pub(crate) fn flushed_tail(&self) -> u64 {
-        self.flushed_tail.get()
+        self.flushed_tail.load(Ordering::Relaxed)
     }
 
     /// Pages of the ring.
@@ -62,7 +63,7 @@ impl Ring {
     /// Gives out the next `pages` LSNs; returns the first.
     pub(crate) fn reserve(&self, pages: u64) -> u64 {
         let lsn = self.next();
-        self.next.set(lsn + pages);
+        self.next.store(lsn + pages, Ordering::Relaxed);
         self.check();
         lsn
     }
@@ -70,14 +71,14 @@ impl Ring {
     /// Everything below `horizon` is durable.
     pub(crate) fn advance_horizon(&self, horizon: u64) {
         assert!(self.horizon() <= horizon, "the horizon ascends");
-        self.horizon.set(horizon);
+        self.horizon.store(horizon, Ordering::Relaxed);
         self.check();
     }
 
     /// A durable superblock has this tail.
     pub(crate) fn advance_flushed_tail(&self, tail: u64) {
         assert!(self.flushed_tail() <= tail, "the tail ascends");
-        self.flushed_tail.set(tail);
+        self.flushed_tail.store(tail, Ordering::Relaxed);
         self.check();
     }
 

@@ -10,9 +10,9 @@
 //!    then on. It waits for completions only, so at most one more time of the device (decision
 //!    0016).
 
-use crate::state::Store;
-use crate::state::latency::Latency;
+use crate::state::{ColdFuture, Lead, Store};
 use adit_base::simulation::{Bug, planted};
+use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::{Error, Result};
 use adit_block::{Buffer, Completion, Operation};
 use adit_reactor::Submit;
@@ -20,11 +20,28 @@ use adit_reactor::sync::Event;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 
-/// The writes home, and the barriers in flight that make them durable.
+/// The completed writes home of a volume, which a flush has to cover.
+#[derive(Default)]
+pub(crate) struct HomeWrites(AtomicU64);
+
+impl HomeWrites {
+    /// How many there are.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Notes one; returns its number for [`Store::flush_home`].
+    pub(crate) fn note(&self) -> u64 {
+        let number = self.written() + 1;
+        self.0.store(number, Ordering::Release);
+        number
+    }
+}
+
+/// The barriers in flight.
 #[derive(Default)]
 pub(crate) struct Barriers {
-    /// Completed writes home, and the number of them that a flush has covered.
-    written: Cell<u64>,
+    /// The number of writes home that a flush has covered.
     flushed: Cell<u64>,
     flushing: Cell<bool>,
     /// Barriers that began; the number of the latest.
@@ -33,21 +50,9 @@ pub(crate) struct Barriers {
     at_device: RefCell<SmallVec<[u64; 4]>>,
     /// One of them was answered, or a flush ended.
     answered: Event,
-    pub(crate) latency: Latency,
 }
 
 impl Barriers {
-    /// Writes home that completed.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.get()
-    }
-
-    /// Notes a completed write home; returns its number for [`Store::flush_home`].
-    pub(crate) fn note_write(&self) -> u64 {
-        self.written.set(self.written.get() + 1);
-        self.written.get()
-    }
-
     /// Whether the device has one of those up to `last`.
     fn others_out(&self, last: u64) -> bool {
         let at_device = self.at_device.borrow();
@@ -58,17 +63,21 @@ impl Barriers {
 impl Store {
     /// Makes the first `sequence` writes home durable.
     pub(crate) async fn flush_home(&self, sequence: u64) -> Result<()> {
-        let barriers = &self.whole.barriers;
         if !self.volatile_cache {
             return Ok(());
         }
+        let Some(Lead { barriers, .. }) = &self.lead else {
+            let lead = self.lead();
+            let there: ColdFuture<'_, _> = Box::pin(lead.flush_home(sequence));
+            return there.await;
+        };
         while barriers.flushed.get() < sequence {
             self.writable()?;
             if barriers.flushing.replace(true) {
                 barriers.answered.wait().await;
                 continue;
             }
-            let covered = barriers.written.get();
+            let covered = self.whole.home_writes.written();
             let flush = self.reactor.submit(self.request(Operation::Flush, 0));
             let result = self
                 .barrier(flush, None, || "flush the device".into())
@@ -90,7 +99,7 @@ impl Store {
         buffers: SmallVec<[Buffer; 4]>,
         what: impl FnOnce() -> String,
     ) -> Result<()> {
-        let latency = &self.whole.barriers.latency;
+        let latency = &self.whole.latency;
         let begun = latency.begin(buffers.len());
         if self.volatile_cache {
             let mut request = self.request(Operation::Write { fua: true }, page);
@@ -112,12 +121,12 @@ impl Store {
         begun: Option<u64>,
         what: impl FnOnce() -> String,
     ) -> Result<()> {
-        let barriers = &self.whole.barriers;
+        let barriers = &self.leading().barriers;
         let number = barriers.begun.get() + 1;
         barriers.begun.set(number);
         barriers.at_device.borrow_mut().push(number);
         let Completion { request, result } = submitted.await;
-        barriers.latency.end(begun);
+        self.whole.latency.end(begun);
         barriers
             .at_device
             .borrow_mut()

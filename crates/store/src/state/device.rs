@@ -10,13 +10,13 @@ use crate::state::Store;
 impl Store {
     /// Fails if the volume is read-only.
     pub(crate) fn writable(&self) -> Result<()> {
-        if let Some(error) = &*self.whole.failure.borrow() {
+        if let Some(error) = self.whole.failure.get() {
             return Err(Error::with(
                 Errno::ROFS,
                 format!("write to a volume that is read-only since: {error}"),
             ));
         }
-        if self.whole.read_only.get() {
+        if self.whole.read_only.is_set() {
             return Err(Error::with(
                 Errno::ROFS,
                 "write to a volume that was opened read-only",
@@ -28,15 +28,12 @@ impl Store {
     /// Makes the volume read-only for good: a flush, journal or metadata write failed, so nothing
     /// that would follow it may be acknowledged.
     pub(crate) fn fail(&self, error: Error) {
-        let first = self.whole.failure.borrow().is_none();
-        if first {
-            *self.whole.failure.borrow_mut() = Some(error.clone());
-        }
+        let first = self.whole.failure.set(error.clone()).is_ok();
         for store in self.partitions() {
             (store.upcalls.recall_grants)(&store);
             store.frame_idle.notify_all();
         }
-        self.whole.journal.committed.notify_all();
+        self.lead().leading().journal.committed.notify_all();
         if first {
             let volume = self.reactor.name();
             tracing::error!(%volume, %error, "the volume becomes read-only, until it is opened anew");
@@ -47,7 +44,7 @@ impl Store {
     /// grow it again, with a hole in place of used pages.
     pub(crate) fn look_at_size(&self) -> Result<()> {
         let device = self.reactor.device();
-        let size_bytes = self.whole.layout.get().volume_pages * PAGE_BYTES as u64;
+        let size_bytes = self.layout.get().volume_pages * PAGE_BYTES as u64;
         let Some(now_bytes) = device.file_bytes().filter(|now| *now < size_bytes) else {
             return Ok(());
         };
@@ -61,7 +58,7 @@ impl Store {
              truncate -s {size_bytes} {path}, then adit check --repair {path}"
         );
         let error = Error::with(Errno::IO, what);
-        if !self.whole.read_only.get() {
+        if !self.whole.read_only.is_set() {
             self.fail(error.clone());
         }
         Err(error)
@@ -77,7 +74,7 @@ impl Store {
 
     /// True if the volume is read-only until it is opened anew.
     pub fn has_failed(&self) -> bool {
-        self.whole.failure.borrow().is_some()
+        self.whole.failure.get().is_some()
     }
 
     /// A request at a device page.
@@ -108,13 +105,13 @@ impl Store {
 
     /// The checksum that data has that is written home to `page`, if data has checksums.
     pub(crate) fn sum_of(&self, page: u64, bytes: &[u8]) -> Option<u32> {
-        (self.whole.checksums.as_ref()).map(|_| self.volume.data_checksum(page, bytes))
+        (self.checksums.as_ref()).map(|_| self.whole.volume.data_checksum(page, bytes))
     }
 
     /// True if written data may be overwritten at home. On a volume with data checksums it goes to
     /// fresh pages, or through the journal: a page overwritten in place would not match its
     /// checksum for a while.
     pub(crate) fn overwrites_in_place(&self) -> bool {
-        self.whole.checksums.is_none()
+        self.checksums.is_none()
     }
 }

@@ -2,7 +2,7 @@
 //! it.
 
 use adit_base::clock::monotonic_ns;
-use std::cell::Cell;
+use adit_base::sync::atomic::{AtomicU64, Ordering};
 
 /// A larger write shows the bandwidth, too.
 const TIMED_PAGES_MAX: usize = 2;
@@ -12,14 +12,14 @@ const TIMES: usize = 4;
 /// Once all times are known, one write in this many is timed: the clock costs 50 ns.
 const TIMED_ONE_IN: u64 = 16;
 
-/// The latency of a device; 0 until [`TIMES`] writes have shown it.
+/// The latency of a device, as the first partition measures it; 0 until [`TIMES`] writes have shown it.
 #[derive(Default)]
 pub(crate) struct Latency {
-    times_us: [Cell<u64>; TIMES],
+    times_us: [AtomicU64; TIMES],
     /// Writes that could be timed.
-    writes: Cell<u64>,
-    timed: Cell<u64>,
-    least_us: Cell<u64>,
+    writes: AtomicU64,
+    timed: AtomicU64,
+    least_us: AtomicU64,
 }
 
 impl Latency {
@@ -28,9 +28,10 @@ impl Latency {
         if pages > TIMED_PAGES_MAX {
             return None;
         }
-        let write = self.writes.get();
-        self.writes.set(write + 1);
-        let timed = self.timed.get() < TIMES as u64 || write.is_multiple_of(TIMED_ONE_IN);
+        let write = self.writes.load(Ordering::Relaxed);
+        self.writes.store(write + 1, Ordering::Relaxed);
+        let timed =
+            self.timed.load(Ordering::Relaxed) < TIMES as u64 || write.is_multiple_of(TIMED_ONE_IN);
         timed.then(monotonic_ns)
     }
 
@@ -42,15 +43,21 @@ impl Latency {
     }
 
     fn note(&self, time_us: u64) {
-        self.times_us[(self.timed.get() % TIMES as u64) as usize].set(time_us);
-        self.timed.set(self.timed.get() + 1);
-        let least = self.times_us.iter().map(Cell::get).min();
-        self.least_us.set(least.unwrap_or(0));
+        self.times_us[(self.timed.load(Ordering::Relaxed) % TIMES as u64) as usize]
+            .store(time_us, Ordering::Relaxed);
+        self.timed
+            .store(self.timed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let least = self
+            .times_us
+            .iter()
+            .map(|time| time.load(Ordering::Relaxed))
+            .min();
+        self.least_us.store(least.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// The latency, in µs.
     pub(crate) fn us(&self) -> u64 {
-        self.least_us.get()
+        self.least_us.load(Ordering::Relaxed)
     }
 }
 

@@ -1,25 +1,28 @@
 //! The worker-owned state of an open volume.
 //!
-//! [`Store`] is a cheap handle on [`StoreState`]; a volume has one [`Whole`]. They are
-//! single-owner: only the thread that drives the worker touches them, so their state is in `Cell`s
-//! and `RefCell`s, and no borrow is held across an `await`. The state that other threads may see
-//! (frames, sizes) is in [`crate::cache`] and [`crate::blob::BlobShared`].
+//! [`Store`] is a cheap handle on [`StoreState`], the state of a partition. It is single-owner: only
+//! the thread that drives the worker touches it, so it is in `Cell`s and `RefCell`s, and no borrow
+//! is held across an `await`. A volume has one [`Whole`], which all of its partitions read, and one
+//! [`Lead`], which the first partition has. The state that other threads may see (frames, sizes) is
+//! in [`crate::cache`] and [`crate::blob::BlobShared`].
 
 mod barriers;
 mod checksums;
 mod device;
+mod flag;
 mod latency;
 mod partitions;
 mod receipt;
 mod reservations;
 mod slot_misses;
+mod whole;
 mod write_back;
 
 use crate::blob::BlobTable;
 use crate::cache::{Claim, Frames, OwnedCache, Survive};
 use crate::format::superblock::Layout;
 use crate::format::{StatePage, Superblock, VolumeId};
-use crate::journal::{Changes, Journal};
+use crate::journal::{Changes, Commits, Journal, OpenRoom, Ring};
 use crate::metadata::space::{Division, Space};
 use crate::recovery::{Predecessor, Takeover};
 use adit_base::hash::HashKey;
@@ -33,11 +36,13 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub(crate) use barriers::Barriers;
+pub(crate) use barriers::{Barriers, HomeWrites};
 pub(crate) use checksums::{Checksums, READING, is_place};
+pub(crate) use flag::Flag;
+pub(crate) use latency::Latency;
 pub(crate) use partitions::Owners;
 pub use receipt::Receipt;
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
@@ -109,46 +114,63 @@ impl Deref for Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Store({:02x?})", self.volume.0)
+        write!(f, "Store({:02x?})", self.whole.volume.0)
     }
 }
 
-/// The state that an open volume has once, however many partitions it has.
+/// What all partitions of an open volume read, each in its own time. Only the first partition
+/// changes it, unless a field says otherwise.
 pub(crate) struct Whole {
-    pub(crate) layout: Cell<Layout>,
+    pub(crate) volume: VolumeId,
+    pub(crate) hash_key: HashKey,
+    /// See [`Store::epoch`].
+    pub(crate) epoch: u64,
+    pub(crate) commits: Commits,
+    pub(crate) ring: Ring,
+    /// Each partition changes it.
+    pub(crate) room: OpenRoom,
+    /// Each partition changes them.
+    pub(crate) home_writes: HomeWrites,
+    pub(crate) latency: Latency,
+    /// Each partition changes them.
+    pub(crate) reservations: Reservations,
+    /// From the end of a read-only opening on.
+    pub(crate) read_only: Flag,
+    /// Set by close: background tasks end.
+    pub(crate) closing: Flag,
+    /// The error that made the volume read-only; any partition may meet it.
+    pub(crate) failure: OnceLock<Error>,
+}
+
+/// What the first partition does for all: it commits, makes checkpoints, and writes superblocks.
+pub(crate) struct Lead {
     pub(crate) superblock: RefCell<Superblock>,
     pub(crate) journal: Journal,
     pub(crate) barriers: Barriers,
-    pub(crate) reservations: Reservations,
-    /// On a volume whose data has checksums.
-    pub(crate) checksums: Option<Checksums>,
     /// See [`crate::VolumeInfo::unsaved`].
     pub(crate) unsaved: RefCell<Option<String>>,
     /// See [`Store::predecessor`].
     pub(crate) predecessor: Cell<Option<Predecessor>>,
-    /// From the end of a read-only opening on.
-    pub(crate) read_only: Cell<bool>,
     /// Guards the volume where no mapping does.
     pub(crate) claim: RefCell<Option<Claim>>,
-    /// Set by close: background tasks end.
-    pub(crate) closing: Cell<bool>,
-    /// The error that made the volume read-only.
-    pub(crate) failure: RefCell<Option<Error>>,
-    /// All partitions, the first one first.
-    pub(crate) partitions: RefCell<SmallVec<[Weak<StoreState>; 1]>>,
-    /// The state page as of the last fold (`commit/ledgers.rs`); None with one partition.
-    pub(crate) folded: RefCell<Option<StatePage>>,
 }
 
 /// The state of a partition of an open volume; only this crate sees inside.
 pub struct StoreState {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) options: StoreOptions,
-    pub(crate) volume: VolumeId,
-    pub(crate) hash_key: HashKey,
-    pub(crate) whole: Rc<Whole>,
+    pub(crate) whole: Arc<Whole>,
     /// The partition's number, from 0 on.
     pub(crate) partition: u32,
+    /// Of the first partition.
+    pub(crate) lead: Option<Lead>,
+    /// All partitions, the first one first.
+    pub(crate) peers: Peers,
+    pub(crate) layout: Cell<Layout>,
+    /// On a volume whose data has checksums; it has one partition.
+    pub(crate) checksums: Option<Checksums>,
+    /// The state page as of the last fold (`commit/ledgers.rs`); None with one partition.
+    pub(crate) folded: Cell<Option<StatePage>>,
     /// How the groups are divided.
     pub(crate) division: Cell<Division>,
     /// Of the first partition: the others, which live as long.
@@ -176,6 +198,9 @@ pub struct StoreState {
     pub(crate) write_back: WriteBack,
 }
 
+/// The partitions of a volume. Each lives as long as the first one.
+pub(crate) type Peers = Rc<RefCell<SmallVec<[Weak<StoreState>; 1]>>>;
+
 /// Functions of upper rooms that lower ones call.
 pub(crate) struct Upcalls {
     /// Makes a number of frames evictable for a transaction, by write-back of dirty data if need
@@ -202,7 +227,7 @@ impl Store {
 
     /// Key of the directories' name hash.
     pub fn hash_key(&self) -> HashKey {
-        self.hash_key
+        self.whole.hash_key
     }
 
     /// The shared part of the page cache.
@@ -212,18 +237,20 @@ impl Store {
 
     /// True if the volume was opened read-only.
     pub fn is_read_only(&self) -> bool {
-        self.whole.read_only.get()
+        self.whole.read_only.is_set()
     }
 
     /// Leaves the volume to its next opening, after a panic: interrupted operations keep the store
     /// from being freed.
     pub fn abandon(&self) {
         self.frames.abandon();
-        self.whole.claim.borrow_mut().take();
+        if let Some(lead) = &self.lead {
+            lead.claim.borrow_mut().take();
+        }
     }
 
     /// True while the volume is being closed. Background work of the layer above ends then.
     pub fn is_closing(&self) -> bool {
-        self.whole.closing.get()
+        self.whole.closing.is_set()
     }
 }

@@ -17,7 +17,7 @@ use std::rc::Weak;
 impl Store {
     /// The partitions of the volume, in their order. A volume with one has this one.
     pub fn partitions(&self) -> SmallVec<[Store; 1]> {
-        let partitions = self.whole.partitions.borrow();
+        let partitions = self.peers.borrow();
         partitions
             .iter()
             .filter_map(Weak::upgrade)
@@ -27,12 +27,7 @@ impl Store {
 
     /// The first partition, which has the page memory for journal writes.
     pub(crate) fn lead(&self) -> Store {
-        let first = self
-            .whole
-            .partitions
-            .borrow()
-            .first()
-            .and_then(Weak::upgrade);
+        let first = self.peers.borrow().first().and_then(Weak::upgrade);
         Store(first.expect("the first partition lives as long as the others"))
     }
 
@@ -80,7 +75,7 @@ impl Store {
         if self.options.partitions == 1 {
             return self.partition;
         }
-        let first_group = self.whole.layout.get().first_group;
+        let first_group = self.layout.get().first_group;
         self.division.get().owner_of_page(page, first_group)
     }
 

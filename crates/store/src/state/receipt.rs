@@ -108,7 +108,7 @@ impl Store {
     /// The epoch of this opening, which its mapping has, too; of a look without recovery, that of
     /// the last opening.
     pub fn epoch(&self) -> u64 {
-        self.whole.superblock.borrow().epoch
+        self.whole.epoch
     }
 
     /// An operation begins to append.
@@ -121,6 +121,6 @@ impl Store {
 
     /// The opening before this one and its progress, if all of its transactions are here.
     pub fn predecessor(&self) -> Option<Predecessor> {
-        self.whole.predecessor.get()
+        self.lead.as_ref()?.predecessor.get()
     }
 }

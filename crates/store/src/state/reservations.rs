@@ -5,7 +5,7 @@
 //! full volume.
 
 use adit_base::simulation::{Bug, planted};
-use std::cell::Cell;
+use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Pages that data may not take, so that a deletion always finds room for its own metadata.
 pub(crate) const RESERVE_PAGES: u64 = 48;
@@ -19,43 +19,44 @@ const CREATION_PAGES: u64 = 16;
 /// Pages promised to dirty frames that have no place on the device yet.
 #[derive(Default)]
 pub(crate) struct Reservations {
-    pages: Cell<u64>,
+    pages: AtomicU64,
     /// A takeover writes a killed process's data again.
-    taking_over: Cell<bool>,
+    taking_over: AtomicBool,
 }
 
 impl Reservations {
     /// Pages that are promised.
     pub(crate) fn pages(&self) -> u64 {
-        self.pages.get()
+        self.pages.load(Ordering::Relaxed)
     }
 
     /// Reserves pages; the caller has checked that they are available.
     pub(crate) fn add(&self, pages: u64) {
-        self.pages.set(self.pages.get() + pages);
+        self.pages.store(self.pages() + pages, Ordering::Relaxed);
     }
 
     /// Ends the reservation of `pages` pages. They exceed the reserved ones only if maps on the
     /// device changed behind our back.
     pub(crate) fn end(&self, pages: u64) {
-        let promised = self.pages.get();
+        let promised = self.pages();
         if pages > promised {
             tracing::error!(
                 "{pages} pages were allocated, but {promised} promised: run `adit check`"
             );
         }
-        self.pages.set(promised.saturating_sub(pages));
+        self.pages
+            .store(promised.saturating_sub(pages), Ordering::Relaxed);
     }
 
     /// While a takeover runs, data may take the pages that the killed process was promised.
     pub(crate) fn set_taking_over(&self, taking_over: bool) {
-        self.taking_over.set(taking_over);
+        self.taking_over.store(taking_over, Ordering::Relaxed);
     }
 
     /// Of `free` pages, `pending` of which wait for a commit: those that cached data may still
     /// claim.
     pub(crate) fn available(&self, free: u64, pending: u64) -> u64 {
-        if self.taking_over.get() && !planted(Bug::ReserveAtTakeover) {
+        if self.taking_over.load(Ordering::Relaxed) && !planted(Bug::ReserveAtTakeover) {
             // The killed process was promised them; deleting may have used some of the reserve
             // since.
             self.unclaimed(free, pending)
@@ -72,26 +73,26 @@ impl Reservations {
 
     /// Pages that are kept for the nodes of `pages` more reserved ones. None while a takeover runs.
     pub(crate) fn nodes_of(&self, pages: u64) -> u64 {
-        if self.taking_over.get() {
+        if self.taking_over.load(Ordering::Relaxed) {
             0
         } else {
-            (self.pages.get() + pages) / PAGES_PER_NODE - self.pages.get() / PAGES_PER_NODE
+            (self.pages() + pages) / PAGES_PER_NODE - self.pages() / PAGES_PER_NODE
         }
     }
 
     /// Data pages that a new blob can get, beside those that its slot, its name and its tree take.
     /// Pending frees count: they are made usable before ENOSPC.
     pub(crate) fn usable_by_a_new_blob(&self, free: u64) -> u64 {
-        let others = self.pages.get() + self.kept() + CREATION_PAGES;
+        let others = self.pages() + self.kept() + CREATION_PAGES;
         free.saturating_sub(others) * PAGES_PER_NODE / (PAGES_PER_NODE + 1)
     }
 
     fn kept(&self) -> u64 {
-        self.pages.get() / PAGES_PER_NODE + RESERVE_PAGES
+        self.pages() / PAGES_PER_NODE + RESERVE_PAGES
     }
 
     /// A takeover may claim more than is free: then nothing is left.
     fn unclaimed(&self, free: u64, pending: u64) -> u64 {
-        free.saturating_sub(pending + self.pages.get())
+        free.saturating_sub(pending + self.pages())
     }
 }

@@ -202,13 +202,13 @@ impl<'a> Begun<'a> {
         // The mapping guards the volume from here on; where there is none, the claim of this
         // opening does.
         if store.mapping.is_none() && !planted(Bug::UnclaimedOpening) {
-            *store.whole.claim.borrow_mut() = self.next_claim.take();
+            *store.leading().claim.borrow_mut() = self.next_claim.take();
         }
         drop((self.claim.take(), self.next_claim.take()));
         store.check_state().await?;
         store.settle_recovered(recovered.unwrap_or_default());
         if self.looks {
-            *store.whole.unsaved.borrow_mut() = self.resolution.described();
+            *store.leading().unsaved.borrow_mut() = self.resolution.described();
         }
         match store
             .take_over(self.resolution, self.memo, self.looks)
@@ -216,9 +216,9 @@ impl<'a> Begun<'a> {
         {
             Ok(()) => {}
             // Not that the volume is read-only since, if settling in the background met it first.
-            Err(error) => return Err(store.whole.failure.borrow().clone().unwrap_or(error)),
+            Err(error) => return Err(store.whole.failure.get().cloned().unwrap_or(error)),
         }
-        store.whole.read_only.set(self.options.read_only);
+        store.whole.read_only.set_to(self.options.read_only);
         if store.options.partitions > 1 && !self.options.read_only {
             store.divide().await?;
         }

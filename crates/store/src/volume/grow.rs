@@ -39,7 +39,7 @@ impl Store {
         self.writable()?;
         self.check_undivided("grow")?;
         let pages = volume_bytes / PAGE;
-        let now = self.whole.layout.get().volume_pages;
+        let now = self.layout.get().volume_pages;
         if pages < now {
             return Err(Error::with(
                 Errno::INVAL,
@@ -54,7 +54,7 @@ impl Store {
         let geometry = self
             .transact(|txn| {
                 let old = *self.space.borrow().geometry();
-                let layout = self.whole.layout.get().with_pages(pages);
+                let layout = self.layout.get().with_pages(pages);
                 let new = geometry(&layout, old.cluster_pages);
                 if new.volume_pages <= old.volume_pages {
                     return Ok(None); // another call was faster
@@ -65,7 +65,7 @@ impl Store {
             .await?;
         // Nothing ran between the transaction's application and here.
         if let Some((layout, geometry)) = geometry {
-            self.whole.layout.set(layout);
+            self.layout.set(layout);
             self.space.borrow_mut().set_geometry(geometry);
         }
         self.commit().await
@@ -103,7 +103,7 @@ impl Store {
         device
             .grow(pages * PAGE)
             .map_err(|error| error.context("the device is smaller than the volume is to be"))?;
-        self.flush_home(self.whole.barriers.note_write()).await
+        self.flush_home(self.whole.home_writes.note()).await
     }
 
     /// Lets both superblocks allow `pages`.
@@ -132,11 +132,11 @@ impl Store {
         change: impl FnOnce(&mut Superblock) -> bool,
     ) -> Result<()> {
         self.look_for_others().await?;
-        let is_changed = change(&mut self.whole.superblock.borrow_mut());
+        let is_changed = change(&mut self.leading().superblock.borrow_mut());
         if !is_changed {
             return Ok(());
         }
-        self.write_superblocks(self.whole.journal.ring.flushed_tail(), 0)
+        self.write_superblocks(self.whole.ring.flushed_tail(), 0)
             .await
     }
 }

@@ -60,7 +60,7 @@ impl Store {
         // Then `failure` says so.
         let _ = self.look_at_size();
         let state = self.state().await?;
-        let superblock = self.whole.superblock.borrow();
+        let superblock = self.leading().superblock.borrow();
         let label = superblock
             .label
             .split(|byte| *byte == 0)
@@ -74,7 +74,7 @@ impl Store {
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
-            volume_bytes: self.whole.layout.get().volume_pages * page_bytes,
+            volume_bytes: self.layout.get().volume_pages * page_bytes,
             free_bytes: state
                 .free_pages
                 .saturating_sub(self.whole.reservations.pages() + RESERVE_PAGES)
@@ -82,7 +82,7 @@ impl Store {
             usable_bytes: (self.whole.reservations).usable_by_a_new_blob(state.free_pages)
                 * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
-            journal_live_bytes: self.whole.journal.ring.live_pages() * page_bytes,
+            journal_live_bytes: self.whole.ring.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
             blobs: state.blobs,
             epoch: superblock.epoch,
@@ -90,16 +90,11 @@ impl Store {
             cache_bytes: sum(&|store| store.frames.bound_bytes()),
             cache_huge_bytes: sum(&|store| store.frames.huge_bytes()),
             dirty_bytes: sum(&|store| u64::from(store.cache.counts().dirty)) * page_bytes,
-            data_checksums: self.whole.checksums.is_some(),
+            data_checksums: self.checksums.is_some(),
             survives: mapping.is_some(),
             mapping: mapping.map(|path| path.display().to_string()),
-            unsaved: self.whole.unsaved.borrow().clone(),
-            failure: self
-                .whole
-                .failure
-                .borrow()
-                .as_ref()
-                .map(|error| error.to_string()),
+            unsaved: self.leading().unsaved.borrow().clone(),
+            failure: self.whole.failure.get().map(|error| error.to_string()),
             lost_path: (self.reactor.device().lost_path()).map(|path| path.display().to_string()),
         })
     }

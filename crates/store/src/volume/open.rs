@@ -23,14 +23,13 @@ use crate::format::{
     STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
 use crate::health::{self, RepairOptions};
-use crate::journal::{Changes, Journal};
+use crate::journal::{Changes, Commits, Journal, OpenRoom, Ring};
 use crate::metadata::Need;
-use crate::metadata::space::{Division, Space};
+use crate::metadata::space::{Division, Space, SpaceGeometry};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
-use crate::state::Checksums;
-use crate::state::{Barriers, CACHE_BYTES_MIN};
-use crate::state::{Reservations, SlotMisses, Upcalls, WriteBack};
+use crate::state::{Barriers, HomeWrites, Latency, Lead, Peers, Reservations, SlotMisses};
+use crate::state::{CACHE_BYTES_MIN, Checksums, Flag, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState, Whole};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
@@ -41,7 +40,7 @@ use adit_reactor::sync::Event;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Parameters of a new volume.
@@ -274,7 +273,7 @@ impl Store {
         opening.tell(&recovered);
         let (predecessor, makes_room) = (opening.predecessor(), opening.makes_room);
         let store = opening.start(Some(recovered)).await?;
-        store.whole.predecessor.set(predecessor);
+        store.leading().predecessor.set(predecessor);
         if makes_room {
             store.open_again(options).await
         } else {
@@ -307,21 +306,21 @@ impl Store {
     /// acknowledged in between: a kill before the end of the takeover leaves it to the next
     /// opening, a later one leaves a closed volume.
     async fn open_again(self, options: &StoreOptions) -> Result<Store> {
-        let predecessor = self.whole.predecessor.get();
+        let predecessor = self.leading().predecessor.get();
         self.close().await?;
         let (reactor, epoch) = (self.reactor.clone(), self.epoch());
         drop(self);
         let again = Box::pin(Store::open(reactor, options)).await?;
         // Unless another process had the volume in between, through another device.
         if again.epoch() == epoch + 1 {
-            again.whole.predecessor.set(predecessor);
+            again.leading().predecessor.set(predecessor);
         }
         Ok(again)
     }
 
     /// Queues pages that recovery wrote home, to get checksums again.
     pub(crate) fn settle_recovered(&self, recovered: Recovered) {
-        if let Some(checksums) = &self.whole.checksums {
+        if let Some(checksums) = &self.checksums {
             for (page, sum) in recovered.data {
                 checksums.settle(page, sum);
             }
@@ -333,9 +332,9 @@ impl Store {
     /// large the volume is, and the superblock only how large at most (`grow.rs`).
     pub(super) async fn check_state(&self) -> Result<()> {
         let state = self.state().await?;
-        let bound = self.whole.layout.get();
+        let bound = self.layout.get();
         let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
-        let geometry = geometry(&layout, self.whole.superblock.borrow().cluster_pages);
+        let geometry = geometry(&layout, self.leading().superblock.borrow().cluster_pages);
         if state.volume_pages > bound.volume_pages
             || layout.groups == 0
             || state.groups != layout.groups
@@ -350,15 +349,15 @@ impl Store {
                 ),
             ));
         }
-        self.whole.layout.set(layout);
+        self.layout.set(layout);
         *self.space.borrow_mut() = Space::new(geometry);
         Ok(())
     }
 
     /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
     pub async fn close(&self) -> Result<()> {
-        self.whole.closing.set(true);
-        if self.whole.read_only.get() {
+        self.whole.closing.set();
+        if self.whole.read_only.is_set() {
             return Ok(());
         }
         // Background work in flight may still add to the journal: a clean volume has an empty one.
@@ -368,7 +367,7 @@ impl Store {
             self.checkpoint_all().await?;
             self.settle().await?;
             self.hold_superblock().await?;
-            if self.whole.journal.ring.live_pages() == 0 && self.whole.journal.room.is_empty() {
+            if self.whole.ring.live_pages() == 0 && self.whole.room.is_empty() {
                 break;
             }
             self.release_superblock();
@@ -380,17 +379,17 @@ impl Store {
                 ));
             }
         }
-        let tail = self.whole.journal.ring.next();
+        let tail = self.whole.ring.next();
         let written = match self.look_for_others().await {
             Ok(()) => {
-                self.whole.superblock.borrow_mut().forget_memo();
+                self.leading().superblock.borrow_mut().forget_memo();
                 self.write_superblocks(tail, STATE_CLEAN).await
             }
             others => others,
         };
         self.release_superblock();
         written?;
-        self.whole.claim.borrow_mut().take();
+        self.leading().claim.borrow_mut().take();
         self.frames.delete_shared()
     }
 }
@@ -441,37 +440,52 @@ pub(super) fn build(
     cache.frames().header().set_sequence(superblock.sequence);
     cache.frames().header().set_horizon(superblock.tail);
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
-    let journal = Journal::new(pages, epoch, superblock.tail, options.commits_in_flight);
-    let checksums = layout.checksums.then(|| {
-        let geometry = geometry(&layout, superblock.cluster_pages);
-        Checksums::new(&superblock.unsettled, &geometry)
-    });
+    let geometry = geometry(&layout, superblock.cluster_pages);
+    let checksums = (layout.checksums).then(|| Checksums::new(&superblock.unsettled, &geometry));
     let whole = Whole {
-        layout: Cell::new(layout),
-        superblock: RefCell::new(superblock),
-        journal,
-        barriers: Barriers::default(),
+        volume: VolumeId(superblock.volume_id),
+        hash_key: HashKey(superblock.hash_key),
+        epoch,
+        commits: Commits::default(),
+        ring: Ring::new(pages, superblock.tail),
+        room: OpenRoom::new(pages),
+        home_writes: HomeWrites::default(),
+        latency: Latency::default(),
         reservations: Reservations::default(),
-        checksums,
+        read_only: Flag::new(plain),
+        closing: Flag::default(),
+        failure: OnceLock::new(),
+    };
+    let lead = Lead {
+        superblock: RefCell::new(superblock),
+        journal: Journal::new(epoch, options.commits_in_flight),
+        barriers: Barriers::default(),
         unsaved: RefCell::new(None),
         predecessor: Cell::new(None),
-        read_only: Cell::new(plain),
         claim: RefCell::new(None),
-        closing: Cell::new(false),
-        failure: RefCell::new(None),
-        partitions: RefCell::default(),
-        folded: RefCell::new(None),
     };
-    let store = partition(reactor, options, Rc::new(whole), pool, (cache, mapping), 0);
+    let store = partition(Parts {
+        reactor,
+        options,
+        whole: Arc::new(whole),
+        number: 0,
+        lead: Some(lead),
+        peers: Peers::default(),
+        layout,
+        geometry,
+        checksums,
+        cache,
+        mapping,
+        pool,
+    });
     if !plain {
-        let journal = &store.whole.journal;
-        for _ in 0..journal.room.pages_max() {
+        for _ in 0..store.whole.room.pages_max() {
             let frame = (store.cache.allocate_raw())
                 .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
-            journal.add_buffers([frame]);
+            store.leading().journal.add_buffers([frame]);
         }
     }
-    (store.whole.partitions.borrow_mut()).push(Rc::downgrade(&store.0));
+    (store.peers.borrow_mut()).push(Rc::downgrade(&store.0));
     Ok(store)
 }
 
@@ -486,62 +500,70 @@ impl Store {
             frames_min: CACHE_FRAMES_MIN as u32,
         })?;
         let header = cache.frames().header();
-        header.set_horizon(self.whole.journal.ring.horizon());
-        header.set_sequence(self.whole.superblock.borrow().sequence);
-        let (reactor, options) = (self.reactor.clone(), &self.options);
-        let (whole, pool) = (self.whole.clone(), self.pool.clone());
-        Ok(partition(
-            reactor,
-            options,
-            whole,
-            pool,
-            (cache, None),
+        header.set_horizon(self.whole.ring.horizon());
+        header.set_sequence(self.leading().superblock.borrow().sequence);
+        Ok(partition(Parts {
+            reactor: self.reactor.clone(),
+            options: &self.options,
+            whole: self.whole.clone(),
             number,
-        ))
+            lead: None,
+            peers: self.peers.clone(),
+            layout: self.layout.get(),
+            geometry: *self.space.borrow().geometry(),
+            checksums: None,
+            cache,
+            mapping: None,
+            pool: self.pool.clone(),
+        }))
     }
 }
 
-fn partition(
+/// What a partition is made of.
+struct Parts<'o> {
     reactor: Rc<Reactor>,
-    options: &StoreOptions,
-    whole: Rc<Whole>,
+    options: &'o StoreOptions,
+    whole: Arc<Whole>,
+    number: u32,
+    lead: Option<Lead>,
+    peers: Peers,
+    layout: Layout,
+    geometry: SpaceGeometry,
+    checksums: Option<Checksums>,
+    cache: Cache,
+    mapping: Option<PathBuf>,
     pool: Arc<BufferPool>,
-    (cache, mapping): (Cache, Option<PathBuf>),
-    partition: u32,
-) -> Store {
-    let superblock = whole.superblock.borrow();
-    let volume = VolumeId(superblock.volume_id);
-    let hash_key = HashKey(superblock.hash_key);
-    let space = Space::new(geometry(&whole.layout.get(), superblock.cluster_pages));
-    drop(superblock);
-    let volatile_cache = reactor.device().capabilities().volatile_cache;
-    let changes = Changes::new(&whole.journal);
-    let frames = cache.frames().clone();
-    let cache = OwnedCache::new(cache);
+}
+
+fn partition(parts: Parts<'_>) -> Store {
+    let frames = parts.cache.frames().clone();
     let store = Rc::new(StoreState {
-        reactor,
-        options: options.clone(),
-        volume,
-        hash_key,
-        whole,
-        partition,
+        volatile_cache: parts.reactor.device().capabilities().volatile_cache,
+        reactor: parts.reactor,
+        options: parts.options.clone(),
+        changes: Changes::new(parts.whole.clone()),
+        whole: parts.whole,
+        partition: parts.number,
+        lead: parts.lead,
+        peers: parts.peers,
+        layout: Cell::new(parts.layout),
+        checksums: parts.checksums,
+        folded: Cell::new(None),
         division: Cell::new(Division::NONE),
         others: OnceCell::new(),
-        space: RefCell::new(space),
-        changes,
-        volatile_cache,
-        pool,
+        space: RefCell::new(Space::new(parts.geometry)),
+        pool: parts.pool,
+        cache: OwnedCache::new(parts.cache),
+        mapping: parts.mapping,
         upcalls: Upcalls {
             reclaim_frames: Store::reclaim_frames,
             start_write_back: Store::spawn_writeback,
             start_settling: Store::spawn_settle,
             recall_grants: Store::recall_all,
         },
-        cache,
         write_back: WriteBack::new(frames.clone()),
         slot_misses: SlotMisses::new(frames.bound_bytes()),
         frames,
-        mapping,
         blobs: BlobTable::default(),
         frame_idle: Event::new(),
         grants_writes: Cell::new(true),

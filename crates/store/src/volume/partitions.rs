@@ -42,13 +42,13 @@ impl Store {
         }
         // Each partition reads its own pages from their homes.
         self.checkpoint_all().await?;
-        *self.whole.folded.borrow_mut() = Some(self.state().await?);
+        let folded = Some(self.state().await?);
         let geometry = *self.space.borrow().geometry();
         let others: Result<Vec<Store>> = (1..count).map(|number| self.beside(number)).collect();
         let others = others?;
         for other in &others {
             *other.space.borrow_mut() = Space::new(geometry);
-            (self.whole.partitions.borrow_mut()).push(Rc::downgrade(&other.0));
+            (self.peers.borrow_mut()).push(Rc::downgrade(&other.0));
         }
         let set = self.others.set(others);
         assert!(set.is_ok(), "a volume is divided once");
@@ -59,6 +59,7 @@ impl Store {
             };
             store.space.borrow_mut().divide(division);
             store.division.set(division);
+            store.folded.set(folded);
         }
         Ok(())
     }

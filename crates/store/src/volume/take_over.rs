@@ -41,21 +41,21 @@ impl Store {
         // Before the superblock says so: from then on the dead processes' mappings are obsolete.
         self.frames.header().set_copy_of(0);
         let (state, told) = {
-            let superblock = self.whole.superblock.borrow();
+            let superblock = self.leading().superblock.borrow();
             (superblock.state, superblock.memo())
         };
         let changes = state & STATE_TAKING_OVER != 0 || told != memo;
-        if changes && !self.whole.read_only.get() {
+        if changes && !self.whole.read_only.is_set() {
             self.hold_superblock().await?;
             {
-                let mut superblock = self.whole.superblock.borrow_mut();
+                let mut superblock = self.leading().superblock.borrow_mut();
                 superblock.state = 0;
                 match &memo {
                     Some(memo) => superblock.set_memo(memo),
                     None => superblock.forget_memo(),
                 }
             }
-            let written = self.write_superblocks(self.whole.journal.ring.flushed_tail(), 0);
+            let written = self.write_superblocks(self.whole.ring.flushed_tail(), 0);
             let written = written.await;
             self.release_superblock();
             written?;

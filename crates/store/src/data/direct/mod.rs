@@ -157,7 +157,7 @@ impl Store {
         let within = within as u64;
         let end = (extent.end() * PAGE).min(valid_size - valid_size % PAGE) - start;
         let most = (end - within).min(buffer.len().min(DIRECT_BYTES_MAX) as u64);
-        let unit = match self.whole.checksums {
+        let unit = match self.checksums {
             Some(_) => PAGE,
             None => direct_read_unit(self.reactor.device()),
         };
@@ -211,7 +211,7 @@ impl Store {
 
     /// Direct writes from the caller's memory are aligned to this, in offset and length.
     fn write_unit(&self) -> u64 {
-        match self.whole.checksums {
+        match self.checksums {
             Some(_) => PAGE,
             None => direct_write_unit(self.reactor.device()),
         }
@@ -282,7 +282,7 @@ impl Store {
         }
         let written = self.overwrite_blocks(blob, offset, data).await;
         // After a failure too: some of it may be on the device.
-        blob.home_sequence.set(self.whole.barriers.note_write());
+        blob.home_sequence.set(self.whole.home_writes.note());
         self.drop_clean_frames(blob, first, last).await;
         written?;
         blob.mtime.set(Some(Timestamp::now()));

@@ -53,7 +53,7 @@ impl Checker<'_> {
                 return self.unreadable(place, error, "the blobs in it can't be opened");
             }
         };
-        let volume = self.store.volume;
+        let volume = self.store.whole.volume;
         let mut has_room = false;
         for (address, slot) in slots_of(volume, page, &content) {
             let offset = (address - first) as usize * size_of::<Slot>();

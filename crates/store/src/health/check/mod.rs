@@ -284,7 +284,7 @@ impl Checker<'_> {
         let found = match (completion.result, completion.request.buffers.first()) {
             (Ok(()), Some(buffer)) => {
                 let (first, second) = buffer.as_slice().split_at(PAGE_BYTES);
-                superblock::check([first, second], &store.whole.superblock.borrow())
+                superblock::check([first, second], &store.leading().superblock.borrow())
             }
             (result, _) => {
                 let errno = result.err().unwrap_or(Errno::IO);
@@ -402,7 +402,7 @@ impl Checker<'_> {
     async fn state(&mut self, state: &StatePage) -> Result<()> {
         let place = format!(
             "the state page (page {})",
-            self.store.whole.layout.get().state_page
+            self.store.layout.get().state_page
         );
         if self.maps_unknown.is_empty() && state.free_pages != self.report.pages_free {
             let what = format!(

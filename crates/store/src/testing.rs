@@ -92,7 +92,9 @@ impl MemoryPages {
                 Ok(_) => unreachable!(),
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Busy(page)) => unreachable!("nobody loads page {page}"),
-                Err(Stop::Room | Stop::Group(_)) => unreachable!("there is room"),
+                Err(Stop::Room | Stop::Group(_) | Stop::Partition(_)) => {
+                    unreachable!("there is room, and one partition")
+                }
                 Err(Stop::Miss(page, _)) => {
                     assert!(
                         self.absent.borrow_mut().remove(&page),

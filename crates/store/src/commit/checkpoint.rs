@@ -21,16 +21,15 @@
 use crate::cache::{FrameFlags, FrameKey};
 use crate::format::superblock;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, STATE_TAKING_OVER, SUPERBLOCK_PAGES};
-use crate::state::{ColdFuture, Store};
+use crate::journal::DataSums;
+use crate::state::{ColdFuture, Store, Work};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::{Buffer, Operation};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
-/// The checksums of data that was written home, and where.
-type DataSums = HashMap<FrameKey, (u64, u32)>;
 /// Homes of pages and which pages they are, least first. Sorting them would take half a millisecond
 /// at once for ten thousand.
 type Homes = BinaryHeap<Reverse<(u64, FrameKey)>>;
@@ -58,9 +57,7 @@ impl Store {
     /// passed it.
     pub(crate) async fn checkpoint_all(&self) -> Result<()> {
         if self.lead.is_none() {
-            let lead = self.lead();
-            let there: ColdFuture<'_, _> = Box::pin(lead.checkpoint_all());
-            return there.await;
+            return self.ask(0, Work::Checkpoint).await;
         }
         let target = self.whole.point();
         loop {
@@ -92,9 +89,7 @@ impl Store {
         }
         journal.checkpointing.set(true);
         let result = self.checkpoint_once().await;
-        for store in self.partitions() {
-            store.changes.images.stop();
-        }
+        journal.end_images();
         journal.checkpointing.set(false);
         if let Err(error) = &result {
             self.fail(error.clone());
@@ -113,13 +108,10 @@ impl Store {
         let journal = &self.leading().journal;
         // The next commit begins the images: a checkpoint that waits for a turn might never get
         // one.
-        let partitions = self.partitions();
-        for store in &partitions {
-            store.changes.images.want();
-        }
+        journal.want_images();
         let (tail, commit) = loop {
             self.writable()?;
-            match partitions[0].changes.images.as_of() {
+            match journal.images_as_of() {
                 // Everything sealed before the images began is durable.
                 Some((lsn, commit)) if self.whole.commits.durable() >= commit => {
                     break (lsn, commit);
@@ -128,17 +120,18 @@ impl Store {
                 _ => journal.committed.wait().await,
             }
         };
-        let mut written: SmallVec<[(Vec<FrameKey>, DataSums); 1]> = SmallVec::new();
-        for store in &partitions {
-            match store.take_home(tail).await {
-                Ok(home) => written.push(home),
-                Err(error) => {
-                    for (store, (keys, _)) in partitions.iter().zip(written) {
-                        store.changes.live.borrow_mut().extend(keys);
-                    }
-                    return Err(error);
-                }
-            }
+        let moved = self.move_tail(tail, commit).await;
+        let passed = moved.is_ok().then_some(tail);
+        for partition in self.numbers() {
+            self.ask(partition, Work::EndHome(passed)).await?;
+        }
+        moved
+    }
+
+    /// Takes home what is live before `tail`, which is then that of the superblocks.
+    async fn move_tail(&self, tail: u64, commit: u64) -> Result<()> {
+        for partition in self.numbers() {
+            self.ask(partition, Work::TakeHome(tail)).await?;
         }
         if !planted(Bug::TailBeforeHome) {
             self.flush_home(self.whole.home_writes.note()).await?;
@@ -146,31 +139,42 @@ impl Store {
         if planted(Bug::UnflushedTail) {
             self.whole.ring.advance_flushed_tail(tail);
             self.whole.commits.pass_home(commit);
-            for store in &partitions {
-                store.release_frees();
-            }
+            self.release_all_frees().await?;
         }
         self.write_superblocks(tail, 0).await?;
         self.whole.ring.advance_flushed_tail(tail);
         self.whole.commits.pass_home(commit);
-        for (store, (keys, sums)) in partitions.iter().zip(written) {
-            for (index, key) in keys.into_iter().enumerate() {
-                store.end_live(key, tail, &sums);
-                self.end_slice(index + 1, SLICE_PAGES).await;
-            }
-            store.release_frees();
-            store.frame_idle.notify_all();
-        }
         Ok(())
     }
 
-    /// Writes home the pages of this partition with live bytes before `tail`. Answers their keys,
-    /// and the checksums of the data among them.
-    async fn take_home(&self, tail: u64) -> Result<(Vec<FrameKey>, DataSums)> {
+    /// A checkpoint that has taken pages of this partition home has ended. `passed`: the LSN that
+    /// the tail has passed; after a failure none.
+    pub(crate) async fn end_home(&self, passed: Option<u64>) {
+        let (keys, sums) = self.changes.at_home.take();
+        match passed {
+            None => self.changes.live.borrow_mut().extend(keys),
+            Some(tail) => {
+                for (index, key) in keys.into_iter().enumerate() {
+                    self.end_live(key, tail, &sums);
+                    self.end_slice(index + 1, SLICE_PAGES).await;
+                }
+                self.release_frees();
+                self.frame_idle.notify_all();
+            }
+        }
+        self.changes.images.stop();
+    }
+
+    /// Writes home the pages of this partition with live bytes before `tail`, and keeps their keys
+    /// for [`Store::end_home`], with the checksums of the data among them.
+    pub(crate) async fn take_home(&self, tail: u64) -> Result<()> {
         let mut homes = self.take_live(tail).await;
         let mut keys = Vec::with_capacity(homes.len());
         match self.write_home(tail, &mut homes, &mut keys).await {
-            Ok(sums) => Ok((keys, sums)),
+            Ok(sums) => {
+                self.changes.at_home.replace((keys, sums));
+                Ok(())
+            }
             Err(error) => {
                 let left = homes.into_iter().map(|Reverse((_, key))| key);
                 let mut live = self.changes.live.borrow_mut();
@@ -395,7 +399,9 @@ impl Store {
                 .await?;
         }
         let sequence = self.leading().superblock.borrow().sequence;
-        self.frames.header().set_sequence(sequence);
+        for frames in self.leading().frames.borrow().iter().chain([&self.frames]) {
+            frames.header().set_sequence(sequence);
+        }
         Ok(())
     }
 

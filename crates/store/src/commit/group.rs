@@ -1,13 +1,16 @@
 //! Group commit: from an applied transaction to a durable one.
 
 use crate::journal::{Followers, Point, Sealed};
-use crate::state::{ColdFuture, Lead, Store};
+use crate::metadata::pages::Stop;
+use crate::state::{Lead, Store, Work};
 use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{Bug, planted};
+use adit_base::sync::atomic::Ordering;
 use adit_block::Buffer;
 use smallvec::SmallVec;
+use std::cell::Cell;
 
 impl Store {
     /// Makes everything applied so far durable.
@@ -34,9 +37,7 @@ impl Store {
             return Ok(());
         }
         let Some(Lead { journal, .. }) = &self.lead else {
-            let lead = self.lead();
-            let there: ColdFuture<'_, _> = Box::pin(lead.commit_until(point, shared));
-            return there.await;
+            return self.ask(0, Work::Commit(point, shared)).await;
         };
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
         while !whole.is_durable(point) {
@@ -105,16 +106,23 @@ impl Store {
     /// Seals the open transaction and makes it durable, as its leader. It counts as soon as all
     /// commits before it are durable: the horizon says so.
     pub(crate) async fn commit_open(&self) -> Result<()> {
-        self.fold_ledgers().await?;
-        if !self.leading().journal.may_commit(&self.whole.room) {
-            return Ok(()); // another one began while the state page was loaded
-        }
-        let joined = self.leading().journal.followers.joined.take();
-        let Some(sealed) = self.seal() else {
+        let journal = &self.leading().journal;
+        let joined = Cell::new(0);
+        let sealed = loop {
+            if !journal.may_commit(&self.whole.room) {
+                return Ok(()); // another one began meanwhile
+            }
+            match self.seal(&joined)? {
+                Some(Ok(sealed)) => break sealed,
+                Some(Err(stop)) => self.unstop(stop).await?,
+                None => self.step_aside().await,
+            }
+        };
+        let Some(sealed) = sealed else {
             return Ok(());
         };
-        if joined > 0 {
-            self.leading().journal.followers.joined_last.set(joined);
+        if joined.get() > 0 {
+            journal.followers.joined_last.set(joined.get());
         }
         if let Err(error) = self.commit_sealed(&sealed).await {
             // Its pages stay published: the next process on this boot can still write them.
@@ -125,15 +133,35 @@ impl Store {
         Ok(())
     }
 
-    fn seal(&self) -> Option<Sealed> {
-        let state_page = self.layout.get().state_page;
-        let stores = self.partitions();
-        let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
-        let mut partitions: SmallVec<[_; 1]> = partitions.collect();
-        if planted(Bug::PartialCut) {
-            partitions.truncate(stores.len().div_ceil(2));
+    /// Seals what all partitions have in the open transaction, with all of them at hand. None: one
+    /// of them is busy.
+    fn seal(&self, joined: &Cell<u32>) -> Result<Option<Result<Option<Sealed>, Stop>>> {
+        let lead = self.leading();
+        let seal = |stores: &[&Store]| {
+            let stores = match stores.len() {
+                count if planted(Bug::PartialCut) => &stores[..count.div_ceil(2)],
+                _ => stores,
+            };
+            joined.set(lead.journal.followers.joined.take());
+            let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
+            let partitions: SmallVec<[_; 1]> = partitions.collect();
+            let state_page = self.layout.get().state_page;
+            (lead.journal).seal(&self.whole, &partitions, &self.whole.volume, state_page)
+        };
+        if !self.is_divided() {
+            return Ok(Some(Ok(seal(&[self]))));
         }
-        (self.leading().journal).seal(&self.whole, &partitions, &self.whole.volume, state_page)
+        let mut outcome = None;
+        self.workers().beside_all(self, &mut |stores| {
+            outcome = Some(self.fold_ledgers(stores).map(|()| {
+                let wants = |store: &&Store| self.whole.wants_checkpoint(&store.cache);
+                lead.others_want_checkpoint
+                    .set(stores[1..].iter().any(wants));
+                stores[1..].iter().for_each(|store| store.release_frees());
+                seal(stores)
+            }));
+        })?;
+        Ok(outcome)
     }
 
     /// Makes a sealed transaction durable, without regard to those before it.
@@ -149,18 +177,20 @@ impl Store {
     fn end_commit(&self, sealed: Sealed) {
         let journal = &self.leading().journal;
         journal.note_latency(self.whole.latency.us());
-        let partitions = self.partitions();
-        if !journal.pass_horizon(&self.whole, &partitions[0].cache, sealed) {
+        if !journal.pass_horizon(&self.whole, &self.cache, sealed) {
             return;
         }
-        for store in &partitions {
-            store.frames.header().set_horizon(self.whole.ring.horizon());
-            store.frames.note_durable(self.whole.commits.durable());
-            store.release_frees();
+        let (ring, commits) = (&self.whole.ring, &self.whole.commits);
+        for frames in self.leading().frames.borrow().iter().chain([&self.frames]) {
+            frames.header().set_horizon(ring.horizon());
+            frames.note_durable(commits.durable());
         }
+        // Another partition does that when it needs space.
+        self.release_frees();
         journal.committed.notify_all();
-        let wants = |store: &Store| self.whole.wants_checkpoint(&store.cache);
-        if !journal.checkpointing.get() && partitions.iter().any(wants) {
+        let wants =
+            self.whole.wants_checkpoint(&self.cache) || self.leading().others_want_checkpoint.get();
+        if !journal.checkpointing.get() && wants {
             self.spawn_checkpoint();
         }
     }
@@ -173,7 +203,21 @@ impl Store {
             return;
         }
         let mut space = self.space.borrow_mut();
+        let before = frees.pages();
         frees.release(&self.whole.commits, |run| space.release(run));
+        let released = before - frees.pages();
+        if released > 0 && !self.is_alone() {
+            self.whole.pending.fetch_sub(released, Ordering::AcqRel);
+            self.whole.reservations.note(released as i64);
+        }
+    }
+
+    /// The same, in all partitions.
+    pub(crate) async fn release_all_frees(&self) -> Result<()> {
+        for partition in self.numbers() {
+            self.ask(partition, Work::ReleaseFrees).await?;
+        }
+        Ok(())
     }
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
@@ -190,12 +234,10 @@ impl Store {
             if piece.is_empty() {
                 continue;
             }
-            let lead = self.lead();
             let buffers: SmallVec<[Buffer; 4]> = piece
                 .iter()
-                .map(|frame| lead.cache.buffer(*frame))
+                .map(|frame| self.cache.buffer(*frame))
                 .collect();
-            drop(lead);
             let what = || format!("write the journal at LSN {lsn}");
             self.write_durably(layout.journal_page(lsn), buffers, what)
                 .await?;

@@ -12,7 +12,7 @@ impl Store {
 
     async fn make_groups_now(&self) -> Result<()> {
         loop {
-            let state = self.state().await?;
+            let state = self.own_state().await?;
             let group = state.groups_initialized;
             // Another task may have made the last ones.
             if u64::from(group) >= state.groups {

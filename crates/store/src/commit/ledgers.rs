@@ -10,73 +10,67 @@
 //! never read from the device. All copies know the same number of groups.
 
 use crate::cache::{FrameFlags, FrameId, FrameKey};
-use crate::commit::{Intent, Transaction, View};
+use crate::commit::{Transaction, View};
 use crate::format::{PageKind, StatePage};
-use crate::metadata::Need;
 use crate::metadata::pages::Stop;
-use crate::state::Store;
+use crate::state::{Owners, PARTITIONS_MAX, Partitions, Store};
 use adit_base::Result;
 use adit_base::simulation::{Bug, planted};
 use zerocopy::IntoBytes;
 
 impl Store {
-    /// Folds the ledgers of all partitions, before a seal. Nothing to do with one partition.
-    pub(super) async fn fold_ledgers(&self) -> Result<()> {
-        loop {
-            match self.try_fold() {
-                Ok(()) => return Ok(()),
-                // The first partition's copy was evicted; another's then has nothing to fold.
-                Err(stop) => self.lead().unstop(stop).await?,
-            }
-        }
-    }
-
-    fn try_fold(&self) -> Result<(), Stop> {
-        let Some(old) = self.folded.get() else {
-            return Ok(());
-        };
-        let partitions = self.partitions();
-        let (lead, others) = partitions.split_first().expect("a volume has a partition");
-        let mut new = View::new(lead).state()?;
+    /// Folds the ledgers of all partitions, before a seal.
+    pub(super) fn fold_ledgers(&self, stores: &[&Store]) -> Result<(), Stop> {
+        let old = self.folded.get().expect("a divided volume");
+        let others = &stores[1..];
+        let mut new = View::of_own(self).state()?;
         for other in others {
             if let Some(ledger) = other.ledger() {
                 add(&mut new, &ledger, &old);
             }
         }
         // The only step that may fail, and the first one.
-        lead.stage_state(&new)?;
+        self.stage_state(&new)?;
         for other in others {
             other.end_ledger(&new);
         }
         if !planted(Bug::FoldedTwice) {
-            partitions
-                .iter()
-                .for_each(|store| store.folded.set(Some(new)));
+            stores.iter().for_each(|store| store.folded.set(Some(new)));
         }
         Ok(())
     }
 
     /// The state page with the changes of all ledgers.
     pub(super) async fn summed_state(&self) -> Result<StatePage> {
-        let lead = self.lead();
-        let mut sum = lead.own_state().await?;
-        if let Some(old) = &self.folded.get() {
-            let others = self.partitions().into_iter().skip(1);
-            for ledger in others.filter_map(|store| store.ledger()) {
-                add(&mut sum, &ledger, old);
+        loop {
+            // One whose ledger was evicted has changed nothing.
+            let old = self.folded.get().expect("a divided volume");
+            let mut sum = self.own_state().await?;
+            let added = self.beside(Partitions::all(self.partitions_count()), |owners| {
+                for ledger in owners.others().filter_map(|store| store.ledger()) {
+                    add(&mut sum, &ledger, &old);
+                }
+                sum
+            })?;
+            match added {
+                Some(sum) if self.folded.get().is_some_and(|now| is_same(&now, &old)) => {
+                    return Ok(sum);
+                }
+                Some(_) => {}
+                None => self.step_aside().await,
             }
         }
-        Ok(sum)
     }
 
     /// This partition's copy of the state page, if it is in the cache.
     pub(super) fn ledger(&self) -> Option<StatePage> {
-        View::new(self).state().ok()
+        View::of_own(self).state().ok()
     }
 
     /// Changes the first partition's copy, to be sealed.
     fn stage_state(&self, new: &StatePage) -> Result<(), Stop> {
-        let mut transaction = Transaction::new(self, Intent::Upkeep, Need::STEP, Need::STEP);
+        let none = [None; PARTITIONS_MAX as usize];
+        let mut transaction = Transaction::to_fold(self, Owners::within(self, &none));
         let taken = self.space.borrow_mut().mark();
         let set = transaction.state().and_then(|old| {
             if new.as_bytes() == old.as_bytes() {
@@ -124,6 +118,10 @@ impl Store {
         (self.cache).insert_filled(frame, FrameKey::meta(page), kind, fill);
         self.cache.set_home(frame, page);
     }
+}
+
+fn is_same(one: &StatePage, other: &StatePage) -> bool {
+    one.as_bytes() == other.as_bytes()
 }
 
 /// Adds the changes of a ledger since `old` to `sum`.

@@ -17,57 +17,45 @@ use adit_reactor::sync::join_all;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-use crate::state::{ColdFuture, InFlight, Owners, Store};
+use crate::state::{ColdFuture, InFlight, Store, Work};
 
 impl Store {
-    /// Brings a metadata page into the cache, verified.
+    /// Brings a metadata page into the cache of its partition, verified.
     pub(crate) fn load(&self, page: u64, kind: PageKind) -> ColdFuture<'_, Result<()>> {
-        if self.options.partitions == 1 {
-            Box::pin(self.load_page(page, kind))
-        } else {
-            Box::pin(self.load_divided(page, kind))
+        match self.owner(page) {
+            // Each partition has its own copy of the state page.
+            _ if kind == PageKind::State => Box::pin(self.load_page(page, kind)),
+            own if own == self.partition => Box::pin(self.load_page(page, kind)),
+            other => self.ask(other, Work::Load(page, kind)),
         }
-    }
-
-    /// Brings a page into its partition's cache, or the state page into all of them.
-    async fn load_divided(&self, page: u64, kind: PageKind) -> Result<()> {
-        for store in self.partitions() {
-            if kind == PageKind::State || store.partition == self.owner(page) {
-                store.load_page(page, kind).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Loads a page like [`Store::load`]. If it is a damaged group map, the allocator avoids the
     /// group from then on: another group may have room, and an operation that only verifies its
     /// pages goes on. (A read error is returned: the next read may succeed.) A group with damaged
     /// checksums gets no more data.
-    pub(super) async fn load_or_avoid(&self, page: u64, kind: PageKind) -> Result<()> {
-        match self.load(page, kind).await {
-            Err(error)
-                if kind == PageKind::GroupMap
-                    && error.errno() == Errno::UCLEAN
-                    && Owners::new(self)
-                        .of_page(page)
-                        .space
-                        .borrow_mut()
-                        .avoid(page) =>
-            {
-                let volume = self.reactor.name();
-                tracing::error!(%volume, %error, "nothing is allocated in this group: run `adit check`");
-                Ok(())
+    pub(crate) fn load_or_avoid(&self, page: u64, kind: PageKind) -> ColdFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if kind != PageKind::State && self.owner(page) != self.partition {
+                return self.load(page, kind).await;
             }
-            Err(error) if kind == PageKind::Checksums && error.errno() == Errno::UCLEAN => {
-                Owners::new(self)
-                    .of_page(page)
-                    .space
-                    .borrow_mut()
-                    .avoid_data(page);
+            match self.load_page(page, kind).await {
                 Err(error)
+                    if kind == PageKind::GroupMap
+                        && error.errno() == Errno::UCLEAN
+                        && self.space.borrow_mut().avoid(page) =>
+                {
+                    let volume = self.reactor.name();
+                    tracing::error!(%volume, %error, "nothing is allocated in this group: run `adit check`");
+                    Ok(())
+                }
+                Err(error) if kind == PageKind::Checksums && error.errno() == Errno::UCLEAN => {
+                    self.space.borrow_mut().avoid_data(page);
+                    Err(error)
+                }
+                loaded => loaded,
             }
-            loaded => loaded,
-        }
+        })
     }
 
     /// Prepares a stopped closure to run again.
@@ -75,28 +63,35 @@ impl Store {
         match stop {
             Stop::Fail(error) => Err(error),
             Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await,
-            Stop::Busy(page) => {
-                self.load_ended(page).await;
-                Ok(())
-            }
+            Stop::Busy(page) => self.load_ended(page).await,
             Stop::Room | Stop::Group(_) => unreachable!("only transactions ask for room"),
+            Stop::Partition(_) => unreachable!("the closure runs again beside it"),
         }
     }
 
     /// Waits while another task loads a metadata page.
-    pub(super) async fn load_ended(&self, page: u64) {
+    pub(super) async fn load_ended(&self, page: u64) -> Result<()> {
+        let owner = self.owner(page);
+        if owner != self.partition {
+            // That one's kind is known there.
+            return self.ask(owner, Work::LoadEnded(page)).await;
+        }
+        self.own_load_ended(page).await;
+        Ok(())
+    }
+
+    /// Waits while another task loads a page of this partition.
+    pub(crate) async fn own_load_ended(&self, page: u64) {
         let key = FrameKey::meta(page);
-        let owner = Owners::new(self);
-        let store = owner.of_page(page);
-        while (store.cache.find(key)).is_some_and(|frame| store.cache.is_loading(frame)) {
-            store.frame_idle.wait().await;
+        while (self.cache.find(key)).is_some_and(|frame| self.cache.is_loading(frame)) {
+            self.frame_idle.wait().await;
         }
     }
 
     /// Makes at least `count` frames evictable for metadata: the others are live or loading. They
     /// are never dirty data: write-back needs frames itself, so data leaves it some
     /// ([`FRAMES_LEFT_BY_DATA`](crate::cache::FRAMES_LEFT_BY_DATA)).
-    pub(super) fn make_room(&self, count: usize) -> ColdFuture<'_, Result<()>> {
+    pub(crate) fn make_room(&self, count: usize) -> ColdFuture<'_, Result<()>> {
         Box::pin(async move {
             if self.cache.available() < count && self.cache.counts().journaled > 0 {
                 self.checkpoint_all().await?;
@@ -153,7 +148,7 @@ impl Store {
                 format!("follow metadata to page {page}, which can't hold {kind:?}"),
             ));
         }
-        self.load_ended(page).await;
+        self.own_load_ended(page).await;
         let key = FrameKey::meta(page);
         if self.cache.find(key).is_some() {
             return Ok(());
@@ -207,7 +202,7 @@ impl Store {
         if count == 1 || !self.is_roomy(count) {
             return;
         }
-        let slots = (self.space.borrow()).slot_pages_in(&View::new(self), window);
+        let slots = (self.space.borrow()).slot_pages_in(&View::of_own(self), window);
         for near in slots.unwrap_or_default() {
             if self.cache.find(FrameKey::meta(near)).is_some() {
                 continue;

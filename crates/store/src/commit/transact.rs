@@ -2,22 +2,37 @@
 
 use crate::cache::FRAMES_LEFT_BY_DATA;
 use crate::commit::{Intent, Transaction, View};
-use crate::format::StatePage;
+use crate::format::{PageKind, StatePage};
 use crate::metadata::Need;
 use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Result};
 
-use crate::state::{ColdFuture, Owners, Store};
+use crate::state::{ColdFuture, Owners, Partitions, Store, Work};
+
+/// The end of an attempt to run a transaction that was not applied.
+enum Attempt {
+    Stopped(Stop),
+    /// This other partition's cache has too few frames.
+    NoFrames(u32),
+}
 
 impl Store {
     /// Reads metadata: the closure runs against resident pages and runs again when one had to be
     /// loaded.
     pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
+        let mut others = Partitions::default();
         loop {
-            match f(&View::new(self)) {
-                Ok(value) => return Ok(value),
-                Err(stop) => self.unstop(stop).await?,
+            let seen = if self.is_alone() {
+                Some(f(&View::new(self, Owners::alone(self))))
+            } else {
+                self.beside(others, |owners| f(&View::new(self, owners)))?
+            };
+            match seen {
+                Some(Ok(value)) => return Ok(value),
+                Some(Err(Stop::Partition(other))) => others.add(other),
+                Some(Err(stop)) => self.unstop(stop).await?,
+                None => self.step_aside().await,
             }
         }
     }
@@ -50,7 +65,7 @@ impl Store {
 
     /// The volume-state page.
     pub async fn state(&self) -> Result<StatePage> {
-        if self.options.partitions == 1 {
+        if !self.is_divided() {
             self.own_state().await
         } else {
             self.summed_state().await
@@ -71,32 +86,61 @@ impl Store {
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
         let (mut admitted, mut reclaimed) = (need, false);
+        let mut others = Partitions::default();
         loop {
             self.admit(intent, &admitted).await?;
-            // In its own block: it must not live across an await.
-            let stop = {
+            // Each attempt ends before anything is awaited.
+            let mut attempt = |owners: Owners<'_>| {
+                if let Some(full) = owners.others().find(|other| other.lacks(&admitted)) {
+                    return Err(Attempt::NoFrames(full.partition));
+                }
                 let _in = breakdown::enter(Layer::Transaction);
-                let mut transaction = Transaction::new(self, intent, need, admitted);
+                let mut transaction = Transaction::new(self, owners, intent, need, admitted);
                 let taken = self.space.borrow_mut().mark();
                 match f(&mut transaction) {
                     Ok(value) => {
                         transaction.apply(taken);
-                        return Ok(value);
+                        Ok(value)
                     }
                     Err(stop) => {
                         transaction.abort(taken);
                         admitted = transaction.admitted;
-                        stop
+                        Err(Attempt::Stopped(stop))
                     }
                 }
             };
-            match stop {
-                Stop::Miss(page, kind) => self.load_or_avoid(page, kind).await?,
-                Stop::Busy(page) => self.load_ended(page).await,
-                Stop::Room => {}
-                Stop::Group(partition) => {
-                    Owners::new(self).of(partition).make_groups().await?;
+            let attempted = if self.is_alone() {
+                Some(attempt(Owners::alone(self)))
+            } else {
+                self.release_frees();
+                self.beside(others, attempt)?
+            };
+            let stop = match attempted {
+                Some(Ok(value)) => return Ok(value),
+                Some(Err(Attempt::Stopped(stop))) => stop,
+                Some(Err(Attempt::NoFrames(other))) => {
+                    self.ask(other, Work::MakeRoom(admitted.frames)).await?;
+                    continue;
                 }
+                None => {
+                    self.step_aside().await;
+                    continue;
+                }
+            };
+            match stop {
+                Stop::Partition(other) => others.add(other),
+                Stop::Miss(page, kind) => {
+                    self.load_or_avoid(page, kind).await?;
+                    if kind == PageKind::State {
+                        // Another partition's copy may be the one that is missing.
+                        for other in others.numbers() {
+                            self.ask(other, Work::Load(page, kind)).await?;
+                        }
+                    }
+                }
+                Stop::Busy(page) => self.load_ended(page).await?,
+                Stop::Room => {}
+                Stop::Group(partition) => self.ask(partition, Work::MakeGroups).await?,
                 Stop::Fail(error) if error.errno() == Errno::NOSPC && !reclaimed => {
                     reclaimed = true;
                     if !self.reclaim_pending().await? {
@@ -108,6 +152,11 @@ impl Store {
         }
     }
 
+    /// True if the cache hasn't the frames that a transaction may need.
+    fn lacks(&self, need: &Need) -> bool {
+        self.cache.available() < need.frames
+    }
+
     /// Waits until the open transaction and the cache have room for a transaction. One that needs
     /// more than data leaves may wait for write-back; write-back's own transactions may not.
     async fn admit(&self, intent: Intent, need: &Need) -> Result<()> {
@@ -116,11 +165,9 @@ impl Store {
             || (intent != Intent::Upkeep && frames > FRAMES_LEFT_BY_DATA as usize);
         loop {
             self.writable()?;
-            if !self.whole.room.has_room(need) {
+            if !self.changes.open.has_room(need) {
                 let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
                 commit.await?;
-            } else if let Some(full) = self.without_frames(frames) {
-                full.make_room(frames).await?;
             } else if self.cache.available() >= frames {
                 return Ok(());
             } else if may_wait {
@@ -131,18 +178,6 @@ impl Store {
         }
     }
 
-    /// Another partition that doesn't have this many frames available.
-    fn without_frames(&self, frames: usize) -> Option<Store> {
-        if self.options.partitions == 1 {
-            return None;
-        }
-        let lacks = |store: &Store| store.cache.available() < frames;
-        let others = |store: &Store| store.partition != self.partition;
-        self.partitions()
-            .into_iter()
-            .find(|store| others(store) && lacks(store))
-    }
-
     /// Makes pending frees usable before ENOSPC. True if that may have freed space.
     pub(crate) fn reclaim_pending(&self) -> ColdFuture<'_, Result<bool>> {
         Box::pin(async {
@@ -150,8 +185,10 @@ impl Store {
                 return Ok(false);
             }
             self.commit_all().await?;
+            self.release_all_frees().await?;
             if self.pending_pages() != 0 {
                 self.checkpoint_all().await?;
+                self.release_all_frees().await?;
             }
             Ok(true)
         })

@@ -24,6 +24,7 @@ use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{Mark, PageState, Run, Space, SpaceGeometry};
 use crate::state::{Owners, RESERVE_PAGES, Receipt, Store};
 use adit_base::simulation::{Bug, planted};
+use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, SECTOR_BYTES, granules};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -57,6 +58,10 @@ pub struct Transaction<'s> {
     journaled: SmallVec<[(FrameId, u64, u64); 4]>,
     /// Changed pages of checksums.
     checksums: SmallVec<[u64; 4]>,
+    /// Pages that it has claimed, where there are several partitions.
+    claimed: u64,
+    /// It folds ledgers: no page is taken or freed.
+    folds: bool,
 }
 
 /// The purpose of a transaction.
@@ -91,13 +96,14 @@ impl<'s> Transaction<'s> {
     /// One that begins with a step's need, or with none: then its operations ask.
     pub(super) fn new(
         store: &'s Store,
+        owners: Owners<'s>,
         intent: Intent,
         need: Need,
         admitted: Need,
     ) -> Transaction<'s> {
         Transaction {
             store,
-            owners: Owners::new(store),
+            owners,
             ledger: store.partition,
             marks: SmallVec::new(),
             intent,
@@ -112,6 +118,16 @@ impl<'s> Transaction<'s> {
             frees: SmallVec::new(),
             journaled: SmallVec::new(),
             checksums: SmallVec::new(),
+            claimed: 0,
+            folds: false,
+        }
+    }
+
+    /// One that only writes the sum of the ledgers.
+    pub(super) fn to_fold(store: &'s Store, owners: Owners<'s>) -> Transaction<'s> {
+        Transaction {
+            folds: true,
+            ..Transaction::new(store, owners, Intent::Upkeep, Need::STEP, Need::STEP)
         }
     }
 
@@ -146,9 +162,9 @@ impl<'s> Transaction<'s> {
             Need::NONE
         };
         // The copies of the state page that other partitions have.
-        let ledgers = match self.owners.all().len() {
-            0 => Need::NONE,
-            count => Need::pages(count - 1, 0),
+        let ledgers = match self.owners.count() {
+            1 => Need::NONE,
+            count => Need::pages(count as usize - 1, 0),
         };
         self.asked = self.used + need + group + ledgers;
         if self.admitted.covers(&self.asked) {
@@ -159,8 +175,12 @@ impl<'s> Transaction<'s> {
             let what = "the operations are too many for one transaction";
             return Err(Error::with(Errno::TOOBIG, what).into());
         }
-        let frames = store.cache.available() + self.used.frames;
-        if frames >= self.asked.frames && store.whole.room.has_room(&self.asked) {
+        let has_frames =
+            |store: &Store| store.cache.available() + self.used.frames >= self.asked.frames;
+        if has_frames(store)
+            && self.owners.others().all(has_frames)
+            && store.changes.open.has_room(&self.asked)
+        {
             Ok(())
         } else {
             Err(Stop::Room)
@@ -304,17 +324,54 @@ impl<'s> Transaction<'s> {
 
     /// ENOSPC unless `pages` more pages may be taken: those promised to cached writes and the
     /// reserve for deleting stay.
-    pub(crate) fn check_room(&self, pages: u64) -> Result<(), Stop> {
-        let (free, pending) = (self.free_pages()?, self.store.pending_pages());
-        let room = if self.freeing {
-            free.saturating_sub(pending)
+    pub(crate) fn check_room(&mut self, pages: u64) -> Result<(), Stop> {
+        let reservations = &self.store.whole.reservations;
+        let has_room = if self.owners.count() == 1 {
+            let (free, pending) = (self.state()?.free_pages, self.store.changes.frees.pages());
+            let room = if self.freeing {
+                free.saturating_sub(pending)
+            } else {
+                reservations.available(free, pending)
+            };
+            room >= pages
         } else {
-            self.store.whole.reservations.available(free, pending)
+            let taken = -self.change_of_free();
+            let more = taken.max(0) as u64 + pages;
+            let more = more.saturating_sub(self.claimed);
+            let is_there = more == 0 || reservations.claim(more, self.freeing);
+            self.claimed += if is_there { more } else { 0 };
+            is_there
         };
-        if room < pages {
-            return Err(Error::with(Errno::NOSPC, "the volume is full").into());
+        if has_room {
+            Ok(())
+        } else {
+            Err(Error::with(Errno::NOSPC, "the volume is full").into())
         }
-        Ok(())
+    }
+
+    /// How many pages more are free as staged, in all partitions, where there are several.
+    fn change_of_free(&self) -> i64 {
+        let key = FrameKey::meta(self.store.layout.get().state_page);
+        let ledgers = self.shadows.iter().filter(|shadow| shadow.key == key);
+        let changes = ledgers.map(|shadow| {
+            let cache = &self.owners.staged(shadow.partition).cache;
+            cache.fill_shadow(shadow.shadow, STATE_GRANULES);
+            let free = |frame| {
+                let bytes = cache.bytes(frame, 0..size_of::<StatePage>());
+                StatePage::ref_from_bytes(bytes).map_or(0, |state| state.free_pages)
+            };
+            free(shadow.shadow).wrapping_sub(free(shadow.target)) as i64
+        });
+        changes.sum()
+    }
+
+    /// The claims of this transaction end, when it is applied with this change of the pages that
+    /// are free and don't wait for a commit, or aborted.
+    fn end_claims(&mut self, change: i64) {
+        let change = change + std::mem::take(&mut self.claimed) as i64;
+        if change != 0 {
+            self.store.whole.reservations.note(change);
+        }
     }
 
     /// Takes up to `want` pages for data near `near`, marked in the map at once.
@@ -344,7 +401,7 @@ impl<'s> Transaction<'s> {
         take: impl Fn(&mut Self, u32) -> Result<T, Stop>,
     ) -> Result<T, Stop> {
         let mut taken = take(self, partition);
-        for other in 0..self.owners.all().len() as u32 {
+        for other in 0..self.owners.count() {
             match &taken {
                 Err(Stop::Fail(error)) if error.errno() == Errno::NOSPC => {}
                 _ => break,
@@ -363,7 +420,7 @@ impl<'s> Transaction<'s> {
         }
         let owner = self.store.division.get().owner(group);
         self.with_space(owner, |space, pages| space.initialize_group(pages, group))?;
-        for partition in 0..self.owners.all().len() as u32 {
+        for partition in 0..self.owners.count() {
             self.ledger = partition;
             let noted = self.update_state(|state| state.groups_initialized = group + 1);
             self.ledger = self.store.partition;
@@ -383,7 +440,7 @@ impl<'s> Transaction<'s> {
         if partition == home.partition {
             return f(&mut home.space.borrow_mut(), self);
         }
-        let other = self.owners.of(partition).clone();
+        let other = self.owners.of(partition)?;
         let mut space = other.space.borrow_mut();
         if self.marks.iter().all(|(marked, _)| *marked != partition) {
             self.marks.push((partition, space.mark()));
@@ -392,34 +449,6 @@ impl<'s> Transaction<'s> {
         let result = f(&mut space, self);
         self.ledger = home.partition;
         result
-    }
-
-    /// Free pages of the volume.
-    fn free_pages(&self) -> Result<u64, Stop> {
-        let mut free = self.state()?.free_pages;
-        if let Some(folded) = &self.store.folded.get() {
-            let others = self.owners.all().iter();
-            for other in others.filter(|other| other.partition != self.store.partition) {
-                // One that was evicted has changed nothing.
-                let has = (self.ledger_of(other)).map_or(folded.free_pages, |own| own.free_pages);
-                free = free.wrapping_add(has).wrapping_sub(folded.free_pages);
-            }
-        }
-        Ok(free)
-    }
-
-    /// Another partition's copy of the state page as staged.
-    fn ledger_of(&self, other: &Store) -> Option<StatePage> {
-        let key = FrameKey::meta(self.store.layout.get().state_page);
-        let mut shadows = self.shadows.iter();
-        let staged =
-            shadows.find(|shadow| shadow.partition == other.partition && shadow.key == key);
-        let Some(staged) = staged else {
-            return other.ledger();
-        };
-        other.cache.fill_shadow(staged.shadow, STATE_GRANULES);
-        let bytes = other.cache.bytes(staged.shadow, 0..size_of::<StatePage>());
-        StatePage::read_from_bytes(bytes).ok()
     }
 
     /// Marks a run that was taken earlier (outside of any transaction) as used.
@@ -484,7 +513,7 @@ impl<'s> Transaction<'s> {
                 ..Need::data(1)
             },
         });
-        let cache = &self.owners.of(partition).cache;
+        let cache = &self.owners.staged(partition).cache;
         let shadow = match room.and_then(|()| cache.shadow(target).ok_or_else(no_frames)) {
             Ok(shadow) => shadow,
             Err(stop) => {
@@ -507,14 +536,20 @@ impl<'s> Transaction<'s> {
 
     /// The cache of the partition that has a page.
     #[inline]
-    fn cache_of(&self, page: u64) -> &OwnedCache {
-        &self.owners.of(self.number(page)).cache
+    fn cache_of(&self, page: u64) -> Result<&'s OwnedCache, Stop> {
+        Ok(&self.owners.of(self.number(page))?.cache)
+    }
+
+    /// The same, of a page that is staged.
+    #[inline]
+    fn staged_cache(&self, page: u64) -> &'s OwnedCache {
+        &self.owners.staged(self.number(page)).cache
     }
 
     /// The number of the partition that has a page.
     #[inline]
     fn number(&self, page: u64) -> u32 {
-        if self.owners.all().is_empty() {
+        if self.owners.count() == 1 {
             self.store.partition
         } else if page < self.store.layout.get().first_group {
             self.ledger
@@ -534,11 +569,16 @@ impl<'s> Transaction<'s> {
     /// Makes all staged changes visible. Nothing here can fail or wait.
     pub(crate) fn apply(&mut self, taken: Mark) {
         let store = self.store;
+        if self.owners.count() > 1 && !self.folds {
+            let freed: u64 = self.frees.iter().map(|(run, _)| u64::from(run.pages)).sum();
+            self.end_claims(self.change_of_free() - freed as i64);
+            store.whole.pending.fetch_add(freed, Ordering::AcqRel);
+        }
         let (cache, changes) = (&store.cache, &store.changes);
         let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();
         for id in &self.slots {
             let (page, offset) = place(id.slot);
-            let owner = self.owners.of_page(page);
+            let owner = self.owners.staged(self.owners.number(page));
             if let Some(blob) = owner.blobs.resident(id.slot)
                 && blob.id == *id
                 && let Some(index) = self.position(page)
@@ -551,12 +591,12 @@ impl<'s> Transaction<'s> {
             }
         }
         for id in &self.destroyed {
-            let owner = self.owners.of_page(place(id.slot).0);
+            let owner = self.owners.staged(self.owners.number(place(id.slot).0));
             owner.blobs.destroyed(*id);
         }
         store.space.borrow_mut().keep(taken);
         for (partition, taken) in std::mem::take(&mut self.marks) {
-            self.owners.of(partition).space.borrow_mut().keep(taken);
+            self.owners.staged(partition).space.borrow_mut().keep(taken);
         }
         // Before all else: should the process die in between, pages are without a checksum, not
         // with a wrong one.
@@ -597,16 +637,14 @@ impl<'s> Transaction<'s> {
         let held: SmallVec<[_; 4]> = slots.iter().map(|id| ahead.hold(id.slot)).collect();
         self.apply_shadows(store, |key| !self.is_checksums(key), receipt.as_deref());
         drop(held);
-        for other in self.owners.all() {
-            if other.partition != store.partition {
-                self.apply_shadows(other, |_| true, None);
-            }
+        for other in self.owners.others() {
+            self.apply_shadows(other, |_| true, None);
         }
         for blob in changed {
-            blob.became_visible(store.whole.point());
+            blob.became_visible(changes.open.point());
         }
         for (run, journaled) in &self.frees {
-            let owner = self.owners.of_page(run.page);
+            let owner = self.owners.staged(self.owners.number(run.page));
             let (cache, changes) = (&owner.cache, &owner.changes);
             if *journaled
                 && run.pages == 1
@@ -620,8 +658,15 @@ impl<'s> Transaction<'s> {
             }
             (changes.frees).add(*run, store.whole.commits.open(), *journaled);
         }
-        if !store.whole.room.is_empty() {
+        if store.is_alone() && !changes.open.is_empty() {
             (store.upcalls.start_write_back)(store);
+        } else if !store.is_alone() {
+            changes.open.settle();
+            for partition in self.owners.others().chain([store]) {
+                if !partition.changes.open.is_empty() {
+                    (partition.upcalls.start_write_back)(partition);
+                }
+            }
         }
     }
 
@@ -670,12 +715,20 @@ impl<'s> Transaction<'s> {
     /// Throws away all staged changes.
     pub(crate) fn abort(&mut self, taken: Mark) {
         let store = self.store;
+        self.end_claims(0);
+        if !store.is_alone() {
+            store.changes.open.settle();
+        }
         store.space.borrow_mut().rollback(taken);
         for (partition, taken) in std::mem::take(&mut self.marks) {
-            self.owners.of(partition).space.borrow_mut().rollback(taken);
+            self.owners
+                .staged(partition)
+                .space
+                .borrow_mut()
+                .rollback(taken);
         }
         for shadow in &self.shadows {
-            let cache = &self.owners.of(shadow.partition).cache;
+            let cache = &self.owners.staged(shadow.partition).cache;
             cache.free_raw(shadow.shadow);
             if shadow.new {
                 cache.remove(shadow.target);
@@ -689,11 +742,11 @@ impl PagesRead for Transaction<'_> {
         match self.position(page) {
             Some(index) => {
                 let shadow = self.shadows[index].shadow;
-                let cache = self.cache_of(page);
+                let cache = self.staged_cache(page);
                 cache.fill_shadow(shadow, u64::MAX);
                 Ok(cache.page(shadow))
             }
-            None => resident(self.owners.of(self.number(page)), page, kind),
+            None => resident(self.owners.of(self.number(page))?, page, kind),
         }
     }
 
@@ -701,7 +754,7 @@ impl PagesRead for Transaction<'_> {
         match self.staged(page, &bytes) {
             Some(bytes) => Ok(bytes),
             None => {
-                let owner = self.owners.of(self.number(page));
+                let owner = self.owners.of(self.number(page))?;
                 Ok(&resident(owner, page, kind)?.0[bytes])
             }
         }
@@ -711,7 +764,7 @@ impl PagesRead for Transaction<'_> {
 impl Staged for Transaction<'_> {
     fn staged(&self, page: u64, bytes: &Range<usize>) -> Option<&[u8]> {
         let shadow = self.shadows[self.position(page)?].shadow;
-        let cache = self.cache_of(page);
+        let cache = self.staged_cache(page);
         cache.fill_shadow(shadow, granules(bytes.clone()));
         Some(cache.bytes(shadow, bytes.clone()))
     }
@@ -737,25 +790,25 @@ impl Pages for Transaction<'_> {
         let index = match self.position(page) {
             Some(index) => {
                 let shadow = self.shadows[index].shadow;
-                self.cache_of(page).fill_shadow(shadow, granules);
+                self.staged_cache(page).fill_shadow(shadow, granules);
                 index
             }
             None => {
                 let key = FrameKey::meta(page);
                 let partition = self.number(page);
-                let owner = self.owners.of(partition);
+                let owner = self.owners.of(partition)?;
                 let target = loaded(owner, page, kind, owner.cache.find(key))?;
                 self.push_shadow(partition, key, target, false, granules)?
             }
         };
         // SAFETY: the shadow belongs to this transaction alone, and `&mut self` is held for as long
         // as the reference lives.
-        Ok(unsafe { &mut *self.cache_of(page).page_ptr(self.shadows[index].shadow) })
+        Ok(unsafe { &mut *self.staged_cache(page).page_ptr(self.shadows[index].shadow) })
     }
 
     fn fresh_page(&mut self, page: u64, kind: PageKind) -> Result<&mut Page, Stop> {
         let partition = self.number(page);
-        let store = self.owners.of(partition);
+        let store = self.owners.of(partition)?;
         if self.position(page).is_some() {
             // A damaged map: it gave out as free a page that this transaction changes.
             return Err(corrupt(
@@ -777,7 +830,7 @@ impl Pages for Transaction<'_> {
         store.cache.set_home(target, page);
         let index = self.push_shadow(partition, FrameKey::meta(page), target, true, u64::MAX)?;
         // SAFETY: as in `page_mut`.
-        let content = unsafe { &mut *self.cache_of(page).page_ptr(self.shadows[index].shadow) };
+        let content = unsafe { &mut *self.staged_cache(page).page_ptr(self.shadows[index].shadow) };
         if kind.has_header() {
             content.0[4] = ALGORITHM_CRC32C;
             content.0[5] = kind as u8;
@@ -793,7 +846,7 @@ impl Pages for Transaction<'_> {
     }
 
     fn free_page(&mut self, page: u64) -> Result<(), Stop> {
-        let cache = self.cache_of(page);
+        let cache = self.cache_of(page)?;
         let frame = cache.find(FrameKey::meta(page));
         if frame.is_some_and(|frame| cache.is_loading(frame)) {
             return Err(Stop::Busy(page));

@@ -9,7 +9,7 @@ use crate::format::{ALGORITHM_CRC32C, BlobId, Page, PageKind, SLOTS_PER_PAGE, Sl
 use crate::metadata::pages::{PagesRead, Stop};
 use crate::metadata::slot_page::absurdities;
 use crate::metadata::space::PageState;
-use crate::state::{Owners, Store};
+use crate::state::{Owners, PARTITIONS_MAX, Store};
 use adit_base::{Errno, Error, SECTOR_BYTES, steps};
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -21,12 +21,17 @@ pub struct View<'s> {
 }
 
 impl<'s> View<'s> {
+    /// Of a partition and those beside it.
     #[inline]
-    pub(crate) fn new(store: &'s Store) -> View<'s> {
-        View {
-            store,
-            owners: Owners::new(store),
-        }
+    pub(crate) fn new(store: &'s Store, owners: Owners<'s>) -> View<'s> {
+        View { store, owners }
+    }
+
+    /// Of this partition's own pages.
+    #[inline]
+    pub(crate) fn of_own(store: &'s Store) -> View<'s> {
+        let none = &[None; PARTITIONS_MAX as usize];
+        View::new(store, Owners::within(store, none))
     }
 
     /// The slot of a blob as applied; ESTALE when it is gone.
@@ -42,8 +47,9 @@ impl<'s> View<'s> {
     /// Begins to fetch a blob's slot into this processor's cache.
     pub fn prefetch(&self, id: BlobId) {
         let (page, offset) = place(id.slot);
-        let store = self.owners.of_page(page);
-        store.cache.prefetch(FrameKey::meta(page), offset);
+        if let Ok(store) = self.owners.of_page(page) {
+            store.cache.prefetch(FrameKey::meta(page), offset);
+        }
     }
 
     /// The blob whose slot is at this address, and the slot.
@@ -60,7 +66,7 @@ impl<'s> View<'s> {
 
 impl PagesRead for View<'_> {
     fn page(&self, page: u64, kind: PageKind) -> Result<&Page, Stop> {
-        resident(self.owners.of_page(page), page, kind)
+        resident(self.owners.of_page(page)?, page, kind)
     }
 }
 
@@ -129,7 +135,7 @@ pub(super) fn slot_at<'p>(
     address: u64,
 ) -> Result<&'p Slot, Stop> {
     let (page, offset) = place(address);
-    let store = owners.of_page(page);
+    let store = owners.of_page(page)?;
     let layout = store.layout.get();
     if page < layout.first_group || page >= layout.volume_pages {
         return Err(Error::with(Errno::STALE, format!("there is no slot {address}")).into());

@@ -115,24 +115,18 @@ impl Store {
         if let Some(entry) = hinted(blob, page) {
             return Ok(entry);
         }
-        loop {
-            let entry = {
-                let view = crate::commit::View::new(self);
-                crate::metadata::extents::lookup(&view, &blob.slot.borrow(), blob.id.slot, page)
-                    .and_then(|entry| self.within_volume(entry))
-            };
-            match entry {
-                Ok(entry) => {
-                    let first = match entry {
-                        MapEntry::Extent(extent) => extent.logical,
-                        MapEntry::Hole { .. } => page,
-                    };
-                    blob.map_hint.set(Some((first, entry)));
-                    return Ok(entry);
-                }
-                Err(stop) => self.unstop(stop).await?,
-            }
-        }
+        let entry = self.view(|view| {
+            let slot = blob.slot.borrow();
+            let entry = crate::metadata::extents::lookup(view, &slot, blob.id.slot, page)?;
+            self.within_volume(entry)
+        });
+        let entry = entry.await?;
+        let first = match entry {
+            MapEntry::Extent(extent) => extent.logical,
+            MapEntry::Hole { .. } => page,
+        };
+        blob.map_hint.set(Some((first, entry)));
+        Ok(entry)
     }
 }
 

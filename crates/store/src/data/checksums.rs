@@ -150,7 +150,7 @@ impl Store {
             return Ok(sums);
         }
         let geometry = *self.space.borrow().geometry();
-        let pages_now = View::new(self);
+        let pages_now = View::of_own(self);
         places(&geometry, first, pages as usize, |place, index, count| {
             let page = view_of::<ChecksumPage>(pages_now.page(place, PageKind::Checksums)?);
             checked(place, page, &geometry)?;

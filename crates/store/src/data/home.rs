@@ -16,7 +16,7 @@ use crate::format::{MAP_EXTENTS, RawExtent, SLOT_EXTENTS, Slot};
 use crate::metadata::extents::{self, Extent, MapEntry};
 use crate::metadata::pages::Stop;
 use crate::metadata::space::Run;
-use crate::state::{ColdFuture, Owners, Store};
+use crate::state::{ColdFuture, Store, Work};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -199,11 +199,14 @@ impl Store {
 
     pub(crate) fn give_back(&self, pieces: &[Piece]) {
         for piece in pieces.iter().filter(|piece| piece.new) {
-            let owners = Owners::new(self);
-            (owners.of_page(piece.home).space.borrow_mut()).give_back(Run {
+            let run = Run {
                 page: piece.home,
                 pages: piece.pages,
-            });
+            };
+            match self.owner(run.page) {
+                own if own == self.partition => self.space.borrow_mut().give_back(run),
+                other => self.workers().begin(self, other, Work::GiveBack(run)),
+            }
         }
     }
 

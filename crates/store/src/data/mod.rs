@@ -20,6 +20,7 @@ pub(crate) mod write_back;
 pub(crate) mod xattr;
 
 pub use atomic::{AtomicRange, AtomicWrite};
+pub(crate) use background::Busy;
 pub use resize::AllocateMode;
 pub use seek::Sought;
 pub use sync::SyncKind;

@@ -69,10 +69,18 @@ impl Store {
     ) -> Result<()> {
         let mut reclaimed = false;
         loop {
-            let free = self.state().await?.free_pages;
-            let pending = self.pending_pages();
-            if available(&self.whole.reservations, free, pending) >= pages + nodes {
-                self.whole.reservations.add(pages);
+            let reservations = &self.whole.reservations;
+            let is_promised = if self.is_divided() {
+                reservations.promise(pages, nodes)
+            } else {
+                let free = self.state().await?.free_pages;
+                let there = available(reservations, free, self.pending_pages()) >= pages + nodes;
+                if there {
+                    reservations.add(pages);
+                }
+                there
+            };
+            if is_promised {
                 return Ok(());
             }
             if reclaimed || !self.reclaim_pending().await? {

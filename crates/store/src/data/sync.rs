@@ -8,10 +8,9 @@
 
 use crate::blob::Blob;
 use crate::cache::Version;
-use crate::data::background::Busy;
 use crate::journal::Point;
 use crate::metadata::extents::MapEntry;
-use crate::state::Store;
+use crate::state::{Store, Work};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{PAGE_BYTES, Result};
 use std::rc::Rc;
@@ -116,8 +115,8 @@ impl Store {
             return Ok(());
         }
         let mut written = Ok(());
-        for store in self.partitions() {
-            written = written.and(store.write_back_dirty(Busy::Wait).await);
+        for partition in self.numbers() {
+            written = written.and(self.ask(partition, Work::WriteBack).await);
         }
         self.commit_all().await?;
         self.flush_home(self.whole.home_writes.written()).await?;

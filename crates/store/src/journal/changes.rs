@@ -7,7 +7,7 @@ use super::open::OpenTransaction;
 use crate::cache::{FrameFlags, FrameKey, OwnedCache};
 use crate::state::Whole;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The changes of a partition on their way home: open, then live.
@@ -17,16 +17,22 @@ pub(crate) struct Changes {
     pub(crate) live: RefCell<Vec<FrameKey>>,
     pub(crate) frees: PendingFrees,
     pub(crate) images: Images,
+    /// What the checkpoint that runs has taken home.
+    pub(crate) at_home: RefCell<(Vec<FrameKey>, DataSums)>,
 }
+
+/// The checksums of data that was written home, and where.
+pub(crate) type DataSums = HashMap<FrameKey, (u64, u32)>;
 
 impl Changes {
     /// None yet.
-    pub(crate) fn new(whole: Arc<Whole>) -> Changes {
+    pub(crate) fn new(whole: Arc<Whole>, partition: u32) -> Changes {
         Changes {
-            open: OpenTransaction::new(whole),
+            open: OpenTransaction::new(whole, partition),
             live: RefCell::default(),
             frees: PendingFrees::default(),
             images: Images::default(),
+            at_home: RefCell::default(),
         }
     }
 

@@ -2,14 +2,12 @@
 
 use crate::cache::{FrameFlags, FrameId, OwnedCache};
 use crate::format::Page;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 /// Images of pages as they were at `lsn`, by home, while a checkpoint runs.
 struct Saved {
     lsn: u64,
-    /// The last commit before it.
-    commit: u64,
     pages: HashMap<u64, Image>,
 }
 
@@ -27,35 +25,19 @@ pub(crate) struct Image {
 /// The images of the checkpoint that runs, if one does.
 #[derive(Default)]
 pub(crate) struct Images {
-    /// A checkpoint waits for a seal from which on it gets images.
-    wanted: Cell<bool>,
     saved: RefCell<Option<Saved>>,
 }
 
 impl Images {
-    /// The next seal begins saving images.
-    pub(crate) fn want(&self) {
-        self.wanted.set(true);
-    }
-
-    /// The seal of `commit` ends at `lsn`: if a checkpoint waits for it, images are saved as of
-    /// `lsn`.
-    pub(crate) fn start_if_wanted(&self, lsn: u64, commit: u64) {
-        if self.wanted.take() {
-            let pages = HashMap::new();
-            *self.saved.borrow_mut() = Some(Saved { lsn, commit, pages });
-        }
-    }
-
-    /// LSN as of which images are saved, and the last commit before it.
-    pub(crate) fn as_of(&self) -> Option<(u64, u64)> {
-        let saved = self.saved.borrow();
-        saved.as_ref().map(|saved| (saved.lsn, saved.commit))
+    /// A seal ended at `lsn`, for which a checkpoint has waited: from here on images are saved as of
+    /// there.
+    pub(crate) fn start(&self, lsn: u64) {
+        let pages = HashMap::new();
+        *self.saved.borrow_mut() = Some(Saved { lsn, pages });
     }
 
     /// The checkpoint has ended.
     pub(crate) fn stop(&self) {
-        self.wanted.set(false);
         *self.saved.borrow_mut() = None;
     }
 

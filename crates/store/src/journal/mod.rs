@@ -47,7 +47,7 @@ use adit_base::simulation::{Bug, planted};
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::{Changes, DataSums};
 pub(crate) use commits::Commits;
 pub use commits::Point;
 pub(crate) use followers::Followers;
@@ -75,6 +75,10 @@ pub(crate) struct Journal {
     /// Those of them that are durable, but have a predecessor that is not.
     early: RefCell<Vec<Sealed>>,
     pub(crate) checkpointing: Cell<bool>,
+    /// A checkpoint waits for a seal from which on it gets images.
+    wants_images: Cell<bool>,
+    /// LSN as of which it has them, and the last commit before.
+    images_as_of: Cell<Option<(u64, u64)>>,
     /// A commit ended, a checkpoint ended, or the volume failed.
     pub(crate) committed: Event,
 }
@@ -90,6 +94,8 @@ impl Journal {
             in_flight: Cell::new(0),
             early: RefCell::default(),
             checkpointing: Cell::new(false),
+            wants_images: Cell::new(false),
+            images_as_of: Cell::new(None),
             committed: Event::new(),
         }
     }
@@ -121,6 +127,23 @@ impl Journal {
         }
     }
 
+    /// A checkpoint begins: the next seal begins saving images.
+    pub(crate) fn want_images(&self) {
+        self.images_as_of.set(None);
+        self.wants_images.set(true);
+    }
+
+    /// LSN as of which images are saved, and the last commit before it.
+    pub(crate) fn images_as_of(&self) -> Option<(u64, u64)> {
+        self.images_as_of.get()
+    }
+
+    /// The checkpoint has ended.
+    pub(crate) fn end_images(&self) {
+        self.wants_images.set(false);
+        self.images_as_of.set(None);
+    }
+
     /// Gives it page memory for journal writes.
     pub(crate) fn add_buffers(&self, frames: impl IntoIterator<Item = FrameId>) {
         self.sealer.add_buffers(frames);
@@ -150,12 +173,17 @@ impl Journal {
             for (cache, changes) in partitions {
                 changes.note_sealed(cache, sealed.lsn);
             }
-            whole.room.clear();
             self.in_flight.set(self.in_flight.get() + 1);
             sealed
         });
         for (_, changes) in partitions {
-            (changes.images).start_if_wanted(whole.ring.next(), whole.commits.sealed());
+            changes.open.clear(|_| ());
+        }
+        whole.room.clear();
+        if self.wants_images.take() {
+            let (lsn, commit) = (whole.ring.next(), whole.commits.sealed());
+            (partitions.iter()).for_each(|(_, changes)| changes.images.start(lsn));
+            self.images_as_of.set(Some((lsn, commit)));
         }
         sealed
     }

@@ -1,13 +1,13 @@
 //! The open transaction: all changes that were applied since the last seal.
 
-use super::FrameKey;
+use super::{FrameKey, Point};
 use crate::format::JOURNAL_PAYLOAD_BYTES;
 use crate::format::record::encoded_bytes_max;
 use crate::metadata::Need;
 use crate::state::Whole;
 use adit_base::PAGE_BYTES;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// Payload bytes of a page of data that is journaled whole: itself and its record's header.
@@ -24,20 +24,38 @@ fn bytes_beyond_step(need: &Need) -> usize {
     need.data_pages * DATA_PAGE_BYTES + need.journal_bytes.saturating_sub(STEP_BYTES)
 }
 
-/// How large the volume's open transaction is, and may become.
-pub(crate) struct OpenRoom {
-    /// Payload bytes that sealing would take, at most. 0: nothing was applied since the last seal.
-    bytes: AtomicU64,
-    bytes_max: usize,
+/// Payload bytes of a need, all of it.
+fn bytes_of(need: &Need) -> usize {
+    need.data_pages * DATA_PAGE_BYTES + need.journal_bytes
 }
+
+/// How large the volume's open transaction is, and may become.
+///
+/// Where there are several partitions, each takes *credit* from a pool, in pieces, and admits
+/// transactions as far as its credit goes. All credit comes back with a seal.
+pub(crate) struct OpenRoom {
+    bytes_max: usize,
+    /// Credit that nobody has.
+    pool: AtomicU64,
+    /// The bytes of each partition.
+    used: Box<[UsedBytes]>,
+}
+
+/// Payload bytes that sealing would take for a partition, at most. 0: nothing was applied there
+/// since the last seal. Only that partition changes it, or the seal.
+#[derive(Default)]
+#[repr(align(64))]
+struct UsedBytes(AtomicU64);
 
 impl OpenRoom {
     /// That of an empty one, in a ring of `ring_pages`.
-    pub(crate) fn new(ring_pages: u64) -> OpenRoom {
+    pub(crate) fn new(ring_pages: u64, partitions: u32) -> OpenRoom {
         let pages_max = (ring_pages / 16).clamp(8, 256) as usize;
+        let bytes_max = pages_max * JOURNAL_PAYLOAD_BYTES;
         OpenRoom {
-            bytes: AtomicU64::new(0),
-            bytes_max: pages_max * JOURNAL_PAYLOAD_BYTES,
+            bytes_max,
+            pool: AtomicU64::new(credit(bytes_max)),
+            used: (0..partitions).map(|_| UsedBytes::default()).collect(),
         }
     }
 
@@ -51,54 +69,81 @@ impl OpenRoom {
         self.bytes_max / DATA_PAGE_BYTES
     }
 
-    /// True if a transaction with this need may join. A step of metadata may join until the bound
-    /// is reached: the page memory holds one more than that.
-    pub(crate) fn has_room(&self, need: &Need) -> bool {
-        self.bytes() + bytes_beyond_step(need) <= self.bytes_max
-    }
-
     /// True if it may join an empty open transaction.
     pub(crate) fn fits(&self, need: &Need) -> bool {
-        bytes_beyond_step(need) <= self.bytes_max
+        match self.used.len() {
+            1 => bytes_beyond_step(need) <= self.bytes_max,
+            _ => bytes_of(need) as u64 <= credit(self.bytes_max),
+        }
     }
 
     /// True if no transaction was applied since the last seal.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes() == 0
+        (0..self.used.len()).all(|partition| self.bytes(partition) == 0)
     }
 
     /// Journal pages that sealing would take, at most.
     pub(crate) fn pages(&self) -> u64 {
-        self.bytes().div_ceil(JOURNAL_PAYLOAD_BYTES) as u64 + 1
+        let bytes: usize = (0..self.used.len()).map(|number| self.bytes(number)).sum();
+        bytes.div_ceil(JOURNAL_PAYLOAD_BYTES) as u64 + 1
     }
 
-    fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed) as usize
+    fn bytes(&self, partition: usize) -> usize {
+        self.used[partition].0.load(Ordering::Acquire) as usize
     }
 
-    fn add(&self, bytes: usize) {
-        let bytes = (self.bytes() + bytes) as u64;
-        self.bytes.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Everything was sealed.
+    /// Everything was sealed, and no partition has credit any more.
     pub(super) fn clear(&self) {
-        self.bytes.store(0, Ordering::Relaxed);
+        for used in &self.used {
+            used.0.store(0, Ordering::Release);
+        }
+        self.pool.store(credit(self.bytes_max), Ordering::Relaxed);
+    }
+
+    /// Takes this much credit, or more of it: a piece that others can spare. 0: it isn't there.
+    fn take(&self, bytes: usize) -> usize {
+        let piece = credit(self.bytes_max) / (4 * self.used.len() as u64);
+        let mut left = self.pool.load(Ordering::Relaxed);
+        loop {
+            let taken = left.min(piece.max(bytes as u64));
+            if taken < bytes as u64 {
+                return 0;
+            }
+            let (then, order) = (left - taken, Ordering::Relaxed);
+            match self.pool.compare_exchange_weak(left, then, order, order) {
+                Ok(_) => return taken as usize,
+                Err(now) => left = now,
+            }
+        }
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.pool.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
-/// The frames of a partition in the open transaction.
+/// All credit: what the page memory holds, but for the state page and the ends of pages.
+fn credit(bytes_max: usize) -> u64 {
+    (bytes_max + STEP_BYTES - 2 * PAGE_BYTES) as u64
+}
+
+/// A partition's part of the open transaction.
 pub(crate) struct OpenTransaction {
     /// Keys of frames with pending granules; some twice, some gone.
     frames: RefCell<Vec<FrameKey>>,
     whole: Arc<Whole>,
+    partition: usize,
+    /// Bytes that it may have, where there are several partitions.
+    credit: Cell<usize>,
 }
 
 impl OpenTransaction {
-    pub(super) fn new(whole: Arc<Whole>) -> OpenTransaction {
+    pub(super) fn new(whole: Arc<Whole>, partition: u32) -> OpenTransaction {
         OpenTransaction {
             frames: RefCell::default(),
             whole,
+            partition: partition as usize,
+            credit: Cell::new(0),
         }
     }
 
@@ -107,16 +152,60 @@ impl OpenTransaction {
         self.frames.borrow().is_empty()
     }
 
+    /// True if a transaction with this need may join. With one partition, a step of metadata may
+    /// join until the bound is reached: the page memory holds one more than that.
+    pub(crate) fn has_room(&self, need: &Need) -> bool {
+        let (room, used) = (&self.whole.room, self.bytes());
+        if room.used.len() == 1 {
+            return used + bytes_beyond_step(need) <= room.bytes_max;
+        }
+        let wanted = used + bytes_of(need);
+        if self.credit.get() < wanted {
+            let taken = room.take(wanted - self.credit.get());
+            self.credit.set(self.credit.get() + taken);
+        }
+        self.credit.get() >= wanted
+    }
+
+    /// A transaction has joined, or has not: credit for a large one goes back.
+    pub(crate) fn settle(&self) {
+        let room = &self.whole.room;
+        let spare = self.credit.get().saturating_sub(self.bytes());
+        let piece = credit(room.bytes_max) as usize / (4 * room.used.len());
+        if spare > 2 * piece {
+            self.credit.set(self.credit.get() - (spare - piece));
+            room.give_back(spare - piece);
+        }
+    }
+
+    /// The place in the order that covers what was applied here, and everything before it.
+    pub(crate) fn point(&self) -> Point {
+        match self.bytes() {
+            0 => self.whole.point(),
+            _ => Point(self.whole.commits.open()),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.whole.room.bytes(self.partition)
+    }
+
+    fn add(&self, bytes: usize) {
+        let bytes = (self.bytes() + bytes) as u64;
+        let used = &self.whole.room.used[self.partition].0;
+        used.store(bytes, Ordering::Release);
+    }
+
     /// Accounts newly pending granules.
     pub(crate) fn count(&self, granules: u64) {
-        self.whole.room.add(encoded_bytes_max(granules));
+        self.add(encoded_bytes_max(granules));
     }
 
     /// A frame has pending granules now.
     pub(crate) fn join(&self, key: FrameKey, fresh: bool) {
         self.frames.borrow_mut().push(key);
         let zero = if fresh { ZERO_RECORD_BYTES } else { 0 };
-        self.whole.room.add(CHECKSUM_RECORD_BYTES + zero);
+        self.add(CHECKSUM_RECORD_BYTES + zero);
     }
 
     /// A frame has no pending granules any more.
@@ -134,8 +223,10 @@ impl OpenTransaction {
         self.frames.borrow()
     }
 
-    /// It was sealed: it is empty again, after `f` has had the keys of its frames.
+    /// It was sealed, or all partitions give back their credit: it is empty, after `f` has had the
+    /// keys of its frames.
     pub(super) fn clear(&self, f: impl FnMut(FrameKey)) {
+        self.credit.set(0);
         self.frames.borrow_mut().drain(..).for_each(f);
     }
 

@@ -22,6 +22,8 @@ pub enum Stop {
     Room,
     /// This partition has no group with room: make the maps of some more, then run again.
     Group(u32),
+    /// A page of this partition is needed: run again with its worker, too.
+    Partition(u32),
     /// The operation fails.
     Fail(Error),
 }

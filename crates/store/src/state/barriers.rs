@@ -10,7 +10,7 @@
 //!    then on. It waits for completions only, so at most one more time of the device (decision
 //!    0016).
 
-use crate::state::{ColdFuture, Lead, Store};
+use crate::state::{Lead, Store, Work};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::{Error, Result};
@@ -32,9 +32,7 @@ impl HomeWrites {
 
     /// Notes one; returns its number for [`Store::flush_home`].
     pub(crate) fn note(&self) -> u64 {
-        let number = self.written() + 1;
-        self.0.store(number, Ordering::Release);
-        number
+        self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 }
 
@@ -67,9 +65,7 @@ impl Store {
             return Ok(());
         }
         let Some(Lead { barriers, .. }) = &self.lead else {
-            let lead = self.lead();
-            let there: ColdFuture<'_, _> = Box::pin(lead.flush_home(sequence));
-            return there.await;
+            return self.ask(0, Work::Flush(sequence)).await;
         };
         while barriers.flushed.get() < sequence {
             self.writable()?;

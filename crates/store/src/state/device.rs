@@ -5,7 +5,7 @@ use adit_block::{Buffer, Operation, Request};
 use adit_reactor::Submit;
 use smallvec::SmallVec;
 
-use crate::state::Store;
+use crate::state::{Store, Work};
 
 impl Store {
     /// Fails if the volume is read-only.
@@ -29,14 +29,20 @@ impl Store {
     /// that would follow it may be acknowledged.
     pub(crate) fn fail(&self, error: Error) {
         let first = self.whole.failure.set(error.clone()).is_ok();
-        for store in self.partitions() {
-            (store.upcalls.recall_grants)(&store);
-            store.frame_idle.notify_all();
-        }
-        self.lead().leading().journal.committed.notify_all();
+        self.end_after_failure();
+        self.begin_in_others(Work::Failed);
         if first {
             let volume = self.reactor.name();
             tracing::error!(%volume, %error, "the volume becomes read-only, until it is opened anew");
+        }
+    }
+
+    /// The volume has failed: nobody waits for what doesn't come.
+    pub(crate) fn end_after_failure(&self) {
+        (self.upcalls.recall_grants)(self);
+        self.frame_idle.notify_all();
+        if let Some(lead) = &self.lead {
+            lead.journal.committed.notify_all();
         }
     }
 

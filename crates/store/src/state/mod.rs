@@ -16,6 +16,7 @@ mod receipt;
 mod reservations;
 mod slot_misses;
 mod whole;
+mod workers;
 mod write_back;
 
 use crate::blob::BlobTable;
@@ -26,16 +27,16 @@ use crate::journal::{Changes, Commits, Journal, OpenRoom, Ring};
 use crate::metadata::space::{Division, Space};
 use crate::recovery::{Predecessor, Takeover};
 use adit_base::hash::HashKey;
+use adit_base::sync::atomic::AtomicU64;
 use adit_base::{Error, Result};
 use adit_block::BufferPool;
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
-use smallvec::SmallVec;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -43,10 +44,11 @@ pub(crate) use barriers::{Barriers, HomeWrites};
 pub(crate) use checksums::{Checksums, READING, is_place};
 pub(crate) use flag::Flag;
 pub(crate) use latency::Latency;
-pub(crate) use partitions::Owners;
 pub use receipt::Receipt;
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
 pub(crate) use slot_misses::SlotMisses;
+pub use workers::{HasStore, introduce};
+pub(crate) use workers::{Owners, Partitions, Together, Work, Workers};
 pub(crate) use write_back::{InFlight, WriteBack};
 
 /// Smallest page cache: below, a transaction and the journal's own memory would fill it.
@@ -78,9 +80,10 @@ pub struct StoreOptions {
     /// Dirty data is written back after about this long.
     pub writeback_interval: Duration,
     /// Partitions of the volume, 1 to [`PARTITIONS_MAX`] (decision 0041). Still an experiment: more
-    /// than one need [`Survive::Off`], a volume without checksums of data, and a worker that has
-    /// them all.
+    /// than one need [`Survive::Off`], and a volume without checksums of data.
     pub partitions: u32,
+    /// Each partition gets a worker of its own ([`introduce`]).
+    pub apart: bool,
 }
 
 impl Default for StoreOptions {
@@ -96,6 +99,7 @@ impl Default for StoreOptions {
             commits_in_flight: None,
             writeback_interval: Duration::from_secs(5),
             partitions: 1,
+            apart: false,
         }
     }
 }
@@ -134,6 +138,8 @@ pub(crate) struct Whole {
     pub(crate) latency: Latency,
     /// Each partition changes them.
     pub(crate) reservations: Reservations,
+    /// Pages that were freed and may not be used yet, of several partitions.
+    pub(crate) pending: AtomicU64,
     /// From the end of a read-only opening on.
     pub(crate) read_only: Flag,
     /// Set by close: background tasks end.
@@ -153,6 +159,10 @@ pub(crate) struct Lead {
     pub(crate) predecessor: Cell<Option<Predecessor>>,
     /// Guards the volume where no mapping does.
     pub(crate) claim: RefCell<Option<Claim>>,
+    /// The shared parts of the other partitions' caches.
+    pub(crate) frames: RefCell<Vec<Arc<Frames>>>,
+    /// At the last seal, another partition's cache made a checkpoint due.
+    pub(crate) others_want_checkpoint: Cell<bool>,
 }
 
 /// The state of a partition of an open volume; only this crate sees inside.
@@ -164,8 +174,8 @@ pub struct StoreState {
     pub(crate) partition: u32,
     /// Of the first partition.
     pub(crate) lead: Option<Lead>,
-    /// All partitions, the first one first.
-    pub(crate) peers: Peers,
+    /// Those of the other partitions, once the volume is divided.
+    pub(crate) workers: OnceCell<Rc<dyn Workers>>,
     pub(crate) layout: Cell<Layout>,
     /// On a volume whose data has checksums; it has one partition.
     pub(crate) checksums: Option<Checksums>,
@@ -173,7 +183,7 @@ pub struct StoreState {
     pub(crate) folded: Cell<Option<StatePage>>,
     /// How the groups are divided.
     pub(crate) division: Cell<Division>,
-    /// Of the first partition: the others, which live as long.
+    /// Of the first partition, if one worker has all: the others, which live as long.
     pub(crate) others: OnceCell<Vec<Store>>,
     pub(crate) volatile_cache: bool,
     /// DMA-able memory outside of frames.
@@ -198,9 +208,6 @@ pub struct StoreState {
     pub(crate) write_back: WriteBack,
 }
 
-/// The partitions of a volume. Each lives as long as the first one.
-pub(crate) type Peers = Rc<RefCell<SmallVec<[Weak<StoreState>; 1]>>>;
-
 /// Functions of upper rooms that lower ones call.
 pub(crate) struct Upcalls {
     /// Makes a number of frames evictable for a transaction, by write-back of dirty data if need
@@ -211,6 +218,8 @@ pub(crate) struct Upcalls {
     pub(crate) start_write_back: fn(&Store),
     /// A checkpoint ended: starts making the checksums known of the data that it took home.
     pub(crate) start_settling: fn(&Store),
+    /// Does work that another partition has asked for.
+    pub(crate) perform: fn(&Store, Work) -> ColdFuture<'_, Result<()>>,
     /// The volume failed: recalls all write grants, and ends all tails.
     pub(crate) recall_grants: fn(&Store),
 }

@@ -5,30 +5,22 @@
 //! blob to that of its slot, and each partition has a copy of the state page
 //! (`commit/ledgers.rs`). A transaction finds the partition of each page that it needs.
 //!
-//! Today one worker has them all, and nothing but tests opens more than one.
+//! One worker has them all, or each has its own (`workers.rs`). Nothing but tests opens more than
+//! one yet.
 
 use super::Store;
 use crate::format::BlobId;
 use crate::metadata::slot_page::slot_place;
+use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result};
 use smallvec::SmallVec;
-use std::rc::Weak;
 
 impl Store {
-    /// The partitions of the volume, in their order. A volume with one has this one.
+    /// The partitions of the volume that this worker has, in their order, as the first one of them
+    /// knows them.
     pub fn partitions(&self) -> SmallVec<[Store; 1]> {
-        let partitions = self.peers.borrow();
-        partitions
-            .iter()
-            .filter_map(Weak::upgrade)
-            .map(Store)
-            .collect()
-    }
-
-    /// The first partition, which has the page memory for journal writes.
-    pub(crate) fn lead(&self) -> Store {
-        let first = self.peers.borrow().first().and_then(Weak::upgrade);
-        Store(first.expect("the first partition lives as long as the others"))
+        let others = self.others.get().map_or(&[][..], |others| others);
+        [self].into_iter().chain(others).cloned().collect()
     }
 
     /// The number of the partition, from 0 on.
@@ -41,8 +33,8 @@ impl Store {
         self.options.partitions
     }
 
-    /// The partition that has a blob, or would have it. Only the first partition knows, which
-    /// [`Store::open`] returns.
+    /// The partition that has a blob, or would have it, if one worker has all partitions. Only the
+    /// first partition knows, which [`Store::open`] returns.
     #[inline]
     pub fn of(&self, id: BlobId) -> &Store {
         if self.options.partitions == 1 {
@@ -60,13 +52,12 @@ impl Store {
         }
     }
 
-    /// Pages that were freed and may not be used yet.
+    /// Pages that were freed and may not be used yet, in all partitions.
     pub(crate) fn pending_pages(&self) -> u64 {
-        if self.options.partitions == 1 {
-            return self.changes.frees.pages();
+        match self.is_divided() {
+            false => self.changes.frees.pages(),
+            true => self.whole.pending.load(Ordering::Acquire),
         }
-        let partitions = self.partitions();
-        (partitions.iter().map(|store| store.changes.frees.pages())).sum()
     }
 
     /// The number of the partition that has a page.
@@ -86,59 +77,5 @@ impl Store {
         }
         let what = format!("{what} a volume with several partitions: open it with one");
         Err(Error::with(Errno::OPNOTSUPP, what))
-    }
-}
-
-/// The partitions of a volume, as seen from one of them.
-pub(crate) struct Owners<'s> {
-    own: &'s Store,
-    /// All of them, where there are several.
-    all: SmallVec<[Store; 1]>,
-}
-
-impl<'s> Owners<'s> {
-    #[inline]
-    pub(crate) fn new(own: &'s Store) -> Owners<'s> {
-        let all = if own.options.partitions == 1 {
-            SmallVec::new()
-        } else {
-            own.partitions()
-        };
-        Owners { own, all }
-    }
-
-    /// The one with this number.
-    #[inline]
-    pub(crate) fn of(&self, partition: u32) -> &Store {
-        if self.all.is_empty() || partition == self.own.partition {
-            self.own
-        } else {
-            &self.all[partition as usize]
-        }
-    }
-
-    /// All, where there are several.
-    #[inline]
-    pub(crate) fn all(&self) -> &[Store] {
-        &self.all
-    }
-
-    /// The number of the one that has a page of a group.
-    #[inline]
-    pub(crate) fn number(&self, page: u64) -> u32 {
-        if self.all.is_empty() {
-            self.own.partition
-        } else {
-            self.own.owner(page)
-        }
-    }
-
-    /// The one that has a page of a group.
-    #[inline]
-    pub(crate) fn of_page(&self, page: u64) -> &Store {
-        if self.all.is_empty() {
-            return self.own;
-        }
-        self.of(self.own.owner(page))
     }
 }

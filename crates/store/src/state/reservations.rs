@@ -3,7 +3,13 @@
 //! Invariant: space for a page without a place on the device is promised before its first byte is
 //! accepted, and the promise ends when the page gets its place or goes: so write-back never meets a
 //! full volume.
+//!
+//! One partition asks its state page how much is free. Several have one sum, the *spare* pages:
+//! those that are free, less the pending frees, the promised pages, and the pages that running
+//! transactions have *claimed*. A promise or a claim takes its pages from the sum in one step, so a
+//! volume is full for all partitions or for none.
 
+use crate::state::Flag;
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,6 +28,9 @@ pub(crate) struct Reservations {
     pages: AtomicU64,
     /// A takeover writes a killed process's data again.
     taking_over: AtomicBool,
+    /// The spare pages of several partitions, a signed number.
+    spare: AtomicU64,
+    is_shared: Flag,
 }
 
 impl Reservations {
@@ -35,9 +44,64 @@ impl Reservations {
         self.pages.store(self.pages() + pages, Ordering::Relaxed);
     }
 
+    /// From here on several partitions share what is free, and doesn't wait for a commit.
+    pub(crate) fn share(&self, free: u64) {
+        self.note(free as i64 - self.pages() as i64);
+        self.is_shared.set();
+    }
+
+    /// So many pages more, or less, are free and don't wait for a commit.
+    pub(crate) fn note(&self, change: i64) {
+        self.spare.fetch_add(change as u64, Ordering::AcqRel);
+    }
+
+    /// Claims pages for a transaction, until it gives them back with [`Reservations::note`]. False:
+    /// the volume is full. With `freeing` it may take those that are kept back, or promised.
+    pub(crate) fn claim(&self, pages: u64, freeing: bool) -> bool {
+        self.take(pages, &|| match freeing {
+            true => -(self.pages() as i64),
+            false => self.kept() as i64,
+        })
+    }
+
+    /// Promises pages, if so many are there, and `nodes` more. False: the volume is full.
+    pub(crate) fn promise(&self, pages: u64, nodes: u64) -> bool {
+        // First: another partition that sees less to spare keeps what this needs.
+        self.pages.fetch_add(pages, Ordering::AcqRel);
+        let is_there = self.take(pages, &|| {
+            let kept = (self.pages() - pages) / PAGES_PER_NODE + RESERVE_PAGES;
+            (kept + nodes) as i64
+        });
+        if !is_there {
+            self.pages.fetch_sub(pages, Ordering::AcqRel);
+        }
+        is_there
+    }
+
+    /// Takes pages, if this many are left then.
+    fn take(&self, pages: u64, left: &dyn Fn() -> i64) -> bool {
+        let order = Ordering::AcqRel;
+        let mut spare = self.spare.load(Ordering::Acquire);
+        loop {
+            let then = spare as i64 - pages as i64;
+            if then < left() {
+                return false;
+            }
+            match (self.spare).compare_exchange_weak(spare, then as u64, order, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => spare = now,
+            }
+        }
+    }
+
     /// Ends the reservation of `pages` pages. They exceed the reserved ones only if maps on the
     /// device changed behind our back.
     pub(crate) fn end(&self, pages: u64) {
+        if self.is_shared.is_set() {
+            self.pages.fetch_sub(pages, Ordering::AcqRel);
+            self.note(pages as i64);
+            return;
+        }
         let promised = self.pages();
         if pages > promised {
             tracing::error!(

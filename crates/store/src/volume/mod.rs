@@ -9,3 +9,4 @@ mod take_over;
 
 pub use info::VolumeInfo;
 pub use open::{MkfsOptions, mkfs};
+pub use partitions::Seat;

@@ -10,7 +10,7 @@
 
 use super::begin::{OpeningName, begin};
 use super::grow::VOLUME_PAGES_MAX;
-use super::partitions::check_options;
+use super::partitions::{Seat, check_options};
 use crate::blob::BlobTable;
 use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose, Survive};
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
@@ -28,11 +28,12 @@ use crate::metadata::Need;
 use crate::metadata::space::{Division, Space, SpaceGeometry};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
-use crate::state::{Barriers, HomeWrites, Latency, Lead, Peers, Reservations, SlotMisses};
+use crate::state::{Barriers, HomeWrites, Latency, Lead, Reservations, SlotMisses};
 use crate::state::{CACHE_BYTES_MIN, Checksums, Flag, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState, Whole};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
+use adit_base::sync::atomic::AtomicU64;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, clock::Timestamp};
 use adit_block::{BufferPool, Device, PoolConfig};
 use adit_reactor::Reactor;
@@ -448,10 +449,11 @@ pub(super) fn build(
         epoch,
         commits: Commits::default(),
         ring: Ring::new(pages, superblock.tail),
-        room: OpenRoom::new(pages),
+        room: OpenRoom::new(pages, options.partitions),
         home_writes: HomeWrites::default(),
         latency: Latency::default(),
         reservations: Reservations::default(),
+        pending: AtomicU64::new(0),
         read_only: Flag::new(plain),
         closing: Flag::default(),
         failure: OnceLock::new(),
@@ -463,6 +465,8 @@ pub(super) fn build(
         unsaved: RefCell::new(None),
         predecessor: Cell::new(None),
         claim: RefCell::new(None),
+        frames: RefCell::default(),
+        others_want_checkpoint: Cell::new(false),
     };
     let store = partition(Parts {
         reactor,
@@ -470,7 +474,6 @@ pub(super) fn build(
         whole: Arc::new(whole),
         number: 0,
         lead: Some(lead),
-        peers: Peers::default(),
         layout,
         geometry,
         checksums,
@@ -485,13 +488,12 @@ pub(super) fn build(
             store.leading().journal.add_buffers([frame]);
         }
     }
-    (store.peers.borrow_mut()).push(Rc::downgrade(&store.0));
     Ok(store)
 }
 
-impl Store {
-    /// Another partition of the volume, of which it has nothing yet.
-    pub(super) fn beside(&self, number: u32) -> Result<Store> {
+impl Seat {
+    /// The partition, which has nothing of the volume yet.
+    pub(super) fn build(self, reactor: Rc<Reactor>) -> Result<Store> {
         let cache = Cache::new(&CacheOptions {
             frames_max: frames_max(&self.options),
             shared: None,
@@ -501,20 +503,19 @@ impl Store {
         })?;
         let header = cache.frames().header();
         header.set_horizon(self.whole.ring.horizon());
-        header.set_sequence(self.leading().superblock.borrow().sequence);
+        header.set_sequence(self.sequence);
         Ok(partition(Parts {
-            reactor: self.reactor.clone(),
+            reactor,
             options: &self.options,
-            whole: self.whole.clone(),
-            number,
+            whole: self.whole,
+            number: self.number,
             lead: None,
-            peers: self.peers.clone(),
-            layout: self.layout.get(),
-            geometry: *self.space.borrow().geometry(),
+            layout: self.layout,
+            geometry: self.geometry,
             checksums: None,
             cache,
             mapping: None,
-            pool: self.pool.clone(),
+            pool: self.pool,
         }))
     }
 }
@@ -526,7 +527,6 @@ struct Parts<'o> {
     whole: Arc<Whole>,
     number: u32,
     lead: Option<Lead>,
-    peers: Peers,
     layout: Layout,
     geometry: SpaceGeometry,
     checksums: Option<Checksums>,
@@ -541,11 +541,11 @@ fn partition(parts: Parts<'_>) -> Store {
         volatile_cache: parts.reactor.device().capabilities().volatile_cache,
         reactor: parts.reactor,
         options: parts.options.clone(),
-        changes: Changes::new(parts.whole.clone()),
+        changes: Changes::new(parts.whole.clone(), parts.number),
         whole: parts.whole,
         partition: parts.number,
         lead: parts.lead,
-        peers: parts.peers,
+        workers: OnceCell::new(),
         layout: Cell::new(parts.layout),
         checksums: parts.checksums,
         folded: Cell::new(None),
@@ -559,6 +559,7 @@ fn partition(parts: Parts<'_>) -> Store {
             reclaim_frames: Store::reclaim_frames,
             start_write_back: Store::spawn_writeback,
             start_settling: Store::spawn_settle,
+            perform: Store::perform_asked,
             recall_grants: Store::recall_all,
         },
         write_back: WriteBack::new(frames.clone()),

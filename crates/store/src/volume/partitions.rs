@@ -1,10 +1,17 @@
 //! Dividing an open volume into partitions ([0041](../../../../docs/decisions/0041-partitions.md)).
 
 use crate::cache::Survive;
-use crate::metadata::space::{Division, Space};
-use crate::state::{PARTITIONS_MAX, Store, StoreOptions};
+use crate::data::Busy;
+use crate::format::StatePage;
+use crate::format::superblock::Layout;
+use crate::metadata::space::{Division, SpaceGeometry};
+use crate::state::{ColdFuture, PARTITIONS_MAX, Store, StoreOptions, Together, Whole, Work};
+use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result};
+use adit_block::BufferPool;
+use adit_reactor::Reactor;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Refuses options that don't go with several partitions.
 pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<()> {
@@ -26,6 +33,34 @@ pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<(
     ))
 }
 
+/// What a worker needs to have one of a volume's partitions.
+pub struct Seat {
+    pub(super) options: StoreOptions,
+    pub(super) whole: Arc<Whole>,
+    pub(super) number: u32,
+    pub(super) layout: Layout,
+    pub(super) geometry: SpaceGeometry,
+    pub(super) folded: Option<StatePage>,
+    pub(super) sequence: u64,
+    pub(super) pool: Arc<BufferPool>,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Seat({})", self.number)
+    }
+}
+
+impl Seat {
+    /// The partition, on a worker's reactor, whose device is the volume's.
+    pub fn take(self, reactor: Rc<Reactor>) -> Result<Store> {
+        let folded = self.folded;
+        let store = self.build(reactor)?;
+        store.take_part(folded);
+        Ok(store)
+    }
+}
+
 impl Store {
     /// Divides the volume, which one partition has so far.
     pub(super) async fn divide(&self) -> Result<()> {
@@ -43,24 +78,105 @@ impl Store {
         // Each partition reads its own pages from their homes.
         self.checkpoint_all().await?;
         let folded = Some(self.state().await?);
-        let geometry = *self.space.borrow().geometry();
-        let others: Result<Vec<Store>> = (1..count).map(|number| self.beside(number)).collect();
-        let others = others?;
-        for other in &others {
-            *other.space.borrow_mut() = Space::new(geometry);
-            (self.peers.borrow_mut()).push(Rc::downgrade(&other.0));
+        self.folded.set(folded);
+        if self.options.apart {
+            self.take_part(folded);
+        } else {
+            let others: Result<Vec<Store>> = (1..count)
+                .map(|number| self.seat(number).take(self.reactor.clone()))
+                .collect();
+            let others = others?;
+            let together = Rc::new(Together::default());
+            for store in [self].into_iter().chain(&others) {
+                together.add(store);
+                let set = store.workers.set(together.clone());
+                assert!(set.is_ok(), "a volume is divided once");
+            }
+            self.take_part(folded);
+            let frames = others.iter().map(|other| other.frames.clone());
+            self.leading().frames.borrow_mut().extend(frames);
+            let set = self.others.set(others);
+            assert!(set.is_ok(), "a volume is divided once");
         }
-        let set = self.others.set(others);
-        assert!(set.is_ok(), "a volume is divided once");
-        for store in self.partitions() {
-            let division = Division {
-                own: store.partition,
-                partitions: count,
-            };
-            store.space.borrow_mut().divide(division);
-            store.division.set(division);
-            store.folded.set(folded);
-        }
+        self.share_space(folded);
         Ok(())
+    }
+
+    /// The seats of the other partitions, if each is to have a worker of its own
+    /// ([`StoreOptions::apart`]).
+    pub fn seats(&self) -> Vec<Seat> {
+        assert!(self.options.apart, "one worker has all partitions");
+        (1..self.options.partitions)
+            .map(|number| self.seat(number))
+            .collect()
+    }
+
+    fn seat(&self, number: u32) -> Seat {
+        Seat {
+            options: self.options.clone(),
+            whole: self.whole.clone(),
+            number,
+            layout: self.layout.get(),
+            geometry: *self.space.borrow().geometry(),
+            folded: self.folded.get(),
+            sequence: self.leading().superblock.borrow().sequence,
+            pool: self.pool.clone(),
+        }
+    }
+
+    /// From here on it is one of several partitions.
+    fn take_part(&self, folded: Option<StatePage>) {
+        let division = Division {
+            own: self.partition,
+            partitions: self.options.partitions,
+        };
+        self.space.borrow_mut().divide(division);
+        self.division.set(division);
+        self.folded.set(folded);
+    }
+
+    /// From here on all partitions take from one sum of free pages.
+    fn share_space(&self, folded: Option<StatePage>) {
+        let (pending, whole) = (self.changes.frees.pages(), &self.whole);
+        let free = folded.map_or(0, |state| state.free_pages);
+        whole.pending.store(pending, Ordering::Release);
+        whole.reservations.share(free - pending);
+    }
+
+    /// Does work that another partition has asked for.
+    pub(crate) fn perform_asked(&self, work: Work) -> ColdFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match work {
+                Work::Commit(point, false) => self.commit_through(point).await,
+                Work::Commit(point, true) => self.commit_shared(point).await,
+                Work::Flush(writes) => self.flush_home(writes).await,
+                Work::Checkpoint => self.checkpoint_all().await,
+                Work::Load(page, kind) => self.load_or_avoid(page, kind).await,
+                Work::LoadEnded(page) => {
+                    self.own_load_ended(page).await;
+                    Ok(())
+                }
+                Work::ReleaseFrees => {
+                    self.release_frees();
+                    Ok(())
+                }
+                Work::MakeGroups => self.make_groups().await,
+                Work::MakeRoom(frames) => self.make_room(frames).await,
+                Work::GiveBack(run) => {
+                    self.space.borrow_mut().give_back(run);
+                    Ok(())
+                }
+                Work::WriteBack => self.write_back_dirty(Busy::Wait).await,
+                Work::TakeHome(tail) => self.take_home(tail).await,
+                Work::EndHome(passed) => {
+                    self.end_home(passed).await;
+                    Ok(())
+                }
+                Work::Failed => {
+                    self.end_after_failure();
+                    Ok(())
+                }
+            }
+        })
     }
 }

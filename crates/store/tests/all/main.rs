@@ -21,3 +21,4 @@ mod process_death;
 mod rig;
 mod speed;
 mod upkeep;
+mod workers;

@@ -118,7 +118,7 @@ impl Checker<'_> {
         match slot.map_kind {
             MAP_EXTENTS => {
                 let mut found = Vec::new();
-                let view = View::new(self.store);
+                let view = View::of_own(self.store);
                 // Reads the slot only, so there is no miss.
                 let _ = extents::check(&view, slot, id.slot, &mut |item| found.push(item));
                 self.found(&mut subject, found);

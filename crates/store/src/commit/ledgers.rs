@@ -23,6 +23,9 @@ impl Store {
     pub(super) fn fold_ledgers(&self, stores: &[&Store]) -> Result<(), Stop> {
         let old = self.folded.get().expect("a divided volume");
         let others = &stores[1..];
+        if !others.iter().any(|other| other.has_to_fold.get()) {
+            return Ok(()); // it would read what other processors have changed
+        }
         let mut new = View::of_own(self).state()?;
         for other in others {
             if let Some(ledger) = other.ledger() {
@@ -33,6 +36,7 @@ impl Store {
         self.stage_state(&new)?;
         for other in others {
             other.end_ledger(&new);
+            other.has_to_fold.set(false);
         }
         if !planted(Bug::FoldedTwice) {
             stores.iter().for_each(|store| store.folded.set(Some(new)));

@@ -572,6 +572,10 @@ impl<'s> Transaction<'s> {
         if self.owners.count() > 1 && !self.folds {
             let freed: u64 = self.frees.iter().map(|(run, _)| u64::from(run.pages)).sum();
             self.end_claims(self.change_of_free() - freed as i64);
+            let key = FrameKey::meta(store.layout.get().state_page);
+            for ledger in self.shadows.iter().filter(|shadow| shadow.key == key) {
+                self.owners.staged(ledger.partition).has_to_fold.set(true);
+            }
             store.whole.pending.fetch_add(freed, Ordering::AcqRel);
         }
         let (cache, changes) = (&store.cache, &store.changes);

@@ -181,6 +181,8 @@ pub struct StoreState {
     pub(crate) checksums: Option<Checksums>,
     /// The state page as of the last fold (`commit/ledgers.rs`); None with one partition.
     pub(crate) folded: Cell<Option<StatePage>>,
+    /// This partition's ledger has changed since.
+    pub(crate) has_to_fold: Cell<bool>,
     /// How the groups are divided.
     pub(crate) division: Cell<Division>,
     /// Of the first partition, if one worker has all: the others, which live as long.

@@ -164,6 +164,9 @@ impl<S: HasStore> Workers for Apart<S> {
 /// [`Store::close`] was run on the first one.
 pub fn introduce<S: HasStore>(engines: &[Arc<Engine<S>>]) -> Result<()> {
     let (lead, others) = engines.split_first().expect("the first partition's engine");
+    if others.is_empty() {
+        return Ok(());
+    }
     let all: Arc<[Arc<Engine<S>>]> = engines.into();
     let frames: Result<Vec<_>> = (others.iter())
         .map(|engine| engine.run(|state| async { Ok(state.partition_store().frames.clone()) }))

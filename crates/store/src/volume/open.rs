@@ -549,6 +549,7 @@ fn partition(parts: Parts<'_>) -> Store {
         layout: Cell::new(parts.layout),
         checksums: parts.checksums,
         folded: Cell::new(None),
+        has_to_fold: Cell::new(false),
         division: Cell::new(Division::NONE),
         others: OnceCell::new(),
         space: RefCell::new(Space::new(parts.geometry)),

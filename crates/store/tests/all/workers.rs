@@ -3,10 +3,10 @@
 use crate::rig::{self, PAGE, engine_options, formatted, pattern};
 use adit_base::random::Prng;
 use adit_base::{Errno, Result};
-use adit_block::{Device, FaultDevice};
+use adit_block::{Device, FaultDevice, MemoryConfig, MemoryDevice};
 use adit_reactor::Engine;
 use adit_store::format::{BlobKind, Slot};
-use adit_store::{BlobId, Store, StoreOptions, Survive, SyncKind, introduce};
+use adit_store::{BlobId, MkfsOptions, Store, StoreOptions, Survive, SyncKind, introduce, mkfs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -21,22 +21,25 @@ struct Volume(Vec<Arc<Engine<Store>>>);
 
 impl Volume {
     fn open(device: &Arc<FaultDevice>, partitions: u32) -> Volume {
+        let device: Arc<dyn Device> = device.clone();
+        Volume::open_device(&device, partitions, 8 << 20)
+    }
+
+    fn open_device(device: &Arc<dyn Device>, partitions: u32, cache_bytes: u64) -> Volume {
         let options = StoreOptions {
-            cache_bytes: 8 << 20,
+            cache_bytes,
             survive: Survive::Off,
             partitions,
             apart: true,
             ..StoreOptions::default()
         };
-        let device: Arc<dyn Device> = device.clone();
-        let start = |device: &Arc<dyn Device>| device.clone();
-        let lead = Engine::start(start(&device), engine_options(), |reactor| async move {
+        let lead = Engine::start(device.clone(), engine_options(), |reactor| async move {
             Store::open(reactor, &options).await
         });
         let lead = lead.unwrap();
         let seats = lead.run(|store| async { Ok(store.seats()) }).unwrap();
         let others = seats.into_iter().map(|seat| {
-            let other = Engine::start(start(&device), engine_options(), |reactor| async move {
+            let other = Engine::start(device.clone(), engine_options(), |reactor| async move {
                 seat.take(reactor)
             });
             other.unwrap()
@@ -209,5 +212,89 @@ fn threads_in_all_partitions_lose_nothing_to_power_cuts() {
         volume.close();
         let log = log.into_inner().unwrap();
         judge(&device, &log, &log);
+    }
+}
+
+/// Prints the times of threads with a blob each; for humans.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    for threads in [1, 2] {
+        for (partitions, volumes) in [(1, 1), (threads, 1), (1, threads)] {
+            let devices: Vec<Arc<dyn Device>> = (0..volumes).map(|_| fast()).collect();
+            let opened: Vec<Volume> = devices
+                .iter()
+                .map(|device| Volume::open_device(device, partitions as u32, 256 << 20))
+                .collect();
+            for what in ["create", "append", "append and sync", "overwrite"] {
+                let began = std::time::Instant::now();
+                const COUNT: usize = 100_000;
+                thread::scope(|scope| {
+                    for thread in 0..threads {
+                        let volume = &opened[thread % volumes];
+                        let by = thread % partitions;
+                        scope.spawn(move || volume.repeat(by, what, COUNT));
+                    }
+                });
+                let each = began.elapsed().as_nanos() / (COUNT * threads) as u128;
+                println!("{threads} threads, {volumes} volumes of {partitions}: {what} {each} ns");
+            }
+            opened.into_iter().for_each(Volume::close);
+        }
+    }
+}
+
+fn fast() -> Arc<dyn Device> {
+    let device: Arc<dyn Device> = MemoryDevice::new(MemoryConfig {
+        size_bytes: 1 << 30,
+        volatile_cache: false,
+        ..MemoryConfig::default()
+    })
+    .unwrap();
+    let engine = Engine::<()>::start(device.clone(), engine_options(), |reactor| async move {
+        mkfs(&reactor, &MkfsOptions::default()).await
+    });
+    engine.unwrap().shutdown(|()| async { Ok(()) }).unwrap();
+    device
+}
+
+impl Volume {
+    fn repeat(&self, by: usize, what: &str, count: usize) {
+        let [id] = self.create(by, [by as u32]).unwrap();
+        let engine = &self.0[by];
+        engine
+            .run(|store| async move {
+                let blob = store.blob(id).await?;
+                store.write(&blob, 0, &[1; 4096]).await
+            })
+            .unwrap();
+        for number in 0..count {
+            let done = match what {
+                "create" => self.create(by, [by as u32]).map(drop),
+                "append" => engine.run(|store| async move {
+                    let blob = store.blob(id).await?;
+                    if number % 20_000 == 0 {
+                        store.resize(&blob, 0).await?;
+                    }
+                    store.append(&blob, &[7; 100]).await.map(drop)
+                }),
+                "append and sync" => engine.run(|store| async move {
+                    let blob = store.blob(id).await?;
+                    if number % 20_000 == 0 {
+                        store.resize(&blob, 0).await?;
+                    }
+                    store.append(&blob, &[7; 100]).await?;
+                    store.sync(&blob, SyncKind::Data).await
+                }),
+                _ => engine.run(|store| async move {
+                    let blob = store.blob(id).await?;
+                    store.write(&blob, 0, &[number as u8; 4096]).await
+                }),
+            };
+            if let Err(error) = done {
+                let info = engine.run(|store| store.info());
+                panic!("{what} {number}: {error} {info:?}");
+            }
+        }
     }
 }

@@ -59,7 +59,7 @@ impl Fs {
     ) -> Result<Vec<ListedEntry>> {
         if attributes {
             // An error is another operation's to tell.
-            let _ = self.tails.absorb_all().await;
+            let _ = self.tables.tails.absorb_all().await;
         }
         let mut entries = Vec::new();
         let mut from = cookie.saturating_add(1).max(names::KEY_MIN);
@@ -129,7 +129,7 @@ impl Fs {
                 })?;
                 for (&id, listed) in ids.iter().zip(&mut entries) {
                     if attributes {
-                        listed.stat = Some(match self.store.of(id).blob_ahead(id) {
+                        listed.stat = Some(match view.partition_of(id)?.blob_ahead(id) {
                             Some(blob) => stat_of(id, &blob.attributes())?,
                             None => stat_of(id, view.slot_ref(id)?)?,
                         });
@@ -164,8 +164,8 @@ impl Fs {
     /// At most `max` open descriptors behind `cookie` (0: from the start). None: the end.
     pub async fn open_descriptors(&self, cookie: u64, max: usize) -> Vec<OpenDescriptor> {
         // An error is another operation's to tell.
-        let _ = self.tails.absorb_all().await;
-        let descriptors = self.descriptors.borrow();
+        let _ = self.tables.tails.absorb_all().await;
+        let descriptors = self.tables.descriptors.borrow();
         let from = usize::try_from(cookie).unwrap_or(usize::MAX);
         let found = descriptors.from(from).take(max);
         found

@@ -7,7 +7,7 @@ use crate::inode::resolve;
 use crate::inode::slot::{PERMISSIONS, stat_of};
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::{Before, Effect, Fs, Stage};
+use crate::volume::{Before, Effect, Fs, Part, Stage};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
@@ -97,7 +97,7 @@ impl Stage<'_, '_> {
     pub fn change(&mut self, at: At<'_>, follow: Follow, change: Change) -> Result<(), Stop> {
         let fs = self.fs;
         let (id, kind) = resolve::existing(self.transaction, &fs.base, at, follow)?;
-        if fs.tails.has(id) {
+        if self.part(id)?.tables.tails.has(id) {
             // Bytes that were appended before this call get the earlier time.
             self.after(Before::Absorbed(id))?;
         }
@@ -133,8 +133,9 @@ impl Fs {
                 .view(|view| {
                     let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                     view.prefetch(id);
-                    with_tail.set(Some(id).filter(|id| self.tails.has(*id)));
-                    match self.store.of(id).blob_ahead(id) {
+                    let part = Part::new(view.partition_of(id)?);
+                    with_tail.set(Some(id).filter(|id| part.tables.tails.has(*id)));
+                    match part.store.blob_ahead(id) {
                         Some(blob) => Ok(stat_of(id, &blob.attributes())?),
                         None => Ok(stat_of(id, view.slot_ref(id)?)?),
                     }
@@ -142,7 +143,7 @@ impl Fs {
                 .await?;
             match with_tail.get() {
                 Some(id) if absorbed != Some(id) => {
-                    self.tails.absorb_id(id).await?;
+                    self.tables.tails.absorb_id(id).await?;
                     absorbed = Some(id);
                 }
                 _ => return Ok(stat),
@@ -163,7 +164,7 @@ impl Fs {
         let inode = self.inode(file)?;
         match &inode.blob {
             Some(blob) => {
-                self.tails.absorb(blob).await?;
+                self.tables.tails.absorb(blob).await?;
                 stat_of(inode.id, &blob.attributes())
             }
             None => {

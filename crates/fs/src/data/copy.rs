@@ -28,7 +28,7 @@ impl Fs {
     async fn seek(&self, file: &OpenFile, offset: u64, sought: Sought) -> Result<u64> {
         let inode = self.usable(file)?;
         let blob = inode.content()?;
-        self.tails.absorb(blob).await?;
+        self.tables.tails.absorb(blob).await?;
         // Stores of programs to a mapping may lie in a hole.
         self.flush_blob(blob).await?;
         self.store.of(blob.id).seek(blob, offset, sought).await
@@ -75,8 +75,8 @@ impl Fs {
     ) -> Result<u64> {
         let (from, to) = (self.usable(source)?, self.usable(target)?);
         let (from, to) = (from.content()?, to.content()?);
-        self.tails.absorb(from).await?;
-        self.tails.end(to.id).await?;
+        self.tables.tails.absorb(from).await?;
+        self.tables.tails.end(to.id).await?;
         let target_is_usable =
             target.flags().writable() && !target.flags().contains(OpenFlags::APPEND);
         if !source.flags().readable() || !target_is_usable {

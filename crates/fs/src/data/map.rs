@@ -67,7 +67,7 @@ impl Fs {
     ) -> Result<()> {
         let inode = self.usable(file)?;
         let blob = inode.blob.as_ref().ok_or(Error::new(Errno::NODEV))?;
-        self.tails.end(inode.id).await?;
+        self.tables.tails.end(inode.id).await?;
         let hold = self
             .store
             .of(blob.id)
@@ -124,7 +124,7 @@ impl Fs {
 
     /// Writes the stores of programs to all mapped files; returns the first error.
     pub(crate) async fn flush_all_mapped(&self) -> Result<()> {
-        let inodes: Vec<_> = self.inodes.borrow().values().cloned().collect();
+        let inodes: Vec<_> = self.tables.inodes.borrow().values().cloned().collect();
         let mut all = Ok(());
         for inode in inodes {
             if let Some(blob) = &inode.blob {

@@ -129,7 +129,7 @@ impl Fs {
             };
             // Another descriptor is here now.
             if let Some(blob) = &inode.blob
-                && let Err(error) = self.tails.end(blob.id).await
+                && let Err(error) = self.tables.tails.end(blob.id).await
             {
                 self.release(inode).await;
                 return Err(error);
@@ -184,7 +184,7 @@ impl Fs {
                 Ok(self.acquire_again(id, kind, slot)?)
             })
             .await?;
-        if let Err(error) = self.tails.end(inode.id).await {
+        if let Err(error) = self.tables.tails.end(inode.id).await {
             self.release_inode(&inode);
             return Err(error);
         }
@@ -209,16 +209,16 @@ impl Fs {
     }
 
     async fn take_descriptor(&self, file: &OpenFile, keeps_tail: bool) -> Result<Rc<Inode>> {
-        let taken = self.descriptors.borrow_mut().take(file);
+        let taken = self.tables.descriptors.borrow_mut().take(file);
         let inode = taken.ok_or(Error::new(Errno::BADF))?;
         file.mark_closed();
         inode.locks.close(file.id());
         if file.tail().is_some() {
             if keeps_tail {
                 // The end of the volume tries again.
-                drop(self.tails.end(inode.id).await);
+                drop(self.tables.tails.end(inode.id).await);
             } else {
-                self.tails.end_at_close(&inode).await;
+                self.tables.tails.end_at_close(&inode).await;
             }
         }
         if file.set_maps(false)
@@ -272,7 +272,7 @@ impl Fs {
         }
         // From here on it cannot be opened; a crash before the end leaves the blob or nothing.
         inode.unlinked.set(true);
-        let taken = self.descriptors.borrow_mut().take(&file);
+        let taken = self.tables.descriptors.borrow_mut().take(&file);
         drop((inode, taken));
         let result = self.store.of(id).delete(id).await;
         self.forget_inode(id);

@@ -11,7 +11,7 @@ impl Fs {
     /// Reads; short at the end of the file.
     pub async fn read(&self, file: &OpenFile, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let blob = self.readable(file)?;
-        self.tails.absorb(&blob).await?;
+        self.tables.tails.absorb(&blob).await?;
         if !buffer.is_empty() && file.access_is_due(&blob.shared) {
             self.note_read(&blob);
         }
@@ -34,7 +34,7 @@ impl Fs {
         buffers: &mut [IoSliceMut<'_>],
     ) -> Result<usize> {
         let blob = self.readable(file)?;
-        self.tails.absorb(&blob).await?;
+        self.tables.tails.absorb(&blob).await?;
         let any = buffers.iter().any(|buffer| !buffer.is_empty());
         if any && file.access_is_due(&blob.shared) {
             self.note_read(&blob);
@@ -56,7 +56,7 @@ impl Fs {
         len_bytes: usize,
     ) -> Result<Buffer> {
         let blob = self.readable(file)?;
-        self.tails.absorb(&blob).await?;
+        self.tables.tails.absorb(&blob).await?;
         if len_bytes != 0 && file.access_is_due(&blob.shared) {
             self.note_read(&blob);
         }

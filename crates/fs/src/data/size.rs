@@ -15,7 +15,7 @@ impl Fs {
         let inode = self.inode(file)?;
         match &inode.blob {
             Some(blob) => {
-                self.tails.absorb(blob).await?;
+                self.tables.tails.absorb(blob).await?;
                 Ok(blob.size())
             }
             None => Ok(0),
@@ -28,7 +28,7 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.tails.end(inode.id).await?;
+        self.tables.tails.end(inode.id).await?;
         self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
             .await?;
         self.written(file, &inode).await
@@ -51,7 +51,7 @@ impl Fs {
             })
             .await?;
         let truncate = async {
-            self.tails.end(inode.id).await?;
+            self.tables.tails.end(inode.id).await?;
             self.truncate_blob(at.caller, inode.content()?, size_bytes)
                 .await
         };

@@ -17,12 +17,12 @@ impl Fs {
         match &inode.blob {
             Some(blob) => {
                 if !planted(Bug::UnabsorbedSync) {
-                    self.tails.absorb(blob).await?;
+                    self.tables.tails.absorb(blob).await?;
                 }
                 let synced = self.store.of(blob.id).sync(blob, kind).await;
                 // Seen even if this sync failed, so that no error is reported twice.
                 let reported = blob.shared.check_error(file.error_seen());
-                let reported = reported.and(self.tails.check_loss(blob.id));
+                let reported = reported.and(self.tables.tails.check_loss(blob.id));
                 synced?;
                 self.store.commit_for_syncs().await?;
                 reported?;
@@ -61,7 +61,7 @@ impl Fs {
     pub async fn start_write_back(&self, file: &OpenFile) -> Result<()> {
         let inode = self.usable(file)?;
         if let Some(blob) = &inode.blob {
-            self.tails.absorb(blob).await?;
+            self.tables.tails.absorb(blob).await?;
             self.store.of(blob.id).start_write_back(blob);
         }
         Ok(())

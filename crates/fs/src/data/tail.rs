@@ -59,7 +59,7 @@ impl Fs {
         let blob = inode.content()?;
         let check = || {
             let is_alone = inode.opens.get() == 1 && Rc::strong_count(&inode) <= KNOWN;
-            if is_alone && !file.is_closed() && !self.tails.has(inode.id) && may() {
+            if is_alone && !file.is_closed() && !self.tables.tails.has(inode.id) && may() {
                 Ok(())
             } else {
                 let what = "append in memory to a file that others use";
@@ -90,7 +90,7 @@ impl Fs {
             has_ended: Cell::new(false),
             turn: RwLock::default(),
         };
-        let mut all = self.tails.all.borrow_mut();
+        let mut all = self.tables.tails.all.borrow_mut();
         let before = all.insert(inode.id.slot, Rc::new(tail));
         assert!(before.is_none(), "a file has one tail");
         Ok(())
@@ -100,7 +100,7 @@ impl Fs {
     /// first error.
     pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) -> Result<()> {
         for file in files {
-            self.tails.end(file.blob_id()).await?;
+            self.tables.tails.end(file.blob_id()).await?;
         }
         Ok(())
     }

@@ -171,7 +171,7 @@ impl Fs {
         let Some(blob) = &inode.blob else {
             return Ok(inode);
         };
-        self.tails.end(blob.id).await?;
+        self.tables.tails.end(blob.id).await?;
         blob.set_writer(file.writer());
         if !nothing && !file.credentials().privileged {
             let drop: LocalBoxFuture<'_, _> =

@@ -66,7 +66,7 @@ impl Fs {
         let linked = self.transact(|stage| stage.link(existing, follow, at));
         let (id, slot) = linked.await?;
         // The link is made. If the tail can't be absorbed now, the answer has the size before it.
-        let _ = self.tails.absorb_id(id).await;
+        let _ = self.tables.tails.absorb_id(id).await;
         self.stat_now(id, &slot)
     }
 

@@ -45,8 +45,9 @@ impl Stage<'_, '_> {
     fn write_home(&self, (id, kind): (BlobId, FileKind)) -> Result<(), Stop> {
         if !planted(Bug::LostRename)
             && kind == FileKind::File
-            && let Some(blob) = self.fs.store.of(id).blob_resident(id)
-            && (blob.is_dirty() || blob.is_writing_back() || self.fs.tails.has(id))
+            && let part = self.part(id)?
+            && let Some(blob) = part.store.blob_resident(id)
+            && (blob.is_dirty() || blob.is_writing_back() || part.tables.tails.has(id))
         {
             return self.after(Before::Home(id));
         }

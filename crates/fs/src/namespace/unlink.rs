@@ -25,8 +25,9 @@ impl Stage<'_, '_> {
             self.then(Effect::Changed(id));
             return Ok(());
         }
-        let open = fs.inodes.borrow().contains_key(&id.slot);
-        let resident = fs.store.of(id).blob_resident(id);
+        let part = self.part(id)?;
+        let open = part.tables.inodes.borrow().contains_key(&id.slot);
+        let resident = part.store.blob_resident(id);
         let has_content = matches!(kind, FileKind::File | FileKind::Blob) && slot.size != 0;
         let empty = slot.allocated_pages == 0
             && slot.xattr_page == 0

@@ -41,8 +41,7 @@ pub struct Fs {
     pub(crate) store: Store,
     pub(crate) base: Base,
     orphans: BlobId,
-    pub(crate) inodes: RefCell<InodeTable>,
-    pub(crate) descriptors: RefCell<Descriptors>,
+    pub(crate) tables: Rc<Tables>,
     /// The owners that wait for locks of byte ranges.
     pub(crate) waits: Waits,
     pub(crate) access_times: Rc<Cell<AccessTimes>>,
@@ -54,8 +53,30 @@ pub struct Fs {
     pub(crate) node_ended: RefCell<Option<NodeEnded>>,
     /// Counts new inodes, which are given to partitions in turn.
     pub(crate) turn: Cell<u32>,
+}
+
+/// What is in memory of the inodes of a partition. An operation of another one finds it beside the
+/// partition's blobs ([`Part`]).
+pub(crate) struct Tables {
+    pub(crate) inodes: RefCell<InodeTable>,
+    pub(crate) descriptors: RefCell<Descriptors>,
     /// Of the files to which a program appends in memory.
     pub(crate) tails: Rc<Tails>,
+}
+
+/// A partition, as an operation finds it that may be another one's.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'s> {
+    pub(crate) store: &'s Store,
+    pub(crate) tables: &'s Tables,
+}
+
+impl<'s> Part<'s> {
+    #[inline]
+    pub(crate) fn new(store: &'s Store) -> Part<'s> {
+        let tables = store.upper();
+        Part { store, tables }
+    }
 }
 
 impl std::fmt::Debug for Fs {
@@ -130,7 +151,7 @@ impl Fs {
     /// Makes everything durable and marks the volume clean. Open files become unusable.
     pub async fn close_volume(&self) -> Result<()> {
         // A tail that can't be written stays for the next opening, and the volume stays unclean.
-        let ended = self.tails.end_all().await;
+        let ended = self.tables.tails.end_all().await;
         let flushed = self.flush_all_mapped().await;
         if ended.is_err() {
             self.store.sync_all().await?;
@@ -142,7 +163,7 @@ impl Fs {
 
     /// Makes everything durable.
     pub async fn syncfs(&self) -> Result<()> {
-        let absorbed = self.tails.absorb_all().await;
+        let absorbed = self.tables.tails.absorb_all().await;
         let flushed = absorbed.and(self.flush_all_mapped().await);
         self.store.sync_all().await?;
         flushed

@@ -14,7 +14,7 @@ use std::sync::Arc;
 impl Fs {
     /// The inode of a descriptor; EBADF when it was closed.
     pub(crate) fn inode(&self, file: &OpenFile) -> Result<Rc<Inode>> {
-        let descriptors = self.descriptors.borrow();
+        let descriptors = self.tables.descriptors.borrow();
         descriptors.get(file).cloned().ok_or(Errno::BADF.into())
     }
 
@@ -29,7 +29,7 @@ impl Fs {
 
     /// An inode, if a descriptor has it open.
     pub(crate) fn open_inode(&self, id: BlobId) -> Option<Rc<Inode>> {
-        let inodes = self.inodes.borrow();
+        let inodes = self.tables.inodes.borrow();
         inodes.get(&id.slot).filter(|inode| inode.id == id).cloned()
     }
 
@@ -38,7 +38,7 @@ impl Fs {
         if !file.flags().readable() {
             return Err(Errno::BADF.into());
         }
-        let descriptors = self.descriptors.borrow();
+        let descriptors = self.tables.descriptors.borrow();
         let inode = descriptors.get(file).ok_or(Error::new(Errno::BADF))?;
         inode.content().cloned()
     }
@@ -55,7 +55,7 @@ impl Fs {
     /// closure, without an await in between, so the inode still exists.
     pub(crate) fn acquire(&self, id: BlobId, kind: FileKind, slot: &Slot) -> Result<Rc<Inode>> {
         expect_kind(slot, kind)?;
-        let mut inodes = self.inodes.borrow_mut();
+        let mut inodes = self.tables.inodes.borrow_mut();
         if let Some(inode) = inodes.get(&id.slot)
             && inode.id == id
         {
@@ -87,7 +87,7 @@ impl Fs {
         if !self.keeps_orphans.get() {
             return Err(Errno::STALE.into());
         }
-        let inode = self.acquire_first(id, kind, slot, &mut self.inodes.borrow_mut());
+        let inode = self.acquire_first(id, kind, slot, &mut self.tables.inodes.borrow_mut());
         inode.unlinked.set(true);
         inode.is_left.set(true);
         Ok(inode)
@@ -136,7 +136,7 @@ impl Fs {
 
     /// An inode leaves the table. On a damaged volume another one may have its slot by now.
     pub(crate) fn forget_inode(&self, id: BlobId) {
-        let mut inodes = self.inodes.borrow_mut();
+        let mut inodes = self.tables.inodes.borrow_mut();
         if inodes.get(&id.slot).is_some_and(|inode| inode.id == id) {
             inodes.remove(&id.slot);
         }
@@ -154,7 +154,11 @@ impl Fs {
         {
             blob.shared.set_access_due(true);
         }
-        let place = self.descriptors.borrow_mut().add(inode.clone(), flags);
+        let place = self
+            .tables
+            .descriptors
+            .borrow_mut()
+            .add(inode.clone(), flags);
         Arc::new(OpenFile::new(place, flags, &inode, caller))
     }
 }

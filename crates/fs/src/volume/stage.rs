@@ -20,13 +20,13 @@
 //! 3. No task waits for a blob's lock while it holds another's: a write releases its blob before
 //!    `prepare`, and before `finish` deletes anything.
 
-use super::{Fs, LocalBoxFuture};
+use super::{Fs, LocalBoxFuture, Part};
 use crate::types::*;
 use adit_base::clock::Timestamp;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Result};
 use adit_store::pages::Stop;
-use adit_store::{AtomicRange, AtomicWrite, Blob, BlobId, SyncKind, Transaction};
+use adit_store::{AtomicRange, AtomicWrite, Beside, Blob, BlobId, SyncKind, Transaction};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -74,7 +74,13 @@ pub(crate) enum Effect {
     Orphaned(BlobId, FileKind),
 }
 
-impl Stage<'_, '_> {
+impl<'s> Stage<'_, 's> {
+    /// The partition that has an inode.
+    #[inline]
+    pub(crate) fn part(&self, id: BlobId) -> Result<Part<'s>, Stop> {
+        Ok(Part::new(self.transaction.partition_of(id)?))
+    }
+
     /// Notes an effect.
     pub(crate) fn then(&mut self, effect: Effect) {
         self.effects.push(effect);
@@ -124,7 +130,7 @@ impl Fs {
             };
             // In a block of its own: it must not live across what is awaited.
             let before = {
-                let staged = store.transact_writing(write.as_deref(), |transaction| {
+                let stage = |transaction: &mut Transaction<'_>| {
                     let mut stage = Stage {
                         fs: self,
                         transaction,
@@ -136,15 +142,21 @@ impl Fs {
                     };
                     let answer = operations(&mut stage)?;
                     Ok((answer, stage.effects))
-                });
+                };
+                let applied = |(answer, mut effects): (T, Effects), beside: Beside<'_>| {
+                    let written = write.as_deref().map_or(Ok(()), AtomicWrite::finish);
+                    effects.retain(|effect| self.finish_now(*effect, beside));
+                    (answer, written, effects)
+                };
+                let staged = store.transact_writing(write.as_deref(), stage, applied);
                 let staged = staged.await;
                 let Some(before) = missing.get() else {
-                    let (answer, effects) = staged?;
-                    let written = write.map_or(Ok(()), |write| write.finish());
-                    let Some(last) = self.finish(effects) else {
+                    let (answer, written, left) = staged?;
+                    drop(write);
+                    if left.is_empty() {
                         return written.map(|()| answer);
-                    };
-                    let answer = Box::new(answer);
+                    }
+                    let (answer, last) = (Box::new(answer), self.finish_later(left));
                     last.await;
                     return written.map(|()| *answer);
                 };
@@ -163,9 +175,9 @@ impl Fs {
             self.store.transact(|_| Ok(())).await?;
         }
         match before {
-            Before::Absorbed(id) => self.tails.absorb_id(id).await,
+            Before::Absorbed(id) => self.tables.tails.absorb_id(id).await,
             Before::Home(id) => {
-                self.tails.absorb_id(id).await?;
+                self.tables.tails.absorb_id(id).await?;
                 match self.store.of(id).blob_resident(id) {
                     Some(blob) => self.store.of(blob.id).sync(&blob, SyncKind::Data).await,
                     None => Ok(()),
@@ -174,42 +186,41 @@ impl Fs {
         }
     }
 
-    /// The second half of operations whose transaction was applied, as far as it doesn't wait.
-    /// Answers what does: the caller awaits it, and holds no blob locked.
-    fn finish(&self, mut effects: Effects) -> Option<LocalBoxFuture<'_, ()>> {
-        effects.retain(|effect| self.finish_now(*effect));
-        if effects.is_empty() {
-            return None;
-        }
-        Some(Box::pin(async move {
+    /// The rest of effects, which waits. The caller holds no blob locked.
+    fn finish_later(&self, effects: Effects) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
             for effect in effects {
                 if let Effect::Orphaned(id, kind) = effect {
                     self.orphans().reclaim(id, kind).await;
                 }
             }
-        }))
+        })
     }
 
-    /// Does an effect, as far as it needs no other transaction; true if a part is left.
-    fn finish_now(&self, effect: Effect) -> bool {
-        match effect {
-            Effect::Changed(id) => self.with_resident(id, |blob| self.note_change(blob)),
-            Effect::AccessedSet(id) => self.with_resident(id, |blob| blob.forget_accessed()),
-            Effect::ModifiedSet(id) => self.with_resident(id, |blob| blob.forget_modified()),
-            // It changed the paths of any number of inodes.
-            Effect::DirectoryMoved => {
-                for store in self.store.partitions() {
-                    store.bind_syncs(store.commit_point());
-                }
+    /// Does an effect of a transaction that was just applied, as far as it needs no other
+    /// transaction; true if a part is left.
+    fn finish_now(&self, effect: Effect, beside: Beside<'_>) -> bool {
+        let part = |id| Part::new(beside.of(id));
+        let with_resident = |id, f: &dyn Fn(&Blob)| {
+            if let Some(blob) = part(id).store.blob_resident(id) {
+                f(&blob);
             }
+        };
+        match effect {
+            Effect::Changed(id) => with_resident(id, &|blob| self.note_change(blob)),
+            Effect::AccessedSet(id) => with_resident(id, &|blob| blob.forget_accessed()),
+            Effect::ModifiedSet(id) => with_resident(id, &|blob| blob.forget_modified()),
+            // It changed the paths of any number of inodes.
+            Effect::DirectoryMoved => self.store.bind_syncs(self.store.commit_point()),
             Effect::Destroyed(id, kind) => {
-                let is_open = self.inodes.borrow().contains_key(&id.slot);
+                let is_open = part(id).tables.inodes.borrow().contains_key(&id.slot);
                 assert!(!is_open, "nothing was awaited since it was found closed");
                 self.end_node(id, kind);
             }
             Effect::Orphaned(id, kind) => {
                 self.end_node(id, kind);
-                let Some(inode) = self.open_inode(id) else {
+                let inodes = part(id).tables.inodes.borrow();
+                let Some(inode) = inodes.get(&id.slot).filter(|inode| inode.id == id) else {
                     return true;
                 };
                 inode.unlinked.set(true);
@@ -230,12 +241,6 @@ impl Fs {
     /// Content or attributes have a new time: the next read changes the time of access again.
     pub(crate) fn note_change(&self, blob: &Blob) {
         self.access_times.get().note_change(blob);
-    }
-
-    fn with_resident(&self, id: BlobId, f: impl FnOnce(&Blob)) {
-        if let Some(blob) = self.store.of(id).blob_resident(id) {
-            f(&blob);
-        }
     }
 }
 

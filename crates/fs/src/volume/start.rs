@@ -1,6 +1,6 @@
 //! Making and opening the file system on a store.
 
-use super::Fs;
+use super::{Fs, Tables};
 use crate::inode::resolve::{self, Base};
 use crate::inode::slot::fresh_slot;
 use crate::names;
@@ -69,8 +69,14 @@ impl Fs {
             ));
         }
         let access_times = Rc::<Cell<AccessTimes>>::default();
+        store.bind_syncs(store.commit_point());
+        let tables = Rc::new(Tables {
+            inodes: RefCell::default(),
+            descriptors: RefCell::new(Descriptors::new()),
+            tails: Tails::new(store.clone(), access_times.clone()),
+        });
         for partition in store.partitions() {
-            partition.bind_syncs(partition.commit_point());
+            partition.set_upper(tables.clone());
         }
         let fs = Fs {
             base: Base {
@@ -78,15 +84,13 @@ impl Fs {
                 hash_key: store.hash_key(),
             },
             orphans,
-            inodes: RefCell::default(),
-            descriptors: RefCell::new(Descriptors::new()),
+            tables,
             waits: Waits::default(),
-            access_times: access_times.clone(),
+            access_times,
             keeps_orphans: Cell::new(true),
             mapped_memory: RefCell::default(),
             node_ended: RefCell::default(),
             turn: Cell::new(0),
-            tails: Tails::new(store.clone(), access_times),
             store,
         };
         for id in [root, orphans] {

@@ -392,7 +392,7 @@ impl Frames {
 
     /// This commit must be durable before any sync returns.
     pub(crate) fn bind_syncs(&self, commit: u64) {
-        self.syncs.need.store(commit, Ordering::Release);
+        self.syncs.need.fetch_max(commit, Ordering::AcqRel);
     }
 
     /// Commits are durable up to this one.

@@ -399,9 +399,7 @@ impl Store {
                 .await?;
         }
         let sequence = self.leading().superblock.borrow().sequence;
-        for frames in self.leading().frames.borrow().iter().chain([&self.frames]) {
-            frames.header().set_sequence(sequence);
-        }
+        self.for_all_frames(|frames| frames.header().set_sequence(sequence));
         Ok(())
     }
 

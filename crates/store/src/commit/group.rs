@@ -181,10 +181,10 @@ impl Store {
             return;
         }
         let (ring, commits) = (&self.whole.ring, &self.whole.commits);
-        for frames in self.leading().frames.borrow().iter().chain([&self.frames]) {
+        self.for_all_frames(|frames| {
             frames.header().set_horizon(ring.horizon());
             frames.note_durable(commits.durable());
-        }
+        });
         // Another partition does that when it needs space.
         self.release_frees();
         journal.committed.notify_all();

@@ -8,7 +8,7 @@ use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
 use adit_base::{Errno, Result};
 
-use crate::state::{ColdFuture, Owners, Partitions, Store, Work};
+use crate::state::{Beside, ColdFuture, Owners, Partitions, Store, Work};
 
 /// The end of an attempt to run a transaction that was not applied.
 enum Attempt {
@@ -83,8 +83,20 @@ impl Store {
         &self,
         intent: Intent,
         need: Need,
-        mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+        f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
+        (self.run_transaction_then(intent, need, f, |value, _| value)).await
+    }
+
+    /// Runs a transaction. Once it is applied, and before any partition that it has changed does
+    /// anything else, `applied` makes the result of the closure's.
+    pub(crate) async fn run_transaction_then<T, U>(
+        &self,
+        intent: Intent,
+        need: Need,
+        mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
+        mut applied: impl FnMut(T, Beside<'_>) -> U,
+    ) -> Result<U> {
         let (mut admitted, mut reclaimed) = (need, false);
         let mut others = Partitions::default();
         loop {
@@ -100,7 +112,7 @@ impl Store {
                 match f(&mut transaction) {
                     Ok(value) => {
                         transaction.apply(taken);
-                        Ok(value)
+                        Ok(applied(value, Beside(owners)))
                     }
                     Err(stop) => {
                         transaction.abort(taken);

@@ -213,6 +213,12 @@ impl<'s> Transaction<'s> {
         Ok((id_of(address, slot), *slot))
     }
 
+    /// The partition that has a blob, or would have it.
+    #[inline]
+    pub fn partition_of(&self, id: BlobId) -> Result<&'s Store, Stop> {
+        self.owners.of_page(place(id.slot).0)
+    }
+
     /// The volume-state page.
     pub fn state(&self) -> Result<StatePage, Stop> {
         state(self.store, self)

@@ -26,7 +26,7 @@ use crate::format::BlobId;
 use crate::metadata::Need;
 use crate::metadata::extents::MapEntry;
 use crate::metadata::pages::Stop;
-use crate::state::{ColdFuture, Store};
+use crate::state::{Beside, ColdFuture, Store};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Buffer;
@@ -59,8 +59,8 @@ impl Store {
         let Some(write) = self.begin_atomic(blob, ranges).await? else {
             return Ok(());
         };
-        self.transact_writing(Some(&write), |_| Ok(())).await?;
-        write.finish()
+        let written = self.transact_writing(Some(&write), |_| Ok(()), |(), _| write.finish());
+        written.await?
     }
 
     /// Locks the blob and makes it ready for a write that a transaction is to carry. None: there is
@@ -123,24 +123,27 @@ impl Store {
     }
 
     /// Runs a transaction of operations that ask for their needs ([`Transaction::ask`]), staged
-    /// after an atomic write. The caller finishes the write once the transaction is applied.
-    pub async fn transact_writing<T>(
+    /// after an atomic write. Once it is applied, and before any partition that it has changed does
+    /// anything else, `applied` makes the result of the closure's, and finishes the write.
+    pub async fn transact_writing<T, U>(
         &self,
         write: Option<&AtomicWrite<'_>>,
         mut f: impl FnMut(&mut Transaction<'_>) -> Result<T, Stop>,
-    ) -> Result<T> {
+        applied: impl FnMut(T, Beside<'_>) -> U,
+    ) -> Result<U> {
         let need = write.map_or(Need::NONE, |write| {
             Need::STEP + Need::data(write.pages.len())
         });
-        self.run_transaction(Intent::Change, need, |transaction| {
+        let staged = |transaction: &mut Transaction<'_>| {
             if let Some(write) = write {
                 transaction.use_reserve(true);
                 write.stage(transaction)?;
                 transaction.use_reserve(false);
             }
             f(transaction)
-        })
-        .await
+        };
+        let run = self.run_transaction_then(Intent::Change, need, staged, applied);
+        run.await
     }
 
     /// The pages that the ranges touch, and the size of the blob afterwards.
@@ -214,7 +217,7 @@ impl AtomicWrite<'_> {
 
     /// The transaction was applied: others see the size, and the blob is theirs again. An error
     /// says that the memory of its shared mappings doesn't have the bytes; the file does.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(&self) -> Result<()> {
         let blob = self.blob;
         blob.forget_modified();
         if self.size > blob.size() {

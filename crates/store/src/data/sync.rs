@@ -155,9 +155,9 @@ impl Store {
         self.commit_shared(point).await
     }
 
-    /// Before any sync returns, everything applied before `point` is durable.
+    /// Before any sync returns, in any partition, everything applied before `point` is durable.
     pub fn bind_syncs(&self, point: Point) {
-        self.frames.bind_syncs(point.0);
+        self.for_all_frames(|frames| frames.bind_syncs(point.0));
     }
 
     /// Makes durable what every sync needs.

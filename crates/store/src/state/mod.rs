@@ -32,6 +32,7 @@ use adit_base::{Error, Result};
 use adit_block::BufferPool;
 use adit_reactor::Reactor;
 use adit_reactor::sync::Event;
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ pub(crate) use latency::Latency;
 pub use receipt::Receipt;
 pub(crate) use reservations::{RESERVE_PAGES, Reservations};
 pub(crate) use slot_misses::SlotMisses;
-pub use workers::{HasStore, introduce};
+pub use workers::{Beside, HasStore, introduce};
 pub(crate) use workers::{Owners, Partitions, Together, Work, Workers};
 pub(crate) use write_back::{InFlight, WriteBack};
 
@@ -146,6 +147,8 @@ pub(crate) struct Whole {
     pub(crate) closing: Flag,
     /// The error that made the volume read-only; any partition may meet it.
     pub(crate) failure: OnceLock<Error>,
+    /// The shared parts of all partitions' caches, once the volume is divided.
+    pub(crate) frames: OnceLock<Vec<Arc<Frames>>>,
 }
 
 /// What the first partition does for all: it commits, makes checkpoints, and writes superblocks.
@@ -159,8 +162,6 @@ pub(crate) struct Lead {
     pub(crate) predecessor: Cell<Option<Predecessor>>,
     /// Guards the volume where no mapping does.
     pub(crate) claim: RefCell<Option<Claim>>,
-    /// The shared parts of the other partitions' caches.
-    pub(crate) frames: RefCell<Vec<Arc<Frames>>>,
     /// At the last seal, another partition's cache made a checkpoint due.
     pub(crate) others_want_checkpoint: Cell<bool>,
 }
@@ -176,6 +177,8 @@ pub struct StoreState {
     pub(crate) lead: Option<Lead>,
     /// Those of the other partitions, once the volume is divided.
     pub(crate) workers: OnceCell<Rc<dyn Workers>>,
+    /// See [`Store::upper`].
+    pub(crate) upper: OnceCell<Rc<dyn Any>>,
     pub(crate) layout: Cell<Layout>,
     /// On a volume whose data has checksums; it has one partition.
     pub(crate) checksums: Option<Checksums>,

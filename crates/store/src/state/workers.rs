@@ -5,9 +5,11 @@
 //! with that one's worker, too. Work that may wait, a partition asks of another one's worker.
 
 use super::{ColdFuture, Store, StoreState};
-use crate::format::PageKind;
+use crate::cache::Frames;
+use crate::format::{BlobId, PageKind};
 use crate::journal::Point;
 use crate::metadata::pages::Stop;
+use crate::metadata::slot_page::slot_place;
 use crate::metadata::space::Run;
 use crate::state::PARTITIONS_MAX;
 use adit_base::Result;
@@ -168,13 +170,12 @@ pub fn introduce<S: HasStore>(engines: &[Arc<Engine<S>>]) -> Result<()> {
         return Ok(());
     }
     let all: Arc<[Arc<Engine<S>>]> = engines.into();
-    let frames: Result<Vec<_>> = (others.iter())
+    let frames: Result<Vec<_>> = (engines.iter())
         .map(|engine| engine.run(|state| async { Ok(state.partition_store().frames.clone()) }))
         .collect();
     let frames = frames?;
     lead.run(|state| async move {
-        let store = state.partition_store();
-        store.leading().frames.borrow_mut().extend(frames);
+        state.partition_store().set_all_frames(frames);
         Ok(())
     })?;
     for (number, engine) in engines.iter().enumerate() {
@@ -292,7 +293,38 @@ impl<'s> Owners<'s> {
     }
 }
 
+/// The partitions that a transaction has changed, which nobody else has yet.
+#[derive(Clone, Copy)]
+pub struct Beside<'s>(pub(crate) Owners<'s>);
+
+impl<'s> Beside<'s> {
+    /// The one that has a blob whose slot the transaction has staged.
+    #[inline]
+    pub fn of(&self, id: BlobId) -> &'s Store {
+        self.0.staged(self.0.number(slot_place(id.slot).0))
+    }
+}
+
+impl std::fmt::Debug for Beside<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Beside({})", self.0.count())
+    }
+}
+
 impl Store {
+    /// Gives the partition what the layer above has for it ([`Store::upper`]).
+    pub fn set_upper<T: 'static>(&self, upper: Rc<T>) {
+        let set = self.upper.set(upper);
+        assert!(set.is_ok(), "the layer above begins once");
+    }
+
+    /// What the layer above has for the partition.
+    #[inline]
+    pub fn upper<T: 'static>(&self) -> &T {
+        let upper = self.upper.get().and_then(|upper| upper.downcast_ref());
+        upper.expect("the layer above has begun")
+    }
+
     /// Has the volume one partition?
     #[inline]
     pub(crate) fn is_alone(&self) -> bool {
@@ -303,6 +335,21 @@ impl Store {
     pub(crate) fn workers(&self) -> &dyn Workers {
         let workers = self.workers.get();
         &**workers.expect("a divided volume has its partitions' workers")
+    }
+
+    /// The shared parts of all partitions' caches are known.
+    pub(crate) fn set_all_frames(&self, frames: Vec<Arc<Frames>>) {
+        let set = self.whole.frames.set(frames);
+        assert!(set.is_ok(), "a volume is divided once");
+    }
+
+    /// The shared parts of all partitions' caches, to use one by one.
+    #[inline]
+    pub(crate) fn for_all_frames(&self, each: impl FnMut(&Arc<Frames>)) {
+        match self.whole.frames.get() {
+            None => [&self.frames].into_iter().for_each(each),
+            Some(all) => all.iter().for_each(each),
+        }
     }
 
     /// True once a volume that is to have several partitions has them.

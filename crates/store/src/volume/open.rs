@@ -457,6 +457,7 @@ pub(super) fn build(
         read_only: Flag::new(plain),
         closing: Flag::default(),
         failure: OnceLock::new(),
+        frames: OnceLock::new(),
     };
     let lead = Lead {
         superblock: RefCell::new(superblock),
@@ -465,7 +466,6 @@ pub(super) fn build(
         unsaved: RefCell::new(None),
         predecessor: Cell::new(None),
         claim: RefCell::new(None),
-        frames: RefCell::default(),
         others_want_checkpoint: Cell::new(false),
     };
     let store = partition(Parts {
@@ -546,6 +546,7 @@ fn partition(parts: Parts<'_>) -> Store {
         partition: parts.number,
         lead: parts.lead,
         workers: OnceCell::new(),
+        upper: OnceCell::new(),
         layout: Cell::new(parts.layout),
         checksums: parts.checksums,
         folded: Cell::new(None),

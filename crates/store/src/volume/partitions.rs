@@ -93,8 +93,8 @@ impl Store {
                 assert!(set.is_ok(), "a volume is divided once");
             }
             self.take_part(folded);
-            let frames = others.iter().map(|other| other.frames.clone());
-            self.leading().frames.borrow_mut().extend(frames);
+            let all = [self].into_iter().chain(&others);
+            self.set_all_frames(all.map(|store| store.frames.clone()).collect());
             let set = self.others.set(others);
             assert!(set.is_ok(), "a volume is divided once");
         }

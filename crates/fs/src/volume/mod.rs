@@ -65,10 +65,9 @@ pub(crate) struct Tables {
 }
 
 /// A partition, as an operation finds it that may be another one's.
-#[derive(Clone, Copy)]
 pub(crate) struct Part<'s> {
     pub(crate) store: &'s Store,
-    pub(crate) tables: &'s Tables,
+    pub(crate) tables: Rc<Tables>,
 }
 
 impl<'s> Part<'s> {

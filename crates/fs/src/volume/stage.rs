@@ -219,7 +219,8 @@ impl Fs {
             }
             Effect::Orphaned(id, kind) => {
                 self.end_node(id, kind);
-                let inodes = part(id).tables.inodes.borrow();
+                let part = part(id);
+                let inodes = part.tables.inodes.borrow();
                 let Some(inode) = inodes.get(&id.slot).filter(|inode| inode.id == id) else {
                     return true;
                 };

@@ -76,7 +76,7 @@ impl Fs {
             tails: Tails::new(store.clone(), access_times.clone()),
         });
         for partition in store.partitions() {
-            partition.set_upper(tables.clone());
+            partition.set_upper(&tables);
         }
         let fs = Fs {
             base: Base {

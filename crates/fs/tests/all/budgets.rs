@@ -36,6 +36,14 @@ fn at_most(counts: IoCounts, writes: u64, flushes: u64, what: &str) {
 }
 
 #[test]
+fn a_volume_that_has_ended_keeps_no_memory() {
+    let (device, volume) = volume();
+    volume.touch("/f").unwrap();
+    volume.close_volume();
+    assert_eq!(Arc::strong_count(&device), 1, "the volume's state has gone");
+}
+
+#[test]
 fn a_small_append_and_fdatasync_is_one_write_and_one_flush() {
     let (device, volume) = volume();
     let file = volume.open("/log", CREATE).unwrap();

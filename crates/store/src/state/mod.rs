@@ -37,7 +37,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -178,7 +178,7 @@ pub struct StoreState {
     /// Those of the other partitions, once the volume is divided.
     pub(crate) workers: OnceCell<Rc<dyn Workers>>,
     /// See [`Store::upper`].
-    pub(crate) upper: OnceCell<Rc<dyn Any>>,
+    pub(crate) upper: OnceCell<Weak<dyn Any>>,
     pub(crate) layout: Cell<Layout>,
     /// On a volume whose data has checksums; it has one partition.
     pub(crate) checksums: Option<Checksums>,

@@ -14,6 +14,7 @@ use crate::metadata::space::Run;
 use crate::state::PARTITIONS_MAX;
 use adit_base::Result;
 use adit_reactor::Engine;
+use std::any::Any;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -312,16 +313,19 @@ impl std::fmt::Debug for Beside<'_> {
 }
 
 impl Store {
-    /// Gives the partition what the layer above has for it ([`Store::upper`]).
-    pub fn set_upper<T: 'static>(&self, upper: Rc<T>) {
-        let set = self.upper.set(upper);
+    /// Tells the partition what the layer above has for it ([`Store::upper`]), which may have the
+    /// partition in turn.
+    pub fn set_upper<T: 'static>(&self, upper: &Rc<T>) {
+        let upper: Rc<dyn Any> = upper.clone();
+        let set = self.upper.set(Rc::downgrade(&upper));
         assert!(set.is_ok(), "the layer above begins once");
     }
 
     /// What the layer above has for the partition.
     #[inline]
-    pub fn upper<T: 'static>(&self) -> &T {
-        let upper = self.upper.get().and_then(|upper| upper.downcast_ref());
+    pub fn upper<T: 'static>(&self) -> Rc<T> {
+        let upper = self.upper.get().and_then(Weak::upgrade);
+        let upper = upper.and_then(|upper| upper.downcast().ok());
         upper.expect("the layer above has begun")
     }
 

@@ -210,6 +210,11 @@ fn threads_in_all_partitions_lose_nothing_to_power_cuts() {
             ends.store(true, Ordering::Relaxed);
         });
         volume.close();
+        assert_eq!(
+            Arc::strong_count(&device),
+            1,
+            "nothing is left of the volume"
+        );
         let log = log.into_inner().unwrap();
         judge(&device, &log, &log);
     }

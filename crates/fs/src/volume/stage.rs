@@ -10,15 +10,16 @@
 //! The first half of an operation is a method of [`Stage`]. It checks the operation against the
 //! changes staged before, asks for the pages that it may stage, stages its changes, and notes its
 //! effects. It may run again from the start, so it has no other effect. An error aborts the
-//! transaction with all that was staged. The second half is [`Fs::finish`].
+//! transaction with all that was staged. The second half, finish, is [`Fs::finish_now`], and
+//! [`Fs::finish_later`] for what waits.
 //!
 //! Invariants:
-//! 1. Nothing is awaited between the first stage and the part of `finish` that doesn't wait: the
-//!    next operation finds memory and volume in agreement.
-//! 2. `finish` loses nothing if it fails, or if the process dies before it: inodes to delete are
+//! 1. Nothing is awaited between the first stage and the end of `finish_now`: the next operation
+//!    finds memory and volume in agreement.
+//! 2. Finish loses nothing if it fails, or if the process dies before it: inodes to delete are
 //!    among the orphans.
 //! 3. No task waits for a blob's lock while it holds another's: a write releases its blob before
-//!    `prepare`, and before `finish` deletes anything.
+//!    `prepare`, and before `finish_later` deletes anything.
 
 use super::{Fs, LocalBoxFuture, Part};
 use crate::types::*;

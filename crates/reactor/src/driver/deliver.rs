@@ -91,11 +91,7 @@ impl Drop for Entered {
 
 /// Calls wakers that the driver of this role has deferred, without any lock. `has_own_work`: work
 /// waits for the driver to come back.
-pub(super) fn call_wakers(
-    wakers: SmallVec<[Waker; 8]>,
-    role: &DriverRole<'_>,
-    has_own_work: bool,
-) {
+pub(super) fn call_wakers(wakers: SmallVec<[Waker; 8]>, role: &DriverRole<'_>, has_own_work: bool) {
     // SAFETY: set by an outer frame of this thread, which resets it before it returns.
     if let Some(delivery) = unsafe { DELIVERY.with(Cell::get).as_ref() } {
         return delivery.add(wakers);

@@ -59,11 +59,11 @@ impl Store {
         if self.lead.is_none() {
             return self.ask(0, Work::Checkpoint).await;
         }
-        let target = self.whole.point();
+        let target = self.whole.progress.point();
         loop {
             self.run_checkpoint().await?;
             // The checkpoint that it waited for may have begun long before.
-            if self.whole.commits.home() >= target.0 {
+            if self.whole.progress.commits.home() >= target.0 {
                 return Ok(());
             }
         }
@@ -77,13 +77,13 @@ impl Store {
 
     async fn checkpoint_or_wait(&self) -> Result<()> {
         let journal = &self.leading().journal;
-        let durable = self.whole.commits.durable();
+        let durable = self.whole.progress.commits.durable();
         while journal.checkpointing.get() {
             self.writable()?;
             journal.committed.wait().await;
             // The checkpoint that ran may have begun long ago: commits since then are in the
             // journal only.
-            if !journal.checkpointing.get() && self.whole.commits.home() >= durable {
+            if !journal.checkpointing.get() && self.whole.progress.commits.home() >= durable {
                 return self.writable();
             }
         }
@@ -113,10 +113,10 @@ impl Store {
             self.writable()?;
             match journal.images_as_of() {
                 // Everything sealed before the images began is durable.
-                Some((lsn, commit)) if self.whole.commits.durable() >= commit => {
+                Some((lsn, commit)) if self.whole.progress.commits.durable() >= commit => {
                     break (lsn, commit);
                 }
-                None if journal.may_commit(&self.whole.room) => self.commit_open().await?,
+                None if journal.may_commit(&self.whole.progress.room) => self.commit_open().await?,
                 _ => journal.committed.wait().await,
             }
         };
@@ -137,13 +137,13 @@ impl Store {
             self.flush_home(self.whole.home_writes.note()).await?;
         }
         if planted(Bug::UnflushedTail) {
-            self.whole.ring.advance_flushed_tail(tail);
-            self.whole.commits.pass_home(commit);
+            self.whole.progress.ring.advance_flushed_tail(tail);
+            self.whole.progress.commits.pass_home(commit);
             self.release_all_frees().await?;
         }
         self.write_superblocks(tail, 0).await?;
-        self.whole.ring.advance_flushed_tail(tail);
-        self.whole.commits.pass_home(commit);
+        self.whole.progress.ring.advance_flushed_tail(tail);
+        self.whole.progress.commits.pass_home(commit);
         Ok(())
     }
 
@@ -343,6 +343,9 @@ impl Store {
     /// superblock that can't be read says nothing.
     pub(crate) async fn look_for_others(&self) -> Result<()> {
         self.look_at_size()?;
+        let Some(lead) = &self.lead else {
+            return self.ask(0, Work::LookForOthers).await;
+        };
         let mut request = self.request(Operation::Read, SUPERBLOCK_PAGES[0]);
         let Ok(buffer) = self.pool.get(2 * PAGE_BYTES) else {
             return Ok(()); // at the next look
@@ -353,7 +356,7 @@ impl Store {
             return Ok(());
         };
         let (first, second) = pages.as_slice().split_at(PAGE_BYTES);
-        if !superblock::is_of_others([first, second], &self.leading().superblock.borrow()) {
+        if !superblock::is_of_others([first, second], &lead.superblock.borrow()) {
             return Ok(());
         }
         let what = "write to the volume: its superblock is not the one that this opening wrote. Another process or machine has opened or overwritten it, or the device lost a write";
@@ -375,7 +378,7 @@ impl Store {
             let mut superblock = self.leading().superblock.borrow_mut();
             superblock.tail = tail;
             if let Some(checksums) = &self.checksums {
-                superblock.unsettled = checksums.listed(self.whole.commits.durable());
+                superblock.unsettled = checksums.listed(self.whole.progress.commits.durable());
             }
             // Until all data of dead processes is written, any superblock keeps that state.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;

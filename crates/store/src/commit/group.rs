@@ -15,7 +15,7 @@ use std::cell::Cell;
 impl Store {
     /// Makes everything applied so far durable.
     pub(crate) async fn commit_all(&self) -> Result<()> {
-        self.commit_through(self.whole.point()).await
+        self.commit_through(self.whole.progress.point()).await
     }
 
     /// Makes everything applied before `point` was taken durable.
@@ -33,25 +33,25 @@ impl Store {
         // A failed volume acknowledges nothing, not even transactions that were durable before.
         self.writable()?;
         let whole = &self.whole;
-        if whole.is_durable(point) {
+        if whole.progress.is_durable(point) {
             return Ok(());
         }
         let Some(Lead { journal, .. }) = &self.lead else {
             return self.ask(0, Work::Commit(point, shared)).await;
         };
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
-        while !whole.is_durable(point) {
+        while !whole.progress.is_durable(point) {
             self.writable()?;
-            if !joined && !whole.is_sealed(point) {
+            if !joined && !whole.progress.is_sealed(point) {
                 joined = true;
                 journal.followers.join();
             }
-            if whole.is_sealed(point) || !journal.may_commit(&whole.room) {
+            if whole.progress.is_sealed(point) || !journal.may_commit(&whole.progress.room) {
                 followed = true;
                 journal.committed.wait().await;
             } else if shared && journal.followers.waited_for.get() {
                 journal.committed.wait().await;
-            } else if !whole.has_ordinary_room() {
+            } else if !whole.progress.has_ordinary_room() {
                 if journal.checkpointing.get() {
                     journal.committed.wait().await; // any one makes room, another may not be needed
                 } else {
@@ -82,7 +82,7 @@ impl Store {
         let in_vain = || {
             journal.checkpointing.get()
                 || journal.is_committing()
-                || self.whole.is_durable(point)
+                || self.whole.progress.is_durable(point)
                 || self.reactor.has_inline_requests()
         };
         if followers.joined.get() >= expected || in_vain() {
@@ -94,7 +94,7 @@ impl Store {
             self.reactor.yield_now().await;
         }
         followers.waited_for.set(false);
-        if self.whole.is_durable(point) {
+        if self.whole.progress.is_durable(point) {
             // Another commit was faster; callers that joined this one since have nothing to wait
             // for.
             journal.committed.notify_all();
@@ -109,7 +109,7 @@ impl Store {
         let journal = &self.leading().journal;
         let joined = Cell::new(0);
         let sealed = loop {
-            if !journal.may_commit(&self.whole.room) {
+            if !journal.may_commit(&self.whole.progress.room) {
                 return Ok(()); // another one began meanwhile
             }
             match self.seal(&joined)? {
@@ -146,7 +146,12 @@ impl Store {
             let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
             let partitions: SmallVec<[_; 1]> = partitions.collect();
             let state_page = self.layout.get().state_page;
-            (lead.journal).seal(&self.whole, &partitions, &self.whole.volume, state_page)
+            (lead.journal).seal(
+                &self.whole.progress,
+                &partitions,
+                &self.whole.volume,
+                state_page,
+            )
         };
         if !self.is_divided() {
             return Ok(Some(Ok(seal(&[self]))));
@@ -154,7 +159,7 @@ impl Store {
         let mut outcome = None;
         self.workers().beside_all(self, &mut |stores| {
             outcome = Some(self.fold_ledgers(stores).map(|()| {
-                let wants = |store: &&Store| self.whole.wants_checkpoint(&store.cache);
+                let wants = |store: &&Store| self.whole.progress.wants_checkpoint(&store.cache);
                 lead.others_want_checkpoint
                     .set(stores[1..].iter().any(wants));
                 stores[1..].iter().for_each(|store| store.release_frees());
@@ -177,10 +182,10 @@ impl Store {
     fn end_commit(&self, sealed: Sealed) {
         let journal = &self.leading().journal;
         journal.note_latency(self.whole.latency.us());
-        if !journal.pass_horizon(&self.whole, &self.cache, sealed) {
+        if !journal.pass_horizon(&self.whole.progress, &self.cache, sealed) {
             return;
         }
-        let (ring, commits) = (&self.whole.ring, &self.whole.commits);
+        let (ring, commits) = (&self.whole.progress.ring, &self.whole.progress.commits);
         self.for_all_frames(|frames| {
             frames.header().set_horizon(ring.horizon());
             frames.note_durable(commits.durable());
@@ -188,8 +193,8 @@ impl Store {
         // Another partition does that when it needs space.
         self.release_frees();
         journal.committed.notify_all();
-        let wants =
-            self.whole.wants_checkpoint(&self.cache) || self.leading().others_want_checkpoint.get();
+        let wants = self.whole.progress.wants_checkpoint(&self.cache)
+            || self.leading().others_want_checkpoint.get();
         if !journal.checkpointing.get() && wants {
             self.spawn_checkpoint();
         }
@@ -204,7 +209,7 @@ impl Store {
         }
         let mut space = self.space.borrow_mut();
         let before = frees.pages();
-        frees.release(&self.whole.commits, |run| space.release(run));
+        frees.release(&self.whole.progress.commits, |run| space.release(run));
         let released = before - frees.pages();
         if released > 0 && !self.is_alone() {
             self.whole.pending.fetch_sub(released, Ordering::AcqRel);
@@ -222,11 +227,11 @@ impl Store {
 
     async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
         assert!(
-            sealed.lsn >= self.whole.ring.horizon(),
+            sealed.lsn >= self.whole.progress.ring.horizon(),
             "what the horizon has passed is durable"
         );
         let layout = self.layout.get();
-        let pages = self.whole.ring.pages();
+        let pages = self.whole.progress.ring.pages();
         // At most two pieces: the ring's end divides them.
         let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
         let mut lsn = sealed.lsn;

@@ -171,7 +171,7 @@ impl<'s> Transaction<'s> {
             return Ok(());
         }
         self.admitted = self.asked;
-        if !store.whole.room.fits(&self.asked) {
+        if !store.whole.progress.room.fits(&self.asked) {
             let what = "the operations are too many for one transaction";
             return Err(Error::with(Errno::TOOBIG, what).into());
         }
@@ -666,7 +666,7 @@ impl<'s> Transaction<'s> {
             if let Some(checksums) = &store.checksums {
                 checksums.unsettle(*run);
             }
-            (changes.frees).add(*run, store.whole.commits.open(), *journaled);
+            (changes.frees).add(*run, store.whole.progress.commits.open(), *journaled);
         }
         if store.is_alone() && !changes.open.is_empty() {
             (store.upcalls.start_write_back)(store);

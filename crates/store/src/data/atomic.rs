@@ -45,7 +45,7 @@ impl Store {
     /// size of the journal.
     pub fn atomic_pages_max(&self) -> usize {
         // One more page may be needed between the valid size and the ranges.
-        self.whole.room.data_pages_max() - 1
+        self.whole.progress.room.data_pages_max() - 1
     }
 
     /// Writes all ranges, later ones over earlier ones, or none of them, whatever fails or dies.

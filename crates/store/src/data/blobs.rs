@@ -61,7 +61,7 @@ impl Store {
         self.blobs.insert(blob.clone(), |other| {
             // Only in memory is it known that data changed and the slot didn't, within a tick.
             let point = other.point.get();
-            !self.whole.is_durable(point) && self.slot_point(other.id.slot) < point
+            !self.whole.progress.is_durable(point) && self.slot_point(other.id.slot) < point
         });
         blob
     }
@@ -76,9 +76,9 @@ impl Store {
         };
         let mask = granules(offset..offset + SECTOR_BYTES);
         if self.cache.pending(frame) & mask != 0 {
-            self.whole.point()
+            self.whole.progress.point()
         } else {
-            crate::journal::Point(self.whole.commits.sealed())
+            crate::journal::Point(self.whole.progress.commits.sealed())
         }
     }
 

@@ -292,7 +292,7 @@ impl Store {
             let batch = checksums.some();
             if batch.is_empty() && checksums.unknown.borrow().is_empty() {
                 // Durable at once: until then a crash means reading the settled pages once more.
-                let point = self.whole.point();
+                let point = self.whole.progress.point();
                 // (A checkpoint that runs is about to bring more.)
                 if !self.leading().journal.checkpointing.get() {
                     for settled in checksums.unsettled.borrow_mut().values_mut() {

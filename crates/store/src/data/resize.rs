@@ -82,7 +82,7 @@ impl Store {
             self.grow_slot(blob, size).await?;
         }
         blob.mtime.set(None);
-        blob.note_change(self.whole.point());
+        blob.note_change(self.whole.progress.point());
         match blob.mapped() {
             None => Ok(()),
             Some(mapped) => mapped.note_cleared(size..BLOB_BYTES_MAX.next_multiple_of(PAGE)),
@@ -107,7 +107,7 @@ impl Store {
         let _exclusive = self.lock(blob).await;
         self.punch_locked(blob, &range).await?;
         self.touch(blob);
-        blob.note_change(self.whole.point());
+        blob.note_change(self.whole.progress.point());
         match blob.mapped() {
             None => Ok(()),
             Some(mapped) => mapped.note_cleared(range),
@@ -149,7 +149,7 @@ impl Store {
             grown.map_err(if zeroes { half_way } else { |error| error })?;
         }
         self.touch(blob);
-        blob.note_change(self.whole.point());
+        blob.note_change(self.whole.progress.point());
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl Store {
                 })
                 .await?;
             if resume.is_some() {
-                blob.erased_at.set(self.whole.point());
+                blob.erased_at.set(self.whole.progress.point());
             }
             // Its slot may get another blob, whose pages an old handle's lock-free reads must not
             // find.
@@ -340,7 +340,7 @@ impl Store {
             drop(ahead.take());
             blob.truncating_from.set(end);
             if resume.is_some() {
-                blob.erased_at.set(self.whole.point());
+                blob.erased_at.set(self.whole.progress.point());
             }
             self.drop_frames(blob, start, resume.unwrap_or(u32::MAX));
             self.let_others_run(resume.is_some()).await;
@@ -387,7 +387,7 @@ impl Store {
         }
         let marked = self.mark_unwritten(blob, first, last, Intent::Free).await;
         // Some of it may be, if not all.
-        blob.erased_at.set(self.whole.point());
+        blob.erased_at.set(self.whole.progress.point());
         self.drop_frames(blob, first as u32, last as u32);
         marked.map_err(half_way)
     }

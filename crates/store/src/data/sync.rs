@@ -64,7 +64,7 @@ impl Store {
         let capabilities = self.reactor.device().capabilities();
         if !self.overwrites_in_place()
             || !capabilities.inline
-            || !self.whole.is_durable(blob.point.get())
+            || !self.whole.progress.is_durable(blob.point.get())
             || self.owes_write_back(blob, SyncKind::Data)
         {
             return;
@@ -133,7 +133,7 @@ impl Store {
 
     /// The place in the order of transactions after everything applied so far.
     pub fn commit_point(&self) -> Point {
-        self.whole.point()
+        self.whole.progress.point()
     }
 
     /// The present state of the metadata. None: it is being changed by another thread.

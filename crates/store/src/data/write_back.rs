@@ -140,7 +140,7 @@ impl Store {
         blob: &'a Rc<Blob>,
         times: bool,
     ) -> impl Future<Output = Result<()>> + 'a {
-        let part = if self.whole.is_calm(&self.cache) {
+        let part = if self.whole.progress.is_calm(&self.cache) {
             1
         } else {
             2
@@ -468,7 +468,7 @@ impl Store {
                     Ok(new_pages)
                 })
                 .await?;
-            blob.note_change(self.whole.point());
+            blob.note_change(self.whole.progress.point());
             if blob.atime.get() == atime {
                 blob.atime.set(None);
             }

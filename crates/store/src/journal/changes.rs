@@ -1,11 +1,11 @@
 //! A partition's part of the journal: its frames with bytes that aren't home, and the space that it
 //! freed.
 
+use super::Progress;
 use super::frees::PendingFrees;
 use super::images::Images;
 use super::open::OpenTransaction;
 use crate::cache::{FrameFlags, FrameKey, OwnedCache};
-use crate::state::Whole;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub(crate) type DataSums = HashMap<FrameKey, (u64, u32)>;
 
 impl Changes {
     /// None yet.
-    pub(crate) fn new(whole: Arc<Whole>, partition: u32) -> Changes {
+    pub(crate) fn new(progress: Arc<Progress>, partition: u32) -> Changes {
         Changes {
-            open: OpenTransaction::new(whole, partition),
+            open: OpenTransaction::new(progress, partition),
             live: RefCell::default(),
             frees: PendingFrees::default(),
             images: Images::default(),

@@ -12,6 +12,7 @@
 //! | `seal` | from the open transaction to journal pages |
 //! | `changes` | the state of a partition: open and live frames, frees, images |
 //! | `open` | the open transaction |
+//! | `progress` | what all partitions read |
 //! | `frees` | freed runs that may not be used yet |
 //! | `images` | pages as they were at a checkpoint's commit |
 //! | `followers` | how long a leader waits for followers |
@@ -37,12 +38,12 @@ mod followers;
 mod frees;
 mod images;
 mod open;
+mod progress;
 mod ring;
 mod seal;
 
 use crate::cache::{FrameId, FrameKey, OwnedCache};
 use crate::format::VolumeId;
-use crate::state::Whole;
 use adit_base::simulation::{Bug, planted};
 use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
@@ -53,6 +54,7 @@ pub use commits::Point;
 pub(crate) use followers::Followers;
 pub(crate) use open::OpenRoom;
 use open::OpenTransaction;
+pub(crate) use progress::Progress;
 pub(crate) use ring::Ring;
 use seal::Sealer;
 pub(crate) use seal::{Sealed, encode_page};
@@ -154,16 +156,19 @@ impl Journal {
     /// images. `partitions` are all there are, and the first one's cache has the page memory.
     pub(crate) fn seal(
         &self,
-        whole: &Whole,
+        progress: &Progress,
         partitions: &[(&OwnedCache, &Changes)],
         volume: &VolumeId,
         state_page: u64,
     ) -> Option<Sealed> {
-        assert!(self.may_commit(&whole.room), "no more commits than allowed");
-        let sealed = (!whole.room.is_empty()).then(|| {
+        assert!(
+            self.may_commit(&progress.room),
+            "no more commits than allowed"
+        );
+        let sealed = (!progress.room.is_empty()).then(|| {
             let own = partitions[0].0;
             let lists = partitions.iter().map(|part| (part.0, &part.1.open));
-            let (ring, commits) = (&whole.ring, &whole.commits);
+            let (ring, commits) = (&progress.ring, &progress.commits);
             let sealed = (self.sealer).seal(own, lists, volume, state_page, ring, commits);
             // For a process that dies here: first the sealed pages count, then the frames' granules
             // don't.
@@ -179,9 +184,9 @@ impl Journal {
         for (_, changes) in partitions {
             changes.open.clear(|_| ());
         }
-        whole.room.clear();
+        progress.room.clear();
         if self.wants_images.take() {
-            let (lsn, commit) = (whole.ring.next(), whole.commits.sealed());
+            let (lsn, commit) = (progress.ring.next(), progress.commits.sealed());
             (partitions.iter()).for_each(|(_, changes)| changes.images.start(lsn));
             self.images_as_of.set(Some((lsn, commit)));
         }
@@ -190,8 +195,13 @@ impl Journal {
 
     /// A sealed transaction is durable. The horizon passes it, and durable ones after it, unless an
     /// earlier one is not durable; their page memory is free again. True if the horizon moved.
-    pub(crate) fn pass_horizon(&self, whole: &Whole, cache: &OwnedCache, sealed: Sealed) -> bool {
-        let (ring, commits) = (&whole.ring, &whole.commits);
+    pub(crate) fn pass_horizon(
+        &self,
+        progress: &Progress,
+        cache: &OwnedCache,
+        sealed: Sealed,
+    ) -> bool {
+        let (ring, commits) = (&progress.ring, &progress.commits);
         let before = ring.horizon();
         let mut early = self.early.borrow_mut();
         early.push(sealed);

@@ -1,10 +1,9 @@
 //! The open transaction: all changes that were applied since the last seal.
 
-use super::{FrameKey, Point};
+use super::{FrameKey, Point, Progress};
 use crate::format::JOURNAL_PAYLOAD_BYTES;
 use crate::format::record::encoded_bytes_max;
 use crate::metadata::Need;
-use crate::state::Whole;
 use adit_base::PAGE_BYTES;
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use std::cell::{Cell, RefCell};
@@ -131,17 +130,17 @@ fn credit(bytes_max: usize) -> u64 {
 pub(crate) struct OpenTransaction {
     /// Keys of frames with pending granules; some twice, some gone.
     frames: RefCell<Vec<FrameKey>>,
-    whole: Arc<Whole>,
+    progress: Arc<Progress>,
     partition: usize,
     /// Bytes that it may have, where there are several partitions.
     credit: Cell<usize>,
 }
 
 impl OpenTransaction {
-    pub(super) fn new(whole: Arc<Whole>, partition: u32) -> OpenTransaction {
+    pub(super) fn new(progress: Arc<Progress>, partition: u32) -> OpenTransaction {
         OpenTransaction {
             frames: RefCell::default(),
-            whole,
+            progress,
             partition: partition as usize,
             credit: Cell::new(0),
         }
@@ -155,7 +154,7 @@ impl OpenTransaction {
     /// True if a transaction with this need may join. With one partition, a step of metadata may
     /// join until the bound is reached: the page memory holds one more than that.
     pub(crate) fn has_room(&self, need: &Need) -> bool {
-        let (room, used) = (&self.whole.room, self.bytes());
+        let (room, used) = (&self.progress.room, self.bytes());
         if room.used.len() == 1 {
             return used + bytes_beyond_step(need) <= room.bytes_max;
         }
@@ -169,7 +168,7 @@ impl OpenTransaction {
 
     /// A transaction has joined, or has not: credit for a large one goes back.
     pub(crate) fn settle(&self) {
-        let room = &self.whole.room;
+        let room = &self.progress.room;
         let spare = self.credit.get().saturating_sub(self.bytes());
         let piece = credit(room.bytes_max) as usize / (4 * room.used.len());
         if spare > 2 * piece {
@@ -181,18 +180,18 @@ impl OpenTransaction {
     /// The place in the order that covers what was applied here, and everything before it.
     pub(crate) fn point(&self) -> Point {
         match self.bytes() {
-            0 => self.whole.point(),
-            _ => Point(self.whole.commits.open()),
+            0 => self.progress.point(),
+            _ => Point(self.progress.commits.open()),
         }
     }
 
     fn bytes(&self) -> usize {
-        self.whole.room.bytes(self.partition)
+        self.progress.room.bytes(self.partition)
     }
 
     fn add(&self, bytes: usize) {
         let bytes = (self.bytes() + bytes) as u64;
-        let used = &self.whole.room.used[self.partition].0;
+        let used = &self.progress.room.used[self.partition].0;
         used.store(bytes, Ordering::Release);
     }
 

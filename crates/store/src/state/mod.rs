@@ -23,7 +23,7 @@ use crate::blob::BlobTable;
 use crate::cache::{Claim, Frames, OwnedCache, Survive};
 use crate::format::superblock::Layout;
 use crate::format::{StatePage, Superblock, VolumeId};
-use crate::journal::{Changes, Commits, Journal, OpenRoom, Ring};
+use crate::journal::{Changes, Journal, Progress};
 use crate::metadata::space::{Division, Space};
 use crate::recovery::{Predecessor, Takeover};
 use adit_base::hash::HashKey;
@@ -130,10 +130,7 @@ pub(crate) struct Whole {
     pub(crate) hash_key: HashKey,
     /// See [`Store::epoch`].
     pub(crate) epoch: u64,
-    pub(crate) commits: Commits,
-    pub(crate) ring: Ring,
-    /// Each partition changes it.
-    pub(crate) room: OpenRoom,
+    pub(crate) progress: Arc<Progress>,
     /// Each partition changes them.
     pub(crate) home_writes: HomeWrites,
     pub(crate) latency: Latency,

@@ -29,6 +29,8 @@ pub(crate) enum Work {
     Flush(u64),
     /// Of the first partition: takes home what is applied now.
     Checkpoint,
+    /// Of the first partition: looks whether another opening has written the superblock.
+    LookForOthers,
     /// Brings a page into the cache, or waits for it.
     Load(u64, PageKind),
     /// Waits while a page is loaded.

@@ -136,7 +136,7 @@ impl Store {
         if !is_changed {
             return Ok(());
         }
-        self.write_superblocks(self.whole.ring.flushed_tail(), 0)
+        self.write_superblocks(self.whole.progress.ring.flushed_tail(), 0)
             .await
     }
 }

@@ -82,7 +82,7 @@ impl Store {
             usable_bytes: (self.whole.reservations).usable_by_a_new_blob(state.free_pages)
                 * page_bytes,
             journal_bytes: superblock.journal_pages * page_bytes,
-            journal_live_bytes: self.whole.ring.live_pages() * page_bytes,
+            journal_live_bytes: self.whole.progress.ring.live_pages() * page_bytes,
             cluster_bytes: u64::from(superblock.cluster_pages) * page_bytes,
             blobs: state.blobs,
             epoch: superblock.epoch,

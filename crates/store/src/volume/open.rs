@@ -23,7 +23,7 @@ use crate::format::{
     STATE_CLEAN, SUPERBLOCK_MAGIC, SUPERBLOCK_PAGES, StatePage, Superblock, VolumeId,
 };
 use crate::health::{self, RepairOptions};
-use crate::journal::{Changes, Commits, Journal, OpenRoom, Ring};
+use crate::journal::{Changes, Journal, Progress};
 use crate::metadata::Need;
 use crate::metadata::space::{Division, Space, SpaceGeometry};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
@@ -368,7 +368,7 @@ impl Store {
             self.checkpoint_all().await?;
             self.settle().await?;
             self.hold_superblock().await?;
-            if self.whole.ring.live_pages() == 0 && self.whole.room.is_empty() {
+            if self.whole.progress.ring.live_pages() == 0 && self.whole.progress.room.is_empty() {
                 break;
             }
             self.release_superblock();
@@ -380,7 +380,7 @@ impl Store {
                 ));
             }
         }
-        let tail = self.whole.ring.next();
+        let tail = self.whole.progress.ring.next();
         let written = match self.look_for_others().await {
             Ok(()) => {
                 self.leading().superblock.borrow_mut().forget_memo();
@@ -447,9 +447,7 @@ pub(super) fn build(
         volume: VolumeId(superblock.volume_id),
         hash_key: HashKey(superblock.hash_key),
         epoch,
-        commits: Commits::default(),
-        ring: Ring::new(pages, superblock.tail),
-        room: OpenRoom::new(pages, options.partitions),
+        progress: Arc::new(Progress::new(pages, superblock.tail, options.partitions)),
         home_writes: HomeWrites::default(),
         latency: Latency::default(),
         reservations: Reservations::default(),
@@ -482,7 +480,7 @@ pub(super) fn build(
         pool,
     });
     if !plain {
-        for _ in 0..store.whole.room.pages_max() {
+        for _ in 0..store.whole.progress.room.pages_max() {
             let frame = (store.cache.allocate_raw())
                 .ok_or_else(|| Error::with(Errno::NOMEM, "the page cache is too small"))?;
             store.leading().journal.add_buffers([frame]);
@@ -502,7 +500,7 @@ impl Seat {
             frames_min: CACHE_FRAMES_MIN as u32,
         })?;
         let header = cache.frames().header();
-        header.set_horizon(self.whole.ring.horizon());
+        header.set_horizon(self.whole.progress.ring.horizon());
         header.set_sequence(self.sequence);
         Ok(partition(Parts {
             reactor,
@@ -541,7 +539,7 @@ fn partition(parts: Parts<'_>) -> Store {
         volatile_cache: parts.reactor.device().capabilities().volatile_cache,
         reactor: parts.reactor,
         options: parts.options.clone(),
-        changes: Changes::new(parts.whole.clone(), parts.number),
+        changes: Changes::new(parts.whole.progress.clone(), parts.number),
         whole: parts.whole,
         partition: parts.number,
         lead: parts.lead,

@@ -55,7 +55,7 @@ impl Store {
                     None => superblock.forget_memo(),
                 }
             }
-            let written = self.write_superblocks(self.whole.ring.flushed_tail(), 0);
+            let written = self.write_superblocks(self.whole.progress.ring.flushed_tail(), 0);
             let written = written.await;
             self.release_superblock();
             written?;

@@ -90,6 +90,12 @@ impl Store {
         journal.checkpointing.set(true);
         let result = self.checkpoint_once().await;
         journal.end_images();
+        if result.is_err() {
+            // It may have failed before it took anything home.
+            for partition in self.numbers() {
+                self.ask(partition, Work::EndHome(None)).await.ok();
+            }
+        }
         journal.checkpointing.set(false);
         if let Err(error) = &result {
             self.fail(error.clone());

@@ -29,6 +29,26 @@ impl Store {
         self.commit_until(point, true).await
     }
 
+    /// Makes room in the open transaction: commits it. If it is empty, idle partitions have the
+    /// credit: takes it back.
+    pub(crate) async fn make_open_room(&self) -> Result<()> {
+        let Some(lead) = &self.lead else {
+            return self.ask(0, Work::MakeOpenRoom).await;
+        };
+        self.commit_all().await?;
+        while self.is_divided() {
+            let all = self.workers().beside_all(self, &mut |stores| {
+                let changes = stores.iter().map(|store| &store.changes);
+                lead.journal.take_back_credit(&self.whole.progress, changes);
+            });
+            if all? {
+                break;
+            }
+            self.step_aside().await;
+        }
+        Ok(())
+    }
+
     async fn commit_until(&self, point: Point, shared: bool) -> Result<()> {
         // A failed volume acknowledges nothing, not even transactions that were durable before.
         self.writable()?;
@@ -163,7 +183,11 @@ impl Store {
                 lead.others_want_checkpoint
                     .set(stores[1..].iter().any(wants));
                 stores[1..].iter().for_each(|store| store.release_frees());
-                seal(stores)
+                // All of them may have applied more since the last look.
+                let progress = &self.whole.progress;
+                let fits = progress.has_ordinary_room() || lead.journal.is_for_checkpoint();
+                let may_seal = fits && lead.journal.may_commit(&progress.room);
+                may_seal.then(|| seal(stores)).flatten()
             }));
         })?;
         Ok(outcome)
@@ -190,7 +214,7 @@ impl Store {
             frames.header().set_horizon(ring.horizon());
             frames.note_durable(commits.durable());
         });
-        // Another partition does that when it needs space.
+        // The others do that with the next seal, or when they need space.
         self.release_frees();
         journal.committed.notify_all();
         let wants = self.whole.progress.wants_checkpoint(&self.cache)
@@ -211,7 +235,7 @@ impl Store {
         let before = frees.pages();
         frees.release(&self.whole.progress.commits, |run| space.release(run));
         let released = before - frees.pages();
-        if released > 0 && !self.is_alone() {
+        if released > 0 && self.is_divided() {
             self.whole.pending.fetch_sub(released, Ordering::AcqRel);
             self.whole.reservations.note(released as i64);
         }

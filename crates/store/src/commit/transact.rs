@@ -6,7 +6,7 @@ use crate::format::{PageKind, StatePage};
 use crate::metadata::Need;
 use crate::metadata::pages::Stop;
 use adit_base::breakdown::{self, Layer};
-use adit_base::{Errno, Result};
+use adit_base::{Errno, Error, Result};
 
 use crate::state::{Beside, ColdFuture, Owners, Partitions, Store, Work};
 
@@ -131,14 +131,19 @@ impl Store {
                 Some(Ok(value)) => return Ok(value),
                 Some(Err(Attempt::Stopped(stop))) => stop,
                 Some(Err(Attempt::NoFrames(other))) => {
+                    self.changes.open.release_credit();
                     self.ask(other, Work::MakeRoom(admitted.frames)).await?;
                     continue;
                 }
                 None => {
+                    self.changes.open.release_credit();
                     self.step_aside().await;
                     continue;
                 }
             };
+            if !self.is_alone() {
+                self.changes.open.release_credit();
+            }
             match stop {
                 Stop::Partition(other) => others.add(other),
                 Stop::Miss(page, kind) => {
@@ -178,8 +183,16 @@ impl Store {
         loop {
             self.writable()?;
             if !self.changes.open.has_room(need) {
-                let commit: ColdFuture<'_, _> = Box::pin(self.commit_all());
-                commit.await?;
+                if !self.whole.progress.room.fits(need) {
+                    let what = "the operations are too many for one transaction";
+                    return Err(Error::with(Errno::TOOBIG, what));
+                }
+                let room: ColdFuture<'_, _> = Box::pin(self.make_open_room());
+                room.await?;
+                if !self.is_alone() {
+                    // Others may have taken it again.
+                    self.reactor.give_way().await;
+                }
             } else if self.cache.available() >= frames {
                 return Ok(());
             } else if may_wait {

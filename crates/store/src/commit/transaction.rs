@@ -648,7 +648,11 @@ impl<'s> Transaction<'s> {
         self.apply_shadows(store, |key| !self.is_checksums(key), receipt.as_deref());
         drop(held);
         for other in self.owners.others() {
+            let before = other.changes.open.bytes();
             self.apply_shadows(other, |_| true, None);
+            // This partition's credit was for these bytes, too.
+            let grown = other.changes.open.bytes() - before;
+            changes.open.give_credit(&other.changes.open, grown);
         }
         for blob in changed {
             blob.became_visible(changes.open.point());
@@ -726,9 +730,6 @@ impl<'s> Transaction<'s> {
     pub(crate) fn abort(&mut self, taken: Mark) {
         let store = self.store;
         self.end_claims(0);
-        if !store.is_alone() {
-            store.changes.open.settle();
-        }
         store.space.borrow_mut().rollback(taken);
         for (partition, taken) in std::mem::take(&mut self.marks) {
             self.owners

@@ -6,7 +6,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | here | the state that a volume has once |
+//! | here | the state of the partition that commits |
 //! | `ring` | LSNs: live, in flight, free |
 //! | `commits` | numbers of commits, and places in their order |
 //! | `seal` | from the open transaction to journal pages |
@@ -133,6 +133,24 @@ impl Journal {
     pub(crate) fn want_images(&self) {
         self.images_as_of.set(None);
         self.wants_images.set(true);
+    }
+
+    /// True if a checkpoint waits for the next seal, for which the end of the ring is kept.
+    pub(crate) fn is_for_checkpoint(&self) -> bool {
+        self.wants_images.get()
+    }
+
+    /// If the open transaction is empty, no partition has credit any more. The caller has all of
+    /// them to itself.
+    pub(crate) fn take_back_credit<'c>(
+        &self,
+        progress: &Progress,
+        partitions: impl Iterator<Item = &'c Changes>,
+    ) {
+        if progress.room.is_empty() {
+            partitions.for_each(|changes| changes.open.clear(|_| ()));
+            progress.room.clear();
+        }
     }
 
     /// LSN as of which images are saved, and the last commit before it.

@@ -41,7 +41,7 @@ pub(crate) struct OpenRoom {
 }
 
 /// Payload bytes that sealing would take for a partition, at most. 0: nothing was applied there
-/// since the last seal. Only that partition changes it, or the seal.
+/// since the last seal. Whoever has that partition's lock changes it.
 #[derive(Default)]
 #[repr(align(64))]
 struct UsedBytes(AtomicU64);
@@ -65,7 +65,10 @@ impl OpenRoom {
 
     /// Pages of data, each journaled whole, that one transaction may carry beside its metadata.
     pub(crate) fn data_pages_max(&self) -> usize {
-        self.bytes_max / DATA_PAGE_BYTES
+        match self.used.len() {
+            1 => self.bytes_max / DATA_PAGE_BYTES,
+            _ => (self.bytes_max - 2 * PAGE_BYTES) / DATA_PAGE_BYTES,
+        }
     }
 
     /// True if it may join an empty open transaction.
@@ -185,8 +188,24 @@ impl OpenTransaction {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// Payload bytes that sealing would take for it, at most.
+    pub(crate) fn bytes(&self) -> usize {
         self.progress.room.bytes(self.partition)
+    }
+
+    /// Another partition has this many bytes more, for which this one has the credit.
+    pub(crate) fn give_credit(&self, other: &OpenTransaction, bytes: usize) {
+        let credit = self.credit.get().checked_sub(bytes);
+        self.credit
+            .set(credit.expect("a transaction stages no more than it was admitted with"));
+        other.credit.set(other.credit.get() + bytes);
+    }
+
+    /// An attempt to run a transaction was put off: nobody waits for its credit.
+    pub(crate) fn release_credit(&self) {
+        let spare = self.credit.get().saturating_sub(self.bytes());
+        self.credit.set(self.credit.get() - spare);
+        self.progress.room.give_back(spare);
     }
 
     fn add(&self, bytes: usize) {

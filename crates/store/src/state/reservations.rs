@@ -44,9 +44,10 @@ impl Reservations {
         self.pages.store(self.pages() + pages, Ordering::Relaxed);
     }
 
-    /// From here on several partitions share what is free, and doesn't wait for a commit.
+    /// From here on several partitions share the pages that are free and don't wait for a commit.
     pub(crate) fn share(&self, free: u64) {
-        self.note(free as i64 - self.pages() as i64);
+        self.spare
+            .store(free.wrapping_sub(self.pages()), Ordering::Release);
         self.is_shared.set();
     }
 
@@ -98,15 +99,17 @@ impl Reservations {
     /// device changed behind our back.
     pub(crate) fn end(&self, pages: u64) {
         if self.is_shared.is_set() {
-            self.pages.fetch_sub(pages, Ordering::AcqRel);
-            self.note(pages as i64);
+            let promised = self.pages.fetch_sub(pages, Ordering::AcqRel);
+            if pages > promised {
+                self.pages.fetch_add(pages - promised, Ordering::AcqRel);
+                say_more_than_promised(pages, promised);
+            }
+            self.note(pages.min(promised) as i64);
             return;
         }
         let promised = self.pages();
         if pages > promised {
-            tracing::error!(
-                "{pages} pages were allocated, but {promised} promised: run `adit check`"
-            );
+            say_more_than_promised(pages, promised);
         }
         self.pages
             .store(promised.saturating_sub(pages), Ordering::Relaxed);
@@ -140,7 +143,8 @@ impl Reservations {
         if self.taking_over.load(Ordering::Relaxed) {
             0
         } else {
-            (self.pages() + pages) / PAGES_PER_NODE - self.pages() / PAGES_PER_NODE
+            let promised = self.pages();
+            (promised + pages) / PAGES_PER_NODE - promised / PAGES_PER_NODE
         }
     }
 
@@ -159,4 +163,9 @@ impl Reservations {
     fn unclaimed(&self, free: u64, pending: u64) -> u64 {
         free.saturating_sub(pending + self.pages())
     }
+}
+
+#[cold]
+fn say_more_than_promised(pages: u64, promised: u64) {
+    tracing::error!("{pages} pages were allocated, but {promised} promised: run `adit check`");
 }

@@ -29,6 +29,8 @@ pub(crate) enum Work {
     Flush(u64),
     /// Of the first partition: takes home what is applied now.
     Checkpoint,
+    /// Of the first partition: makes room in the open transaction.
+    MakeOpenRoom,
     /// Of the first partition: looks whether another opening has written the superblock.
     LookForOthers,
     /// Brings a page into the cache, or waits for it.
@@ -163,7 +165,8 @@ impl<S: HasStore> Workers for Apart<S> {
 }
 
 /// Has each partition use the others' workers. The first engine has the first partition, and the
-/// next ones those of its seats ([`Store::seats`]), in their order.
+/// next ones those of its seats ([`Store::seats`]), in their order. Before that nothing may be done
+/// with the partitions.
 ///
 /// The engines know each other from here on: each one is to be ended by `Engine::shutdown`, after
 /// [`Store::close`] was run on the first one.

@@ -1,6 +1,6 @@
 //! Figures of an open volume.
 
-use adit_base::{PAGE_BYTES, Result};
+use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 use crate::state::{RESERVE_PAGES, Store};
 
@@ -57,10 +57,11 @@ pub struct VolumeInfo {
 impl Store {
     /// Figures of the volume.
     pub async fn info(&self) -> Result<VolumeInfo> {
+        let lead = self.lead.as_ref().ok_or_else(not_the_first)?;
         // Then `failure` says so.
         let _ = self.look_at_size();
         let state = self.state().await?;
-        let superblock = self.leading().superblock.borrow();
+        let superblock = lead.superblock.borrow();
         let label = superblock
             .label
             .split(|byte| *byte == 0)
@@ -93,9 +94,16 @@ impl Store {
             data_checksums: self.checksums.is_some(),
             survives: mapping.is_some(),
             mapping: mapping.map(|path| path.display().to_string()),
-            unsaved: self.leading().unsaved.borrow().clone(),
+            unsaved: lead.unsaved.borrow().clone(),
             failure: self.whole.failure.get().map(|error| error.to_string()),
             lost_path: (self.reactor.device().lost_path()).map(|path| path.display().to_string()),
         })
     }
+}
+
+/// Another partition than the first one was asked.
+#[cold]
+pub(super) fn not_the_first() -> Error {
+    let what = "ask another partition than the first one for this";
+    Error::with(Errno::OPNOTSUPP, what)
 }

@@ -10,6 +10,7 @@
 
 use super::begin::{OpeningName, begin};
 use super::grow::VOLUME_PAGES_MAX;
+use super::info::not_the_first;
 use super::partitions::{Seat, check_options};
 use crate::blob::BlobTable;
 use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose, Survive};
@@ -357,6 +358,7 @@ impl Store {
 
     /// Takes everything home and marks the volume clean. The store is not to be used afterwards.
     pub async fn close(&self) -> Result<()> {
+        self.lead.as_ref().ok_or_else(not_the_first)?;
         self.whole.closing.set();
         if self.whole.read_only.is_set() {
             return Ok(());

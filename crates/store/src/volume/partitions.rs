@@ -151,6 +151,7 @@ impl Store {
                 Work::Commit(point, true) => self.commit_shared(point).await,
                 Work::Flush(writes) => self.flush_home(writes).await,
                 Work::Checkpoint => self.checkpoint_all().await,
+                Work::MakeOpenRoom => self.make_open_room().await,
                 Work::LookForOthers => self.look_for_others().await,
                 Work::Load(page, kind) => self.load_or_avoid(page, kind).await,
                 Work::LoadEnded(page) => {

@@ -153,3 +153,20 @@ fn a_volume_is_full_for_all_partitions_or_for_none() {
     let report = report.unwrap();
     assert!(report.is_clean(), "{:#?}", report.problems);
 }
+
+/// Pages that a partition stages in another one count against the room of the open transaction, too.
+#[test]
+fn one_partition_fills_another_one_without_a_sync() {
+    let device = formatted(VOLUME_BYTES);
+    let engine = open(&device, 3, |_| ()).unwrap();
+    let made = engine.run(|store| async move {
+        for _ in 0..10_000 {
+            create_in(store, 1).await?;
+        }
+        store.state().await
+    });
+    assert_eq!(made.unwrap().blobs, 10_000);
+    engine
+        .shutdown(|store| async { store.close().await })
+        .unwrap();
+}

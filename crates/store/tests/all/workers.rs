@@ -184,6 +184,19 @@ fn judge(device: &Arc<FaultDevice>, before: &Log, after: &Log) {
 }
 
 #[test]
+fn one_partition_fills_others_without_a_sync() {
+    let device = formatted(VOLUME_BYTES);
+    let volume = Volume::open(&device, 3);
+    for number in 0..5_000 {
+        volume.create(number % 2, [1, 2]).unwrap();
+    }
+    volume.close();
+    let engine = rig::open(&device);
+    rig::assert_clean(&engine);
+    rig::close(engine);
+}
+
+#[test]
 fn threads_in_all_partitions_lose_nothing_to_power_cuts() {
     let mut random = Prng::new(7);
     for (partitions, threads) in [(2, 2), (3, 4), (5, 3)] {

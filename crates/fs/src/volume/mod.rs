@@ -55,7 +55,7 @@ pub struct Fs {
     pub(crate) turn: Cell<u32>,
 }
 
-/// What is in memory of the inodes of a partition. An operation of another one finds it beside the
+/// The memory of a partition's inodes. An operation of another partition finds it beside the
 /// partition's blobs ([`Part`]).
 pub(crate) struct Tables {
     pub(crate) inodes: RefCell<InodeTable>,
@@ -64,7 +64,7 @@ pub(crate) struct Tables {
     pub(crate) tails: Rc<Tails>,
 }
 
-/// A partition, as an operation finds it that may be another one's.
+/// A partition, for an operation that may run in another one.
 pub(crate) struct Part<'s> {
     pub(crate) store: &'s Store,
     pub(crate) tables: Rc<Tables>,

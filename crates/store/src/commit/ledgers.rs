@@ -3,7 +3,7 @@
 //! Each partition has a copy of the state page and changes its counters there, as the only
 //! partition of a volume does: its *ledger*. A commit *folds* them: the first partition's copy,
 //! which goes to the device, gets the changes of all ledgers since the last fold, and so do the
-//! others. `StoreState::folded` is the state as of that fold.
+//! others, unless only its own has changed. `StoreState::folded` is the state as of that fold.
 //!
 //! Invariants: a fold counts each change once, also if it fails. No other copy than the first
 //! partition's is encoded or goes home, and one that was evicted is made from the folded state,
@@ -24,7 +24,7 @@ impl Store {
         let old = self.folded.get().expect("a divided volume");
         let others = &stores[1..];
         if !others.iter().any(|other| other.has_to_fold.get()) {
-            return Ok(()); // it would read what other processors have changed
+            return Ok(()); // a look at each ledger would cost cache misses
         }
         let mut new = View::of_own(self).state()?;
         for other in others {
@@ -47,7 +47,7 @@ impl Store {
     /// The state page with the changes of all ledgers.
     pub(super) async fn summed_state(&self) -> Result<StatePage> {
         loop {
-            // One whose ledger was evicted has changed nothing.
+            // Another partition whose ledger was evicted has changed nothing.
             let old = self.folded.get().expect("a divided volume");
             let mut sum = self.own_state().await?;
             let added = self.beside(Partitions::all(self.partitions_count()), |owners| {
@@ -103,7 +103,7 @@ impl Store {
             header: old.header,
             ..*new
         };
-        // SAFETY: only this worker's closures read a ledger, and none runs now.
+        // SAFETY: the caller has all workers' locks, and no closure that reads a ledger runs.
         let page = unsafe { &mut *self.cache.page_ptr(frame) };
         page.0[..size_of::<StatePage>()].copy_from_slice(new.as_bytes());
         self.cache.set_pending(frame, 0);

@@ -213,7 +213,8 @@ impl<'s> Transaction<'s> {
         Ok((id_of(address, slot), *slot))
     }
 
-    /// The partition that has a blob, or would have it.
+    /// The partition that has a blob, or would have it. The closure keeps no clone of it, nor of
+    /// anything that it has: another worker's lock guards their counts.
     #[inline]
     pub fn partition_of(&self, id: BlobId) -> Result<&'s Store, Stop> {
         self.owners.of_page(place(id.slot).0)

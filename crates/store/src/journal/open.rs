@@ -124,7 +124,7 @@ impl OpenRoom {
     }
 }
 
-/// All credit: what the page memory holds, but for the state page and the ends of pages.
+/// All credit: the bytes that the page memory holds, but for the state page and the ends of pages.
 fn credit(bytes_max: usize) -> u64 {
     (bytes_max + STEP_BYTES - 2 * PAGE_BYTES) as u64
 }

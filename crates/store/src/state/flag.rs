@@ -20,7 +20,7 @@ impl Flag {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Before anybody relies on it.
+    /// Sets or clears it, before anything relies on it.
     pub(crate) fn set_to(&self, value: bool) {
         self.0.store(value, Ordering::Relaxed);
     }

@@ -12,7 +12,8 @@ const TIMES: usize = 4;
 /// Once all times are known, one write in this many is timed: the clock costs 50 ns.
 const TIMED_ONE_IN: u64 = 16;
 
-/// The latency of a device, as the first partition measures it; 0 until [`TIMES`] writes have shown it.
+/// The latency of a device, as the first partition measures it; 0 until [`TIMES`] writes have shown
+/// it.
 #[derive(Default)]
 pub(crate) struct Latency {
     times_us: [AtomicU64; TIMES],

@@ -1,7 +1,7 @@
 //! The worker-owned state of an open volume.
 //!
 //! [`Store`] is a cheap handle on [`StoreState`], the state of a partition. It is single-owner: only
-//! the thread that drives the worker touches it, so it is in `Cell`s and `RefCell`s, and no borrow
+//! the thread that has its worker's lock touches it, so it is in `Cell`s and `RefCell`s, and no borrow
 //! is held across an `await`. A volume has one [`Whole`], which all of its partitions read, and one
 //! [`Lead`], which the first partition has. The state that other threads may see (frames, sizes) is
 //! in [`crate::cache`] and [`crate::blob::BlobShared`].
@@ -123,8 +123,8 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// What all partitions of an open volume read, each in its own time. Only the first partition
-/// changes it, unless a field says otherwise.
+/// The state of an open volume that all partitions read, each in its own time. Only the first
+/// partition changes it, unless a field says otherwise.
 pub(crate) struct Whole {
     pub(crate) volume: VolumeId,
     pub(crate) hash_key: HashKey,
@@ -136,7 +136,7 @@ pub(crate) struct Whole {
     pub(crate) latency: Latency,
     /// Each partition changes them.
     pub(crate) reservations: Reservations,
-    /// Pages that were freed and may not be used yet, of several partitions.
+    /// Pages that were freed and may not be used yet, of several partitions. Each changes them.
     pub(crate) pending: AtomicU64,
     /// From the end of a read-only opening on.
     pub(crate) read_only: Flag,
@@ -148,7 +148,8 @@ pub(crate) struct Whole {
     pub(crate) frames: OnceLock<Vec<Arc<Frames>>>,
 }
 
-/// What the first partition does for all: it commits, makes checkpoints, and writes superblocks.
+/// The state of the partition that commits, makes checkpoints and writes superblocks for all: the
+/// first one.
 pub(crate) struct Lead {
     pub(crate) superblock: RefCell<Superblock>,
     pub(crate) journal: Journal,
@@ -174,7 +175,7 @@ pub struct StoreState {
     pub(crate) lead: Option<Lead>,
     /// Those of the other partitions, once the volume is divided.
     pub(crate) workers: OnceCell<Rc<dyn Workers>>,
-    /// See [`Store::upper`].
+    /// The state of the layer above: [`Store::upper`].
     pub(crate) upper: OnceCell<Weak<dyn Any>>,
     pub(crate) layout: Cell<Layout>,
     /// On a volume whose data has checksums; it has one partition.

@@ -7,7 +7,7 @@
 //! One partition asks its state page how much is free. Several have one sum, the *spare* pages:
 //! those that are free, less the pending frees, the promised pages, and the pages that running
 //! transactions have *claimed*. A promise or a claim takes its pages from the sum in one step, so a
-//! volume is full for all partitions or for none.
+//! volume is full for all partitions or for none, but for pages whose promise ends just now.
 
 use crate::state::Flag;
 use adit_base::simulation::{Bug, planted};

@@ -1,9 +1,9 @@
-//! What all partitions of a volume read ([`Whole`]), and what the first one has for all ([`Lead`]).
+//! The state that all partitions of a volume read ([`Whole`]), and the first one's ([`Lead`]).
 
 use super::{Lead, Store, Whole};
 
 impl Store {
-    /// What the first partition has for all, which this one is.
+    /// The state that the first partition has for all. This is the first one.
     #[inline]
     pub(crate) fn leading(&self) -> &Lead {
         let lead = self.lead.as_ref();

@@ -318,15 +318,15 @@ impl std::fmt::Debug for Beside<'_> {
 }
 
 impl Store {
-    /// Tells the partition what the layer above has for it ([`Store::upper`]), which may have the
-    /// partition in turn.
+    /// Gives the partition its state of the layer above ([`Store::upper`]). The partition doesn't
+    /// keep it alive: the layer above may have the partition.
     pub fn set_upper<T: 'static>(&self, upper: &Rc<T>) {
         let upper: Rc<dyn Any> = upper.clone();
         let set = self.upper.set(Rc::downgrade(&upper));
         assert!(set.is_ok(), "the layer above begins once");
     }
 
-    /// What the layer above has for the partition.
+    /// The partition's state of the layer above.
     #[inline]
     pub fn upper<T: 'static>(&self) -> Rc<T> {
         let upper = self.upper.get().and_then(Weak::upgrade);

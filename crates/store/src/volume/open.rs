@@ -520,7 +520,7 @@ impl Seat {
     }
 }
 
-/// What a partition is made of.
+/// The parts of a partition that is to be made.
 struct Parts<'o> {
     reactor: Rc<Reactor>,
     options: &'o StoreOptions,

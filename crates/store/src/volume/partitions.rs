@@ -33,7 +33,7 @@ pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<(
     ))
 }
 
-/// What a worker needs to have one of a volume's partitions.
+/// A place for a worker in a volume: one of its partitions.
 pub struct Seat {
     pub(super) options: StoreOptions,
     pub(super) whole: Arc<Whole>,

@@ -186,7 +186,7 @@ impl Vain<'_> {
     }
 }
 
-/// What this thread has had of processors.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -91,7 +91,7 @@ impl Store {
         let result = self.checkpoint_once().await;
         journal.end_images();
         if result.is_err() {
-            // It may have failed before it took anything home.
+            // The pages that it has taken home are as live as before.
             for partition in self.numbers() {
                 self.ask(partition, Work::EndHome(None)).await.ok();
             }
@@ -126,12 +126,11 @@ impl Store {
                 _ => journal.committed.wait().await,
             }
         };
-        let moved = self.move_tail(tail, commit).await;
-        let passed = moved.is_ok().then_some(tail);
+        self.move_tail(tail, commit).await?;
         for partition in self.numbers() {
-            self.ask(partition, Work::EndHome(passed)).await?;
+            self.ask(partition, Work::EndHome(Some(tail))).await?;
         }
-        moved
+        Ok(())
     }
 
     /// Takes home what is live before `tail`, which is then that of the superblocks.

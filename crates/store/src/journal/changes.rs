@@ -17,7 +17,7 @@ pub(crate) struct Changes {
     pub(crate) live: RefCell<Vec<FrameKey>>,
     pub(crate) frees: PendingFrees,
     pub(crate) images: Images,
-    /// What the checkpoint that runs has taken home.
+    /// Pages that the checkpoint that runs has taken home.
     pub(crate) at_home: RefCell<(Vec<FrameKey>, DataSums)>,
 }
 

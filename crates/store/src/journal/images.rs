@@ -29,8 +29,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// A seal ended at `lsn`, for which a checkpoint has waited: from here on images are saved as of
-    /// there.
+    /// A seal, for which a checkpoint has waited, ended at `lsn`: images are saved as of there.
     pub(crate) fn start(&self, lsn: u64) {
         let pages = HashMap::new();
         *self.saved.borrow_mut() = Some(Saved { lsn, pages });

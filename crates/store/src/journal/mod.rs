@@ -12,7 +12,7 @@
 //! | `seal` | from the open transaction to journal pages |
 //! | `changes` | the state of a partition: open and live frames, frees, images |
 //! | `open` | the open transaction |
-//! | `progress` | what all partitions read |
+//! | `progress` | the state that all partitions read |
 //! | `frees` | freed runs that may not be used yet |
 //! | `images` | pages as they were at a checkpoint's commit |
 //! | `followers` | how long a leader waits for followers |
@@ -49,13 +49,12 @@ use adit_reactor::sync::Event;
 use std::cell::{Cell, RefCell};
 
 pub(crate) use changes::{Changes, DataSums};
-pub(crate) use commits::Commits;
+use commits::Commits;
 pub use commits::Point;
 pub(crate) use followers::Followers;
-pub(crate) use open::OpenRoom;
-use open::OpenTransaction;
+use open::{OpenRoom, OpenTransaction};
 pub(crate) use progress::Progress;
-pub(crate) use ring::Ring;
+use ring::Ring;
 use seal::Sealer;
 pub(crate) use seal::{Sealed, encode_page};
 

@@ -41,7 +41,7 @@ pub(crate) struct OpenRoom {
 }
 
 /// Payload bytes that sealing would take for a partition, at most. 0: nothing was applied there
-/// since the last seal. Whoever has that partition's lock changes it.
+/// since the last seal. A thread that has that partition's lock changes it.
 #[derive(Default)]
 #[repr(align(64))]
 struct UsedBytes(AtomicU64);

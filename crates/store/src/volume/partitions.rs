@@ -78,10 +78,8 @@ impl Store {
         // Each partition reads its own pages from their homes.
         self.checkpoint_all().await?;
         let folded = Some(self.state().await?);
-        self.folded.set(folded);
-        if self.options.apart {
-            self.take_part(folded);
-        } else {
+        self.take_part(folded);
+        if !self.options.apart {
             let others: Result<Vec<Store>> = (1..count)
                 .map(|number| self.seat(number).take(self.reactor.clone()))
                 .collect();
@@ -92,7 +90,6 @@ impl Store {
                 let set = store.workers.set(together.clone());
                 assert!(set.is_ok(), "a volume is divided once");
             }
-            self.take_part(folded);
             let all = [self].into_iter().chain(&others);
             self.set_all_frames(all.map(|store| store.frames.clone()).collect());
             let set = self.others.set(others);

@@ -154,7 +154,7 @@ fn a_volume_is_full_for_all_partitions_or_for_none() {
     assert!(report.is_clean(), "{:#?}", report.problems);
 }
 
-/// Pages that a partition stages in another one count against the room of the open transaction, too.
+/// Pages that a partition stages in another one count against the open transaction's room, too.
 #[test]
 fn one_partition_fills_another_one_without_a_sync() {
     let device = formatted(VOLUME_BYTES);

@@ -93,7 +93,7 @@ impl Volume {
     }
 }
 
-/// What the threads have done, and have begun.
+/// The operations of the threads: done, and begun.
 #[derive(Default, Clone)]
 struct Log {
     /// Synced: blob, length, seed.

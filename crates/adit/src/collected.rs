@@ -8,7 +8,7 @@
 //! [`Request::start`].
 //!
 //! Invariants: each request that was started puts one result into its collection, also if the
-//! worker fails; a waker of the worker's tasks is only called by a thread that drives it.
+//! worker fails; the worker's tasks are woken by an operation of a worker only.
 
 use crate::file::File;
 use crate::opened::{Backed, FileState, OpenVolume, Performs};
@@ -17,6 +17,7 @@ use crate::volume::Volume;
 pub use crate::work::{Durable, Memory, Work};
 use adit_base::sync::atomic::{AtomicU64, Ordering};
 use adit_base::{Errno, Error, Result};
+use adit_fs::Fs;
 use adit_reactor::{Engine, Reactor};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -186,7 +187,13 @@ impl Volume {
         F: FnOnce(Result<usize>) -> E + Send + 'static,
     {
         match self.opened.engines() {
-            Ok(Backed::Embedded(engine)) => start_in(engine, requests, collection, comes_back),
+            Ok(Backed::Embedded(lead)) => {
+                for (engine, requests) in by_engine(lead, requests) {
+                    // The others are driven by their keepers.
+                    let comes_back = comes_back && Arc::ptr_eq(&engine, lead);
+                    start_in(&engine, requests, collection, comes_back);
+                }
+            }
             Ok(Backed::Connected(engine)) => start_in(engine, requests, collection, comes_back),
             // In a forked child each is done when it is started, or refused.
             Err(_) => {
@@ -212,6 +219,25 @@ impl Volume {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The requests of an engine.
+type Group<F> = (Arc<Engine<Fs>>, Vec<(Request, F)>);
+
+/// The requests of each engine of a volume.
+fn by_engine<F>(lead: &Arc<Engine<Fs>>, requests: Vec<(Request, F)>) -> Vec<Group<F>> {
+    let mut groups: Vec<Group<F>> = Vec::with_capacity(1);
+    for request in requests {
+        let engine = match request.0.file.engines() {
+            Ok(Backed::Embedded(engine)) => engine,
+            _ => lead,
+        };
+        match (groups.iter_mut()).find(|(of, _)| Arc::ptr_eq(of, engine)) {
+            Some((_, group)) => group.push(request),
+            None => groups.push((engine.clone(), vec![request])),
+        }
+    }
+    groups
 }
 
 fn start_in<P, E, F>(

@@ -115,6 +115,7 @@ pub struct VolumeOptions {
     pub(crate) inspectable: bool,
     pub(crate) published: bool,
     pub(crate) resumable: bool,
+    pub(crate) workers: u32,
     pub(crate) share: Option<PathBuf>,
     pub(crate) share_mode: u32,
     pub(crate) reconnect: Duration,
@@ -134,6 +135,7 @@ impl Default for VolumeOptions {
             inspectable: true,
             published: false,
             resumable: false,
+            workers: 1,
             share: None,
             share_mode: 0o600,
             reconnect: Duration::from_secs(10),
@@ -214,6 +216,15 @@ impl VolumeOptions {
     /// cache. The default is no.
     pub fn published(&mut self, yes: bool) -> &mut Self {
         self.published = yes;
+        self
+    }
+
+    /// Workers of a volume in this process: threads that use different files and directories then
+    /// don't wait for each other. *An experiment*, for 2 to 16 workers: it needs
+    /// [`Survive::Off`], a volume without checksums of data, and nobody that it is shared with.
+    /// Each worker has a page cache of [`cache_bytes`](Self::cache_bytes). The default is 1.
+    pub fn workers(&mut self, count: u32) -> &mut Self {
+        self.workers = count;
         self
     }
 

@@ -116,7 +116,7 @@ impl Server {
             .map(|(name, volume)| {
                 Ok((
                     (*name).to_owned(),
-                    volume.opened.embedded()?.engine().clone(),
+                    (volume.opened.embedded()?.only_engine("serve")?).clone(),
                 ))
             })
             .collect();

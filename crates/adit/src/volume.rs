@@ -240,6 +240,13 @@ impl Volume {
         self.opened.renounce();
     }
 
+    /// How many workers the volume has ([`VolumeOptions::workers`]), if it is in this process;
+    /// otherwise 0.
+    pub fn workers(&self) -> u32 {
+        let embedded = self.opened.embedded();
+        embedded.map_or(0, |embedded| embedded.workers().count() as u32)
+    }
+
     /// Is the volume in a server (`unix:SOCKET`)?
     pub fn is_connected(&self) -> bool {
         self.opened.connection().is_some()

@@ -2,12 +2,15 @@
 //! pieces, so that operations of the volume's users wait only briefly.
 
 use crate::inode::resolve;
-use crate::inode::slot::stat_of;
 use crate::names;
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Fs, Part};
 use adit_base::{Errno, Error, Result};
-use adit_store::BlobId;
+use adit_store::{BlobId, View};
+
+/// A cookie of open descriptors: the number of the partition, and a place in its table.
+const PARTITION_SHIFT: u32 = 48;
+const PLACE_MASK: u64 = (1 << PARTITION_SHIFT) - 1;
 
 /// An entry of a directory, with the attributes of its inode if they were asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,7 +62,7 @@ impl Fs {
     ) -> Result<Vec<ListedEntry>> {
         if attributes {
             // An error is another operation's to tell.
-            let _ = self.tables.tails.absorb_all().await;
+            let _ = self.absorb_all().await;
         }
         let mut entries = Vec::new();
         let mut from = cookie.saturating_add(1).max(names::KEY_MIN);
@@ -129,10 +132,8 @@ impl Fs {
                 })?;
                 for (&id, listed) in ids.iter().zip(&mut entries) {
                     if attributes {
-                        listed.stat = Some(match view.partition_of(id)?.blob_ahead(id) {
-                            Some(blob) => stat_of(id, &blob.attributes())?,
-                            None => stat_of(id, view.slot_ref(id)?)?,
-                        });
+                        let part = Part::new(view.partition_of(id)?);
+                        listed.stat = Some(part.stat_now(id, view.slot_ref(id)?)?);
                     }
                 }
                 Ok((id, ListedLeaf { entries, ids, next }))
@@ -151,8 +152,11 @@ impl Fs {
     async fn list_each(&self, at: At<'_>, from: u64, max: usize) -> Result<ListedLeaf> {
         let mut leaf = self.list_leaf(at, from, max, (true, false)).await?;
         for (&id, listed) in leaf.ids.iter().zip(&mut leaf.entries) {
-            let stat = (self.store).view(|view| Ok(self.stat_now(id, view.slot_ref(id)?)?));
-            listed.stat = match stat.await {
+            let stat = |view: &View<'_>| {
+                let part = Part::new(view.partition_of(id)?);
+                Ok(part.stat_now(id, view.slot_ref(id)?)?)
+            };
+            listed.stat = match self.store.view(stat).await {
                 Ok(stat) => Some(stat),
                 Err(error) if is_damage(&error) => None,
                 Err(error) => return Err(error),
@@ -164,9 +168,31 @@ impl Fs {
     /// At most `max` open descriptors behind `cookie` (0: from the start). None: the end.
     pub async fn open_descriptors(&self, cookie: u64, max: usize) -> Vec<OpenDescriptor> {
         // An error is another operation's to tell.
-        let _ = self.tables.tails.absorb_all().await;
+        let _ = self.absorb_all().await;
+        let (mut partition, mut from) = (cookie >> PARTITION_SHIFT, cookie & PLACE_MASK);
+        let mut found = Vec::new();
+        while found.len() < max {
+            let left = max - found.len();
+            let list = move |fs: &Fs| fs.own_descriptors(from as usize, left);
+            let listed = self.within_partition(partition as usize, move |fs| {
+                let listed = list(fs);
+                Box::pin(async { Ok(listed) })
+            });
+            // A worker that has failed has none.
+            let Some(listed) = listed.await else { break };
+            let listed = listed.unwrap_or_default().into_iter();
+            found.extend(listed.map(|descriptor| OpenDescriptor {
+                cookie: partition << PARTITION_SHIFT | descriptor.cookie,
+                ..descriptor
+            }));
+            (partition, from) = (partition + 1, 0);
+        }
+        found
+    }
+
+    /// Those of this worker, from an index on; their cookies are the next indexes.
+    fn own_descriptors(&self, from: usize, max: usize) -> Vec<OpenDescriptor> {
         let descriptors = self.tables.descriptors.borrow();
-        let from = usize::try_from(cookie).unwrap_or(usize::MAX);
         let found = descriptors.from(from).take(max);
         found
             .map(|(index, inode, flags)| {

@@ -5,6 +5,7 @@
 //!   device; `inode`: slots, permissions, paths, orphans;
 //! - `open`: open files in memory; `volume`: [`Fs`], how it is made, opened and closed;
 //! - `attributes`, `namespace`, `data`, `locks`: the operations;
+//! - `workers`: the engines of a volume with several workers;
 //! - `inspect`: a look at a volume in use; `check` and `repair` of the names.
 
 mod attributes;
@@ -22,6 +23,7 @@ mod open;
 mod repair;
 mod types;
 mod volume;
+mod workers;
 
 pub use adit_store::{
     BlobId, Finding, FindingKind, Findings, MappedMemory, Store, Synced, TailMemory, XattrMode,
@@ -36,3 +38,4 @@ pub use open::locks::LOCKS_MAX;
 pub use repair::{RepairReport, repair};
 pub use types::*;
 pub use volume::{Fs, Stage};
+pub use workers::Workers;

@@ -126,7 +126,7 @@ impl Fs {
             return Ok(());
         };
         stop().map_or(Ok(()), Err)?;
-        let waiting = self.waits.begin(table, file.id(), *wanted, &blocker)?;
+        let waiting = (self.whole.waits).begin(table, file.id(), *wanted, &blocker)?;
         loop {
             let woken = waiting.woken().await;
             self.inode(file)?;

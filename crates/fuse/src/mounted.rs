@@ -63,6 +63,10 @@ pub(crate) struct Mounted {
 
 impl Shared {
     pub(crate) fn new(volume: Volume, changes: Changes) -> Result<Shared> {
+        if volume.workers() > 1 {
+            let what = "mount a volume with several workers: open it with one";
+            return Err(Error::with(Errno::OPNOTSUPP, what));
+        }
         let root = volume.run(|fs| async { Ok(fs.root()) })?;
         Ok(Shared {
             changes,
@@ -78,12 +82,7 @@ impl Shared {
 
     /// Reading changes times of access by Linux's relatime rule from now on.
     pub(crate) fn obey_relatime(&self) -> Result<()> {
-        self.with(|mounted| {
-            mounted.run(|fs| async {
-                fs.set_access_times(AccessTimes::Relative);
-                Ok(())
-            })
-        })
+        self.with(|mounted| mounted.run(|fs| fs.set_access_times(AccessTimes::Relative)))
     }
 
     /// The volume's address.

@@ -4,7 +4,8 @@ use crate::{Answer, Call, Node, Outcome, Target};
 use adit_base::clock::Timestamp;
 use adit_base::{Errno, Result};
 use adit_fs::{
-    At, Change, Credentials, DirEntry, FlockOperation, Fs, OpenFile, OpenFlags, Stat, XattrMode,
+    At, Change, Credentials, DirEntry, FlockOperation, Fs, OpenFile, OpenFlags, Stat, Workers,
+    XattrMode,
 };
 use adit_reactor::Engine;
 use std::collections::BTreeMap;
@@ -17,14 +18,62 @@ const NAMES_BYTES: usize = 4096;
 pub struct Library {
     /// What runs it.
     pub engine: Arc<Engine<Fs>>,
+    /// What runs it, if it has several workers.
+    pub workers: Option<Workers>,
     /// What is open.
     pub files: Files,
 }
 
 impl Target for Library {
     fn perform(&mut self, who: &Credentials, operation: &Call<'_>) -> Outcome {
-        let done = (self.engine).run(|fs| self.files.perform(fs, who, operation));
+        let done = match self.workers.clone() {
+            None => (self.engine).run(|fs| self.files.perform(fs, who, operation)),
+            Some(workers) => self.perform_by(&workers, who, operation),
+        };
         done.map_err(|error| error.errno())
+    }
+}
+
+impl Library {
+    /// Each part by the worker whose it is.
+    fn perform_by(
+        &mut self,
+        workers: &Workers,
+        who: &Credentials,
+        operation: &Call<'_>,
+    ) -> Result<Answer> {
+        let open = |path: &str, flags, mode| {
+            let (engine, at) = workers.near(At::root(who, path.as_bytes()));
+            engine.run(|fs| fs.open(at, flags, mode))
+        };
+        let close = |file: &OpenFile| workers.of(file).run(|fs| fs.close(file));
+        match *operation {
+            Call::Open(slot, path, flags, mode) => {
+                let file = open(path, flags, mode)?;
+                let old = self.files.0.insert(slot, file);
+                old.map_or(Ok(()), |old| close(&old))?;
+                Ok(Answer::Done)
+            }
+            Call::OpenClose(path, flags, mode) => {
+                let file = open(path, flags, mode)?;
+                close(&file)?;
+                Ok(Answer::Done)
+            }
+            Call::List(path, flags) => {
+                let directory = open(path, OpenFlags::DIRECTORY | flags, 0)?;
+                let entries = workers.of(&directory).run(|fs| entries(fs, &directory));
+                close(&directory)?;
+                entries
+            }
+            _ => {
+                let engine = match (operation.slot(), operation.paths().last()) {
+                    (Some(slot), _) => workers.of(self.files.file(slot)?),
+                    (None, Some(path)) => workers.near(At::root(who, path.as_bytes())).0,
+                    (None, None) => workers.lead(),
+                };
+                engine.run(|fs| self.files.perform(fs, who, operation))
+            }
+        }
     }
 }
 
@@ -33,7 +82,7 @@ impl Target for Library {
 pub struct Files(BTreeMap<usize, Arc<OpenFile>>);
 
 impl Files {
-    fn file(&self, slot: usize) -> Result<&OpenFile> {
+    fn file(&self, slot: usize) -> Result<&Arc<OpenFile>> {
         Ok(self.0.get(&slot).ok_or(Errno::BADF)?)
     }
 

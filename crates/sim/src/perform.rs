@@ -92,7 +92,7 @@ async fn carry_out(
     let who = Credentials::process();
     let file = |slot: &usize| {
         files[*slot]
-            .as_deref()
+            .as_ref()
             .ok_or(adit_base::Error::new(Errno::BADF))
     };
     /// The path of a task's name, until the end of the statement.

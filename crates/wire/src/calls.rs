@@ -171,6 +171,11 @@ pub trait VolumeCall<'a>: Value<'a> {
     fn places(&self) -> [Option<Place<'a>>; 2] {
         [None, None]
     }
+
+    /// The same, to be changed to other ways to them.
+    fn places_mut(&mut self) -> [Option<&mut Place<'a>>; 2] {
+        [None, None]
+    }
 }
 
 /// A call about an open file.
@@ -311,10 +316,16 @@ macro_rules! calls {
         fn places(&self) -> [Option<Place<'a>>; 2] {
             [Some(self.$first), None]
         }
+        fn places_mut(&mut self) -> [Option<&mut Place<'a>>; 2] {
+            [Some(&mut self.$first), None]
+        }
     };
     (@places $first:ident $second:ident) => {
         fn places(&self) -> [Option<Place<'a>>; 2] {
             [Some(self.$first), Some(self.$second)]
+        }
+        fn places_mut(&mut self) -> [Option<&mut Place<'a>>; 2] {
+            [Some(&mut self.$first), Some(&mut self.$second)]
         }
     };
 }

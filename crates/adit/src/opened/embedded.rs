@@ -17,13 +17,16 @@ use crate::work::{Durable, ReadRequest, Work};
 use adit_base::fork::Registered;
 use adit_base::{Address, Errno, Error, Result, fork};
 use adit_block::{Buffer, Device, DeviceOptions, FileEngine, OverlayDevice, open_device};
-use adit_fs::{FlockOperation, Fs, OpenFile, OpenFlags, RangeLock, SharedNames, Stat, Synced};
+use adit_fs::{
+    At, Credentials, FlockOperation, Fs, OpenFile, OpenFlags, RangeLock, SharedNames, Stat, Synced,
+    Workers,
+};
 use adit_reactor::sync::join_all;
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::perform::PerformFile;
 use adit_server::{Looks, Tabled};
 use adit_store::{Store, StoreOptions, Survive};
-use adit_wire::calls::{FileStat, Flock, LockRange};
+use adit_wire::calls::{FileStat, Flock, LockRange, VolumeCall};
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -32,10 +35,8 @@ use std::sync::Arc;
 
 /// The volume.
 pub(crate) struct Embedded {
-    /// Always there, except while `end` takes it away.
-    engine: Option<Arc<Engine<Fs>>>,
-    /// What any thread may read without the worker.
-    names: SharedNames,
+    /// Always there, except while `end` takes them away.
+    workers: Option<Workers>,
     /// Answers processes that only look.
     looks: Option<Looks>,
     /// Serves other processes, at this address.
@@ -76,17 +77,16 @@ pub(super) fn on_device(
     fresh: bool,
 ) -> Result<Embedded> {
     fork::install();
-    let engine = match start(device.clone(), address, options, fresh, false) {
+    let workers = match start(device.clone(), address, options, fresh, false) {
         // It has to be recovered: in memory, where nothing is to be written.
         Err(error) if error.errno() == Errno::ROFS && options.read_only => {
             start(OverlayDevice::new(device), address, options, fresh, true)?
         }
         started => started?,
     };
-    let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
     let looks = if options.inspectable && !options.read_only && !fresh {
         listen_at(address)
-            .and_then(|socket| Looks::start(socket, engine.clone()))
+            .and_then(|socket| Looks::start(socket, workers.lead().clone()))
             .inspect_err(
                 |error| tracing::warn!(volume = %address, %error, "nobody can look at the open volume"),
             )
@@ -96,33 +96,48 @@ pub(super) fn on_device(
     };
     let shared = match &options.share {
         Some(socket) if !options.read_only && !fresh => {
-            let shared = share(address, &engine, socket, options.share_mode);
+            let shared = share(address, workers.lead(), socket, options.share_mode);
             let address = format!("{}{}", Address::SERVED, socket.display());
             shared
                 .map(|shared| Some((shared, address)))
                 .inspect_err(|_| {
                     // The error of sharing is the one to tell.
                     looks.iter().for_each(Looks::stop);
-                    let _ = engine.shutdown(|fs| fs.close_volume());
+                    let _ = workers.shutdown();
                 })?
         }
         _ => None,
     };
     Ok(Embedded {
-        engine: Some(engine),
-        names,
+        workers: Some(workers),
         looks,
         shared,
     })
 }
 
 impl Embedded {
+    /// The engines of its partitions.
     #[inline]
-    pub(crate) fn engine(&self) -> &Arc<Engine<Fs>> {
-        self.engine.as_ref().expect("taken only at the end")
+    pub(crate) fn workers(&self) -> &Workers {
+        self.workers.as_ref().expect("taken only at the end")
     }
 
-    /// Runs an operation to its end; blocks.
+    /// The engine for what concerns neither a name nor a file.
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<Engine<Fs>> {
+        self.workers().lead()
+    }
+
+    /// The engine of a volume with one worker. `EOPNOTSUPP`: it has several.
+    pub(crate) fn only_engine(&self, what: &str) -> Result<&Arc<Engine<Fs>>> {
+        if self.workers().count() == 1 {
+            return Ok(self.engine());
+        }
+        let what = format!("{what} a volume with several workers: open it with one");
+        Err(Error::with(Errno::OPNOTSUPP, what))
+    }
+
+    /// Runs an operation that concerns neither a name nor a file to its end; blocks.
     #[inline]
     pub(crate) fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
     where
@@ -133,12 +148,50 @@ impl Embedded {
         self.engine().run(op)
     }
 
+    /// The engine for a call about the volume, and the call as it is made there.
+    #[inline]
+    pub(super) fn near<'a, C: VolumeCall<'a>>(
+        &'a self,
+        who: &'a Credentials,
+        mut call: C,
+    ) -> (&'a Arc<Engine<Fs>>, C) {
+        let workers = self.workers();
+        let mut engine = workers.lead();
+        if workers.count() > 1 {
+            // The last place is where a name is made.
+            for place in call.places_mut().into_iter().flatten() {
+                let (of, near) = workers.near(place.at(who));
+                (engine, *place) = (of, near.into());
+            }
+        }
+        (engine, call)
+    }
+
+    /// Opens a file that is new or truncated, writes its content, and syncs it.
+    pub(super) fn create_and_sync(
+        &self,
+        at: At<'_>,
+        flags: OpenFlags,
+        mode: u32,
+        content: &[u8],
+    ) -> Result<Arc<OpenFile>> {
+        let workers = self.workers();
+        let (engine, at) = workers.near(at);
+        if workers.count() == 1 {
+            return engine.run(|fs| fs.create_and_sync(at, flags, mode, content, || ()));
+        }
+        Fs::check_makes_content(flags)?;
+        let open = engine.run(|fs| fs.open(at, flags, mode))?;
+        let filled = (workers.of(&open)).run(|fs| fs.fill_and_sync(&open, content, || ()));
+        filled.map(|()| open)
+    }
+
     /// Looks without the worker, where that is possible. None: it isn't, here.
     pub(super) fn look<T>(
         &self,
         look: impl FnOnce(&SharedNames) -> Option<T>,
     ) -> Result<Option<T>> {
-        let look = || (look(&self.names), false);
+        let look = || (look(self.workers().names()), false);
         self.engine().run_without_owner(look, |_| async { Ok(()) })
     }
 
@@ -148,10 +201,11 @@ impl Embedded {
         let Some(open) = open.into_last() else {
             return;
         };
-        let closed = self.run(|fs| fs.close(&open));
+        let engine = self.workers().of(&open);
+        let closed = engine.run(|fs| fs.close(&open));
         if closed.is_err_and(|error| error.errno() == Errno::DEADLK) {
             // Dropped inside an operation, with the result of a handle that nobody kept.
-            let engine = self.engine().clone();
+            let engine = engine.clone();
             elsewhere(move || drop(engine.run(|fs| fs.close(&open))));
         }
     }
@@ -189,20 +243,20 @@ impl Embedded {
             return Err(Errno::DEADLK.into());
         }
         hand_over(self.shared.take());
-        match self.engine.take() {
-            Some(engine) => end(&engine, self.looks.take()),
+        match self.workers.take() {
+            Some(workers) => end(&workers, self.looks.take()),
             None => Ok(()),
         }
     }
 
     /// In a forked child: it is the parent's.
     pub(super) fn forget(&mut self) {
-        std::mem::forget((self.engine.take(), self.looks.take(), self.shared.take()));
+        std::mem::forget((self.workers.take(), self.looks.take(), self.shared.take()));
     }
 
     /// Its last handle has gone.
     pub(super) fn end(&mut self, address: String) {
-        let Some(engine) = self.engine.take() else {
+        let Some(workers) = self.workers.take() else {
             return;
         };
         let (looks, shared) = (self.looks.take(), self.shared.take());
@@ -213,18 +267,18 @@ impl Embedded {
         };
         // The pollers' last operations may wait for the thread that we are on, which may be one of
         // theirs: it completes operations, and calls back.
-        if shared.is_some() && cant_end_server(&engine) {
+        if shared.is_some() && cant_end_server(workers.lead()) {
             return elsewhere(move || {
                 hand_over(shared);
-                report(end(&engine, looks));
+                report(end(&workers, looks));
             });
         }
         hand_over(shared);
         looks.iter().for_each(Looks::stop);
-        match engine.shutdown(|fs| fs.close_volume()) {
+        match workers.shutdown() {
             // The last handle went inside an operation: it can't wait for itself.
             Err(error) if error.errno() == Errno::DEADLK => {
-                elsewhere(move || report(end(&engine, looks)));
+                elsewhere(move || report(end(&workers, looks)));
             }
             done => {
                 if let Some(looks) = looks {
@@ -244,6 +298,12 @@ pub(crate) struct EmbeddedFile<'f> {
 }
 
 impl<'f> EmbeddedFile<'f> {
+    /// The engine that has it.
+    #[inline]
+    pub(super) fn engine(self) -> &'f Arc<Engine<Fs>> {
+        self.volume.workers().of(self.open)
+    }
+
     /// Runs an operation on it.
     pub(crate) fn run<T, F, Fut>(self, op: F) -> Result<T>
     where
@@ -251,7 +311,7 @@ impl<'f> EmbeddedFile<'f> {
         F: FnOnce(&'f Fs, &'f OpenFile) -> Fut + Send,
         Fut: Future<Output = Result<T>> + 'f,
     {
-        self.volume.run(move |fs| op(fs, self.open))
+        self.engine().run(move |fs| op(fs, self.open))
     }
 
     /// Overwrites under a write grant; false: the worker writes.
@@ -264,7 +324,7 @@ impl<'f> EmbeddedFile<'f> {
             let granted = self.open.try_write(offset, data);
             (granted.written, granted.recalled)
         };
-        let engine = self.volume.engine();
+        let engine = self.engine();
         engine.run_without_owner(write, |fs| fs.end_granted_writes(self.open))
     }
 
@@ -274,7 +334,7 @@ impl<'f> EmbeddedFile<'f> {
             let granted = self.open.try_sync();
             (granted.synced, granted.recalled)
         };
-        let engine = self.volume.engine();
+        let engine = self.engine();
         engine.run_without_owner(sync, |fs| fs.end_granted_writes(self.open))
     }
 }
@@ -293,11 +353,11 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
         if let Some(got) = self.open.try_read(offset, buffer) {
             return Ok(got);
         }
-        self.volume.run(|fs| fs.read(self.open, offset, buffer))
+        self.engine().run(|fs| fs.read(self.open, offset, buffer))
     }
 
     fn read_vectored(self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        self.volume
+        self.engine()
             .run(|fs| fs.read_vectored(self.open, offset, buffers))
     }
 
@@ -322,7 +382,7 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
         if missing == 0 {
             return Ok(());
         }
-        self.volume.run(|fs| async move {
+        self.engine().run(|fs| async move {
             let missing = requests
                 .iter_mut()
                 .filter(|request| request.result.is_err());
@@ -339,7 +399,7 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
         if self.write_past_worker(data, offset)? {
             return Ok(());
         }
-        self.volume.run(|fs| fs.write(self.open, offset, data))
+        self.engine().run(|fs| fs.write(self.open, offset, data))
     }
 
     fn write_vectored(
@@ -348,11 +408,11 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
         offset: Option<u64>,
         durable: Durable,
     ) -> Result<u64> {
-        let (volume, open) = (self.volume, self.open);
+        let (engine, open) = (self.engine(), self.open);
         // Without the state of a sync, which is large.
         match (offset, durable) {
-            (None, Durable::No) => volume.run(|fs| fs.append_vectored(open, data)),
-            (Some(offset), Durable::No) => volume
+            (None, Durable::No) => engine.run(|fs| fs.append_vectored(open, data)),
+            (Some(offset), Durable::No) => engine
                 .run(|fs| fs.write_vectored(open, offset, data))
                 .map(|()| offset),
             (Some(offset), Durable::Data)
@@ -361,7 +421,7 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
             {
                 self.sync(false).map(|()| offset)
             }
-            _ => volume.run(|fs| write_vectored(fs, open, data, offset, durable)),
+            _ => engine.run(|fs| write_vectored(fs, open, data, offset, durable)),
         }
     }
 
@@ -409,7 +469,7 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
             return self.call(Flock { operation });
         };
         let stop = || withdrawal.error();
-        self.volume
+        self.engine()
             .run(move |fs| fs.flock_until(self.open, operation, stop))
     }
 
@@ -423,7 +483,7 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
             return self.call(LockRange { lock: *lock, wait });
         };
         let stop = || withdrawal.error();
-        self.volume
+        self.engine()
             .run(move |fs| fs.lock_range_until(self.open, lock, stop))
     }
 
@@ -435,8 +495,8 @@ impl<'f> FileBacking<'f> for EmbeddedFile<'f> {
     }
 
     fn copy_range(self, offset: u64, to: Self, to_offset: u64, len_bytes: u64) -> Result<u64> {
-        let target = to.open;
-        self.run(move |fs, open| fs.copy_range(open, offset, target, to_offset, len_bytes))
+        let source = self.open;
+        to.run(move |fs, target| fs.copy_range(source, offset, target, to_offset, len_bytes))
     }
 
     fn mapped_memory(self) -> Result<Registered<OwnedFd>> {
@@ -533,7 +593,7 @@ fn start(
     options: &VolumeOptions,
     fresh: bool,
     in_memory: bool,
-) -> Result<Arc<Engine<Fs>>> {
+) -> Result<Workers> {
     let store_options = StoreOptions {
         read_only: options.read_only && !fresh,
         in_memory,
@@ -547,20 +607,26 @@ fn start(
         keeper: true,
         name: address.to_owned(),
     };
-    Engine::start(device, engine_options, |reactor| async move {
-        if fresh {
-            let layout = adit_store::MkfsOptions::default();
-            adit_store::mkfs(&reactor, &layout).await?;
-            Fs::format(Store::open(reactor, &store_options).await?).await
-        } else {
-            let store = Store::open(reactor, &store_options).await?;
-            if keeps_orphans {
-                Fs::open_with_orphans(store).await
+    let lead = Engine::start(
+        device.clone(),
+        engine_options.clone(),
+        |reactor| async move {
+            if fresh {
+                let layout = adit_store::MkfsOptions::default();
+                adit_store::mkfs(&reactor, &layout).await?;
+                Fs::format(Store::open(reactor, &store_options).await?).await
             } else {
-                Fs::open_volume(store).await
+                Fs::open_with_orphans(Store::open(reactor, &store_options).await?).await
             }
-        }
-    })
+        },
+    );
+    let workers = Workers::start(lead?, &device, &engine_options)?;
+    if !keeps_orphans {
+        let deleted = workers.lead().run(|fs| fs.delete_orphans());
+        // The first error is the one to tell.
+        deleted.inspect_err(|_| drop(workers.shutdown()))?;
+    }
+    Ok(workers)
 }
 
 /// The store's options, as far as they are the same for all that opens one.
@@ -571,6 +637,8 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         in_memory: false,
         survive: options.survive,
         published: options.published || options.share.is_some(),
+        partitions: options.workers,
+        apart: true,
         takeover: options.takeover,
         // The process may work in another directory later.
         shared_directory: std::path::absolute(&options.survive_in)
@@ -581,9 +649,9 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
 }
 
 /// Sends onlookers away, makes everything durable and ends the engine.
-fn end(engine: &Engine<Fs>, looks: Option<Looks>) -> Result<()> {
+fn end(workers: &Workers, looks: Option<Looks>) -> Result<()> {
     looks.iter().for_each(Looks::stop);
-    let ended = engine.shutdown(|fs| fs.close_volume());
+    let ended = workers.shutdown();
     // Only now: what it was doing may have waited for the thread that we are on.
     if let Some(looks) = looks {
         looks.join();

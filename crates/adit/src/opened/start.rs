@@ -117,7 +117,7 @@ impl OpenVolume {
         if let Some(result) = wherever!(backed, file => file.try_perform(&mut work)) {
             return Pending::ready(Ok(then(result)));
         }
-        match file.volume.engines() {
+        match file.engines() {
             Ok(Backed::Embedded(engine)) => start_in(engine, file.clone(), work, then),
             Ok(Backed::Connected(engine)) => start_in(engine, file.clone(), work, then),
             Err(error) => {
@@ -130,7 +130,8 @@ impl OpenVolume {
         }
     }
 
-    /// The engine that does work with open files. `EBADF` in a forked child without one.
+    /// The engine that does work with open files, or the first one of them. `EBADF` in a forked
+    /// child without one.
     pub(crate) fn engines(&self) -> Result<Engines<'_>> {
         Ok(match self.usable()? {
             Backed::Embedded(volume) => Backed::Embedded(volume.engine()),
@@ -192,7 +193,8 @@ impl OpenVolume {
         match self.usable() {
             Err(error) => Pending::ready(Err(error)),
             Ok(Backed::Embedded(volume)) => {
-                Pending::running(volume.engine().spawn(move |fs| async move {
+                let (engine, _) = volume.workers().near(At::root(&who, &path));
+                Pending::running(engine.spawn(move |fs| async move {
                     let opened = fs.open(At::root(&who, &path), flags, mode).await;
                     then(opened.map(|open| Backed::Embedded(open.into())))
                 }))
@@ -237,6 +239,17 @@ impl OpenVolume {
             }
             done
         }))
+    }
+}
+
+impl FileState {
+    /// The engine that does work with it, as [`OpenVolume::engines`] says.
+    pub(crate) fn engines(&self) -> Result<Engines<'_>> {
+        let engines = self.volume.engines()?;
+        Ok(match self.backed() {
+            Backed::Embedded(file) => Backed::Embedded(file.engine()),
+            Backed::Connected(_) => engines,
+        })
     }
 }
 

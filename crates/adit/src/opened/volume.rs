@@ -168,7 +168,7 @@ impl OpenVolume {
 
     pub(crate) fn poisoned(&self) -> bool {
         let embedded = self.embedded();
-        embedded.is_ok_and(|embedded| embedded.engine().poisoned())
+        embedded.is_ok_and(|embedded| embedded.workers().poisoned())
     }
 
     /// Can other processes use it, too?
@@ -193,7 +193,10 @@ impl OpenVolume {
         C: PerformVolume<'a> + Send,
     {
         match self.usable()? {
-            Backed::Embedded(volume) => volume.run(move |fs| call.perform(fs, who)),
+            Backed::Embedded(volume) => {
+                let (engine, call) = volume.near(who, call);
+                engine.run(move |fs| call.perform(fs, who))
+            }
             Backed::Connected(volume) => volume.connection.volume_call(who, &call),
         }
     }
@@ -222,7 +225,8 @@ impl OpenVolume {
     ) -> Result<OpenedFile> {
         Ok(match self.usable()? {
             Backed::Embedded(volume) => {
-                let open = volume.run(|fs| fs.open(place.at(who), flags, mode))?;
+                let (engine, at) = volume.workers().near(place.at(who));
+                let open = engine.run(|fs| fs.open(at, flags, mode))?;
                 Backed::Embedded(open.into())
             }
             Backed::Connected(volume) => {
@@ -243,9 +247,8 @@ impl OpenVolume {
     ) -> Result<OpenedFile> {
         Ok(match self.usable()? {
             Backed::Embedded(volume) => {
-                let at = place.at(who);
-                let create = |fs| Fs::create_and_sync(fs, at, flags, mode, content, || ());
-                Backed::Embedded(volume.run(create)?.into())
+                let open = volume.create_and_sync(place.at(who), flags, mode, content)?;
+                Backed::Embedded(open.into())
             }
             Backed::Connected(volume) => {
                 let of = &volume.connection;
@@ -263,7 +266,8 @@ impl OpenVolume {
     ) -> Result<OpenedFile> {
         Ok(match self.usable()? {
             Backed::Embedded(volume) => {
-                Backed::Embedded(volume.run(|fs| fs.open_blob(id, flags))?.into())
+                let engine = volume.workers().of_blob(id);
+                Backed::Embedded(engine.run(|fs| fs.open_blob(id, flags))?.into())
             }
             Backed::Connected(volume) => {
                 Backed::Connected(volume.connection.open_blob(who, id, flags)?)

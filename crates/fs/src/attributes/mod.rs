@@ -4,7 +4,7 @@ mod shared;
 mod xattrs;
 
 use crate::inode::resolve;
-use crate::inode::slot::{PERMISSIONS, stat_of};
+use crate::inode::slot::{PERMISSIONS, is_access_due, stat_of};
 use crate::open::file::OpenFile;
 use crate::types::*;
 use crate::volume::{Before, Effect, Fs, Part, Stage};
@@ -83,15 +83,6 @@ impl Change {
     }
 }
 
-/// True if a read changes the time of access, by Linux's rule for `relatime`.
-fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
-    const DAY_SECONDS: i64 = 24 * 60 * 60;
-    let accessed = (slot.atime, slot.atime_ns);
-    accessed <= (slot.mtime, slot.mtime_ns)
-        || accessed <= (slot.ctime, slot.ctime_ns)
-        || now.seconds.saturating_sub(slot.atime) >= DAY_SECONDS
-}
-
 impl Stage<'_, '_> {
     /// Stages the change that [`Fs::change`] makes.
     pub fn change(&mut self, at: At<'_>, follow: Follow, change: Change) -> Result<(), Stop> {
@@ -122,6 +113,16 @@ impl Stage<'_, '_> {
     }
 }
 
+impl Part<'_> {
+    /// Attributes of an inode whose slot was just seen: cached reads and writes may be ahead of it.
+    pub(crate) fn stat_now(&self, id: BlobId, slot: &Slot) -> Result<Stat> {
+        match self.store.blob_ahead(id) {
+            Some(blob) => stat_of(id, &blob.attributes()),
+            None => stat_of(id, slot),
+        }
+    }
+}
+
 impl Fs {
     /// Attributes of an inode.
     pub async fn stat(&self, at: At<'_>, follow: Follow) -> Result<Stat> {
@@ -143,19 +144,11 @@ impl Fs {
                 .await?;
             match with_tail.get() {
                 Some(id) if absorbed != Some(id) => {
-                    self.tables.tails.absorb_id(id).await?;
+                    self.absorb(id).await?;
                     absorbed = Some(id);
                 }
                 _ => return Ok(stat),
             }
-        }
-    }
-
-    /// Attributes of an inode whose slot was just seen: cached reads and writes may be ahead of it.
-    pub(crate) fn stat_now(&self, id: BlobId, slot: &Slot) -> Result<Stat> {
-        match self.store.of(id).blob_ahead(id) {
-            Some(blob) => stat_of(id, &blob.attributes()),
-            None => stat_of(id, slot),
         }
     }
 
@@ -210,13 +203,6 @@ impl Fs {
         Ok(At::inode(who, self.usable(file)?.id))
     }
 
-    /// True if [`Fs::note_read`] has something to do for this inode.
-    pub(crate) fn wants_access_time(&self, slot: &Slot) -> bool {
-        self.access_times.get() == AccessTimes::Relative
-            && !self.store.is_read_only()
-            && is_access_due(slot, Timestamp::now())
-    }
-
     /// A file was read: its time of access changes with the next write-back.
     pub(crate) fn note_read(&self, blob: &std::rc::Rc<Blob>) {
         let now = Timestamp::now();
@@ -230,7 +216,7 @@ impl Fs {
 
     /// The names of a directory, or the target of a symbolic link, were read.
     pub(crate) async fn note_access(&self, id: BlobId) -> Result<()> {
-        if self.access_times.get() == AccessTimes::Never || self.store.is_read_only() {
+        if self.whole.access_times.get() == AccessTimes::Never || self.store.is_read_only() {
             return Ok(());
         }
         let now = Timestamp::now();

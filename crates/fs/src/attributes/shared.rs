@@ -38,6 +38,21 @@ impl SharedNames {
         })
     }
 
+    /// The number of the partition that has the directory of a place's last component, and the same
+    /// place as it is seen from there. None: the path as a whole has to be followed.
+    #[inline]
+    pub(crate) fn near<'p>(&self, at: At<'p>) -> Option<(u32, At<'p>)> {
+        let near = (self.metadata).look(|view| resolve::near(view, &self.base, at))?;
+        let near = near.ok()??;
+        let directory = near.start.unwrap_or(self.base.root);
+        Some((self.partition_of(directory), near))
+    }
+
+    /// The number of the partition that has an inode.
+    pub(crate) fn partition_of(&self, id: BlobId) -> u32 {
+        self.metadata.partition_of(id)
+    }
+
     /// Where the attributes of an inode are in the cache, for a reader in another process; None: it
     /// has to ask. [`stat_of`] makes them of the slot there.
     pub fn hint(&self, id: BlobId) -> Option<Hint> {

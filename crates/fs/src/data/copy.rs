@@ -6,11 +6,19 @@ use crate::volume::Fs;
 use adit_base::{Errno, Error, Result};
 use adit_store::{Blob, Sought};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Most bytes that one call copies.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Bytes that are copied at once.
 const PIECE_BYTES: u64 = 256 << 10;
+
+/// What a copy finds in its source.
+enum Piece {
+    /// So many bytes of a hole.
+    Hole(u64),
+    Bytes(Vec<u8>),
+}
 
 impl Fs {
     /// The offset of the next data at or after `offset`: `SEEK_DATA`. ENXIO if there is none up to
@@ -40,11 +48,12 @@ impl Fs {
     /// may see a part of it, and a crash may leave one. Holes stay holes where the target has
     /// holes.
     ///
-    /// Errors are those of copy_file_range(2): EBADF unless readable and writable, and for a target
-    /// with APPEND; EINVAL when the ranges overlap in one file; EFBIG, EOVERFLOW.
+    /// For the worker that has the target. Errors are those of copy_file_range(2): EBADF unless
+    /// readable and writable, and for a target with APPEND; EINVAL when the ranges overlap in one
+    /// file; EFBIG, EOVERFLOW.
     pub async fn copy_range(
         &self,
-        source: &OpenFile,
+        source: &Arc<OpenFile>,
         source_offset: u64,
         target: &OpenFile,
         target_offset: u64,
@@ -66,16 +75,25 @@ impl Fs {
     /// false.
     pub async fn copy_range_while(
         &self,
-        source: &OpenFile,
+        source: &Arc<OpenFile>,
         source_offset: u64,
         target: &OpenFile,
         target_offset: u64,
         len_bytes: u64,
         goes_on: impl Fn() -> bool,
     ) -> Result<u64> {
-        let (from, to) = (self.usable(source)?, self.usable(target)?);
-        let (from, to) = (from.content()?, to.content()?);
-        self.tables.tails.absorb(from).await?;
+        let begin = |file: Arc<OpenFile>| {
+            self.within(file.blob_id(), move |fs| {
+                Box::pin(async move { fs.begin_copy_from(&file).await })
+            })
+        };
+        // Its worker judges the rest.
+        if source.flags().contains(OpenFlags::PATH) {
+            return Err(Errno::BADF.into());
+        }
+        let to = self.usable(target)?;
+        let source_bytes = begin(source.clone()).await?;
+        let to = to.content()?;
         self.tables.tails.end(to.id).await?;
         let target_is_usable =
             target.flags().writable() && !target.flags().contains(OpenFlags::APPEND);
@@ -85,14 +103,14 @@ impl Fs {
         for offset in [source_offset, target_offset] {
             offset.checked_add(len_bytes).ok_or(Errno::OVERFLOW)?;
         }
-        let left = from.size().saturating_sub(source_offset).min(len_bytes);
+        let left = source_bytes.saturating_sub(source_offset).min(len_bytes);
         if target_offset >= FILE_BYTES_MAX {
             return Err(Errno::FBIG.into());
         }
         let len_bytes = left.min(FILE_BYTES_MAX.saturating_sub(target_offset));
         let overlap =
             source_offset < target_offset + len_bytes && target_offset < source_offset + len_bytes;
-        if from.id == to.id && overlap {
+        if source.blob_id() == to.id && overlap {
             return Err(Error::with(
                 Errno::INVAL,
                 "copy a range to one that overlaps it",
@@ -102,7 +120,6 @@ impl Fs {
             return Ok(0);
         }
         let len_bytes = len_bytes.min(COPY_BYTES_MAX);
-        self.flush_blob(from).await?;
         self.flush_blob(to).await?;
         let target_inode = self.writing(target, false).await?;
         let mut done = 0;
@@ -111,7 +128,7 @@ impl Fs {
         while done < len_bytes && failure.is_none() && (done == 0 || goes_on()) {
             let (source_at, target_at) = (source_offset + done, target_offset + done);
             match self
-                .copy_piece(from, source_at, to, target_at, len_bytes - done)
+                .copy_piece(source, source_at, to, target_at, len_bytes - done)
                 .await
             {
                 // The source became shorter meanwhile.
@@ -134,39 +151,78 @@ impl Fs {
                 .await?;
         }
         self.written(target, &target_inode).await?;
-        if source.access_is_due(&from.shared) {
-            self.note_read(from);
+        if (source.shared()).is_some_and(|shared| source.access_is_due(shared)) {
+            let file = source.clone();
+            let note = self.within(file.blob_id(), move |fs| {
+                Box::pin(async move {
+                    fs.note_read(fs.usable(&file)?.content()?);
+                    Ok(())
+                })
+            });
+            // A close of the source comes first: then there is nothing to note.
+            let _ = note.await;
         }
         Ok(done)
+    }
+
+    /// A copy from a file begins: it has all that its program has written. Answers its size. For the
+    /// worker that has it.
+    async fn begin_copy_from(&self, file: &OpenFile) -> Result<u64> {
+        let inode = self.usable(file)?;
+        let blob = inode.content()?;
+        self.tables.tails.absorb(blob).await?;
+        self.flush_blob(blob).await?;
+        Ok(blob.size())
+    }
+
+    /// Some bytes of a file for a copy, or a hole of at most `hole_max`. For the worker that has it.
+    async fn copied_piece(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        hole_max: u64,
+        bytes_max: u64,
+    ) -> Result<Piece> {
+        let inode = self.usable(file)?;
+        let blob = inode.content()?;
+        let hole = self.hole_at(blob, offset).await?.min(hole_max);
+        if hole > 0 {
+            return Ok(Piece::Hole(hole.min(blob.size().saturating_sub(offset))));
+        }
+        let mut bytes = vec![0; bytes_max.min(PIECE_BYTES) as usize];
+        let got = (self.store.of(blob.id))
+            .read(blob, offset, &mut bytes)
+            .await?;
+        bytes.truncate(got);
+        Ok(Piece::Bytes(bytes))
     }
 
     /// Copies some bytes, or skips a hole that is one in the target, too; returns the number of
     /// bytes.
     async fn copy_piece(
         &self,
-        from: &Rc<Blob>,
+        source: &Arc<OpenFile>,
         source_offset: u64,
         to: &Rc<Blob>,
         target_offset: u64,
         len_bytes: u64,
     ) -> Result<u64> {
-        let hole = (self.hole_at(from, source_offset).await?)
-            .min(self.hole_at(to, target_offset).await?)
-            .min(len_bytes);
-        if hole > 0 {
-            return Ok(hole.min(from.size().saturating_sub(source_offset)));
+        let hole_max = self.hole_at(to, target_offset).await?.min(len_bytes);
+        let file = source.clone();
+        let piece = self.within(file.blob_id(), move |fs| {
+            Box::pin(async move {
+                fs.copied_piece(&file, source_offset, hole_max, len_bytes)
+                    .await
+            })
+        });
+        match piece.await? {
+            Piece::Hole(bytes) => Ok(bytes),
+            Piece::Bytes(bytes) => {
+                let store = self.store.of(to.id);
+                store.write(to, target_offset, &bytes).await?;
+                Ok(bytes.len() as u64)
+            }
         }
-        let mut piece = vec![0; len_bytes.min(PIECE_BYTES) as usize];
-        let got = self
-            .store
-            .of(from.id)
-            .read(from, source_offset, &mut piece)
-            .await?;
-        self.store
-            .of(to.id)
-            .write(to, target_offset, &piece[..got])
-            .await?;
-        Ok(got as u64)
     }
 
     /// Bytes of the hole at that place, without end behind the last data.

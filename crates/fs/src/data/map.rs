@@ -7,9 +7,9 @@
 
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::{Fs, LocalBoxFuture};
+use crate::volume::{Fs, LocalBoxFuture, lock};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
-use adit_store::{Blob, MappedMemory};
+use adit_store::{Blob, BlobId, MappedMemory};
 use std::rc::Rc;
 
 impl Fs {
@@ -20,7 +20,7 @@ impl Fs {
     /// Errors are those of mmap(2): EACCES unless readable, ENODEV for a directory, EINVAL for
     /// nothing or within a page, EOVERFLOW behind the largest file.
     pub async fn map(&self, file: &OpenFile, offset: u64, len_bytes: u64) -> Result<()> {
-        let make = || match &*self.mapped_memory.borrow() {
+        let make = || match &*lock(&self.whole.mapped_memory) {
             Some(make) => make(file.blob_id()),
             None => MappedMemory::anonymous(),
         };
@@ -108,8 +108,9 @@ impl Fs {
         }
     }
 
-    /// Writes the stores that a dead process left in the memory of a file's mappings to the file.
-    pub async fn flush_left(&self, id: adit_store::BlobId, memory: &MappedMemory) -> Result<()> {
+    /// Writes the stores that a dead process left in the memory of a file's mappings to the file. For
+    /// the worker that has it.
+    pub async fn flush_left(&self, id: BlobId, memory: &MappedMemory) -> Result<()> {
         let who = Credentials::process();
         let file = self.reopen(id, FileKind::File, OpenFlags::READ_WRITE, &who);
         let file = file.await?;
@@ -124,6 +125,10 @@ impl Fs {
 
     /// Writes the stores of programs to all mapped files; returns the first error.
     pub(crate) async fn flush_all_mapped(&self) -> Result<()> {
+        self.within_each(|fs| Box::pin(fs.flush_own_mapped())).await
+    }
+
+    async fn flush_own_mapped(&self) -> Result<()> {
         let inodes: Vec<_> = self.tables.inodes.borrow().values().cloned().collect();
         let mut all = Ok(());
         for inode in inodes {

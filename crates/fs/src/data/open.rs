@@ -6,10 +6,10 @@ use crate::namespace::New;
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
 use crate::types::*;
-use crate::volume::{Fs, LocalBoxFuture};
+use crate::volume::{Fs, LocalBoxFuture, Part};
 use adit_base::{Errno, Error, Result};
-use adit_store::BlobId;
 use adit_store::format::Slot;
+use adit_store::{Beside, BlobId};
 use bumpalo::Bump;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,16 +106,25 @@ impl Fs {
                         return Err(Errno::ROFS.into());
                     }
                     // The last thing the closure does: it isn't run again.
-                    Ok(Ok(self.acquire(id, kind, slot)?))
+                    let part = Part::new(view.partition_of(id)?);
+                    let flags = kept(flags, kind);
+                    let opened = part.open((id, kind), slot, flags, at.caller)?;
+                    Ok(Ok((opened, part.tables.tails.has(id))))
                 })
                 .await?;
-            let (inode, created) = match found {
-                Ok(inode) => (inode, false),
+            let (file, has_tail, created) = match found {
+                Ok((file, has_tail)) => (file, has_tail, false),
                 Err((parent, name)) => {
+                    let flags = kept(flags, FileKind::File);
+                    let open = |(id, slot): (BlobId, Slot), beside: Beside<'_>| {
+                        let part = Part::new(beside.of(id));
+                        part.open((id, FileKind::File), &slot, flags, at.caller)
+                    };
+                    let how = (New::File, mode);
                     let make: LocalBoxFuture<'_, _> =
-                        Box::pin(self.create(at.caller, parent, &name, New::File, mode));
+                        Box::pin(self.create_then(at.caller, parent, &name, how, open));
                     match make.await {
-                        Ok((id, slot)) => (self.acquire(id, FileKind::File, &slot)?, true),
+                        Ok(opened) => (opened?, false, true),
                         // Another caller made it meanwhile.
                         Err(error)
                             if error.errno() == Errno::EXIST
@@ -127,28 +136,32 @@ impl Fs {
                     }
                 }
             };
-            // Another descriptor is here now.
-            if let Some(blob) = &inode.blob
-                && let Err(error) = self.tables.tails.end(blob.id).await
-            {
-                self.release(inode).await;
-                return Err(error);
-            }
-            let truncates = !created && flags.contains(OpenFlags::TRUNCATE);
-            if truncates
+            let truncates = !created
+                && flags.contains(OpenFlags::TRUNCATE)
                 && !flags.contains(OpenFlags::PATH)
-                && let Some(blob) = &inode.blob
-            {
-                let truncate: LocalBoxFuture<'_, _> =
-                    Box::pin(self.truncate_blob(at.caller, blob, 0));
-                if let Err(error) = truncate.await {
-                    self.release(inode).await;
-                    return Err(error);
-                }
+                && file.shared().is_some();
+            if !has_tail && !truncates {
+                return Ok(file);
             }
-            let flags = kept(flags, inode.kind);
-            return Ok(self.descriptor(inode, flags, at.caller));
+            let prepare = self.within(file.blob_id(), move |fs| {
+                Box::pin(fs.prepare_opened(file, truncates))
+            });
+            return prepare.await;
         }
+    }
+
+    /// Ends the tail of a file that another descriptor has opened just now, and truncates the file;
+    /// after an error it is closed.
+    async fn prepare_opened(&self, file: Arc<OpenFile>, truncates: bool) -> Result<Arc<OpenFile>> {
+        let prepared = match truncates {
+            true => self.truncate_opened(&file, 0).await,
+            false => self.tables.tails.end(file.blob_id()).await,
+        };
+        if prepared.is_err() {
+            // Its close doesn't change the result.
+            let _ = self.close(&file).await;
+        }
+        prepared.map(|()| file)
     }
 
     /// Opens an inode again that was open in an earlier opening of the volume: by its number,
@@ -173,23 +186,34 @@ impl Fs {
         if !usable && !flags.contains(OpenFlags::PATH) {
             return Err(Errno::NXIO.into());
         }
-        let flags = kept(flags, kind);
-        let inode = self
+        let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
+        let flags = kept(flags, kind).difference(begins);
+        let (file, has_tail) = self
             .store
             .view(|view| {
                 let slot = view.slot_ref(id)?;
                 if kind_of(slot)? != kind {
                     return Err(Errno::STALE.into());
                 }
-                Ok(self.acquire_again(id, kind, slot)?)
+                let part = Part::new(view.partition_of(id)?);
+                let opened = part.open_again((id, kind), slot, flags, caller)?;
+                Ok((opened, part.tables.tails.has(id)))
             })
             .await?;
-        if let Err(error) = self.tables.tails.end(inode.id).await {
-            self.release_inode(&inode);
-            return Err(error);
+        if !has_tail {
+            return Ok(file);
         }
-        let begins = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
-        Ok(self.descriptor(inode, flags.difference(begins), caller))
+        self.within(id, move |fs| Box::pin(fs.prepare_reopened(file)))
+            .await
+    }
+
+    async fn prepare_reopened(&self, file: Arc<OpenFile>) -> Result<Arc<OpenFile>> {
+        let ended = self.tables.tails.end(file.blob_id()).await;
+        if ended.is_err() {
+            // An orphan of an earlier opening stays.
+            let _ = self.leave(&file).await;
+        }
+        ended.map(|()| file)
     }
 
     /// Closes: its locks go, an unlinked file's data too when it was the last descriptor. Does not
@@ -237,32 +261,37 @@ impl Fs {
         let mut slot = fresh_slot(FileKind::Blob, 0o600);
         let caller = Credentials::process();
         (slot.uid, slot.gid) = (caller.uid, caller.gid);
+        let partition = self.partition_for_blob();
         self.store
-            .transact(|transaction| transaction.create(slot))
+            .transact(|transaction| transaction.create_in(partition, slot))
             .await
     }
 
     /// Opens a blob without a name; ENOENT when there is none of that id.
     pub async fn open_blob(&self, id: BlobId, flags: OpenFlags) -> Result<Arc<OpenFile>> {
-        let missing = || Error::new(Errno::NOENT);
-        let slot = match self.store.view(|view| view.slot(id)).await {
-            Ok(slot) => slot,
-            Err(error) if error.errno() == Errno::STALE => return Err(missing()),
-            Err(error) => return Err(error),
-        };
-        if kind_of(&slot)? != FileKind::Blob {
-            return Err(missing());
-        }
-        match self.acquire(id, FileKind::Blob, &slot) {
-            Ok(inode) => Ok(self.descriptor(inode, flags, &Credentials::process())),
-            // It is being deleted.
-            Err(error) if error.errno() == Errno::STALE => Err(missing()),
-            Err(error) => Err(error),
+        let caller = Credentials::process();
+        let opened = self.store.view(|view| {
+            let slot = view.slot_ref(id)?;
+            if kind_of(slot)? != FileKind::Blob {
+                return Err(Errno::NOENT.into());
+            }
+            let part = Part::new(view.partition_of(id)?);
+            Ok(part.open((id, FileKind::Blob), slot, flags, &caller)?)
+        });
+        match opened.await {
+            // It is gone, or being deleted.
+            Err(error) if error.errno() == Errno::STALE => Err(Errno::NOENT.into()),
+            opened => opened,
         }
     }
 
     /// Deletes a blob without a name; EBUSY while it is open, ENOENT when there is none of that id.
     pub async fn delete_blob(&self, id: BlobId) -> Result<()> {
+        self.within(id, move |fs| Box::pin(fs.delete_own_blob(id)))
+            .await
+    }
+
+    async fn delete_own_blob(&self, id: BlobId) -> Result<()> {
         let file = self.open_blob(id, OpenFlags::empty()).await?;
         let inode = self.inode(&file)?;
         if inode.opens.get() > 1 {

@@ -4,7 +4,7 @@ use crate::inode::resolve;
 use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::types::*;
-use crate::volume::Fs;
+use crate::volume::{Fs, Part};
 use adit_base::{Errno, Error, Result};
 use adit_store::{AllocateMode, Blob};
 use std::rc::Rc;
@@ -28,15 +28,13 @@ impl Fs {
         if !file.flags().writable() {
             return Err(Errno::INVAL.into());
         }
-        self.tables.tails.end(inode.id).await?;
-        self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
-            .await?;
+        self.truncate_opened(file, size_bytes).await?;
         self.written(file, &inode).await
     }
 
     /// Sets the size of a file.
     pub async fn truncate(&self, at: At<'_>, size_bytes: u64) -> Result<()> {
-        let inode = self
+        let file = self
             .store
             .view(|view| {
                 let (id, kind) = resolve::existing(view, &self.base, at, Follow::Yes)?;
@@ -47,21 +45,32 @@ impl Fs {
                     _ => return Err(Errno::INVAL.into()),
                 }
                 at.caller.check_access(slot, Access::WRITE)?;
-                Ok(self.acquire(id, kind, slot)?)
+                let part = Part::new(view.partition_of(id)?);
+                let (inode, flags) = ((id, kind), OpenFlags::WRITE_ONLY);
+                Ok(part.open(inode, slot, flags, at.caller)?)
             })
             .await?;
-        let truncate = async {
-            self.tables.tails.end(inode.id).await?;
-            self.truncate_blob(at.caller, inode.content()?, size_bytes)
-                .await
-        };
-        let result = truncate.await;
-        self.release(inode).await;
-        result
+        self.within(file.blob_id(), move |fs| {
+            Box::pin(async move {
+                let truncated = fs.truncate_opened(&file, size_bytes).await;
+                // It has written nothing of its own.
+                let _ = fs.close(&file).await;
+                truncated
+            })
+        })
+        .await
+    }
+
+    /// Sets the size of an open file. Its tail ends.
+    pub(super) async fn truncate_opened(&self, file: &OpenFile, size_bytes: u64) -> Result<()> {
+        let inode = self.inode(file)?;
+        self.tables.tails.end(inode.id).await?;
+        self.truncate_blob(file.credentials(), inode.content()?, size_bytes)
+            .await
     }
 
     /// Sets the size; the caller has checked the right to.
-    pub(super) async fn truncate_blob(
+    async fn truncate_blob(
         &self,
         caller: &Credentials,
         blob: &Rc<Blob>,

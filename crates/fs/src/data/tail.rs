@@ -8,6 +8,7 @@
 use crate::inode::slot::drop_set_ids;
 use crate::open::file::OpenFile;
 use crate::open::inode::Inode;
+use crate::open::policy::AccessTimePolicy;
 use crate::open::tail::{Tail, Tails};
 use crate::types::*;
 use crate::volume::{Fs, LocalBoxFuture};
@@ -108,7 +109,7 @@ impl Fs {
 
 impl Tails {
     /// Those of a volume: none.
-    pub(crate) fn new(store: Store, access_times: Rc<Cell<AccessTimes>>) -> Rc<Tails> {
+    pub(crate) fn new(store: Store, access_times: Arc<AccessTimePolicy>) -> Rc<Tails> {
         let tails = Rc::new(Tails {
             store,
             access_times,
@@ -293,7 +294,7 @@ impl Tails {
         let store = self.store.of(blob.id);
         let written = (store.write_last_of_tail(blob, offset, last, capacity)).await;
         written?;
-        self.access_times.get().note_change(blob);
+        self.access_times.note_change(blob);
         Ok(())
     }
 
@@ -348,7 +349,7 @@ impl Tails {
         assert!(tail.noted.get() <= absorbed, "the client knows of no more");
         let offset = tail.memory.base() + absorbed;
         self.store.of(blob.id).write(blob, offset, bytes).await?;
-        self.access_times.get().note_change(blob);
+        self.access_times.note_change(blob);
         simulation::pause();
         let published = absorbed + bytes.len() as u64;
         tail.absorbed.set(published);

@@ -209,6 +209,52 @@ pub(crate) fn resolve<'p>(
     }
 }
 
+/// The same place, as it is seen from the directory of its last component. None: there are symbolic
+/// links on the way, or the way ends before. Errors of the path as a whole are left to [`resolve`].
+pub(crate) fn near<'p>(
+    pages: &impl Slots,
+    base: &Base,
+    at: At<'p>,
+) -> Result<Option<At<'p>>, Stop> {
+    let Some(mut path) = at.path else {
+        return Ok(Some(at));
+    };
+    if path.is_empty() || path.len() > PATH_BYTES_MAX || path.contains(&0) {
+        return Ok(None);
+    }
+    let mut directory = at.start.unwrap_or(base.root);
+    if path.starts_with(b"/") {
+        directory = base.root;
+        path = without_slashes(path);
+        if path.is_empty() {
+            return Ok(Some(
+                At::inside(at.caller, directory, b"/").links_below(at.links_below),
+            ));
+        }
+    }
+    loop {
+        let (component, behind) = split(path);
+        let rest = without_slashes(behind);
+        if rest.is_empty() {
+            let near = At::inside(at.caller, directory, path);
+            return Ok(Some(near.links_below(at.links_below)));
+        }
+        let slot = self::directory(pages, directory)?;
+        at.caller.check_search(slot)?;
+        let step = match component {
+            b"." => Last::Dot,
+            b".." if directory == base.root && !at.links_below.is_empty() => return Ok(None),
+            b".." => Last::DotDot,
+            name if name.len() > NAME_BYTES_MAX => return Ok(None),
+            name => Last::Name(Name::new(&base.hash_key, name)),
+        };
+        match find(pages, directory, slot, &step)? {
+            None | Some((_, FileKind::Symlink)) => return Ok(None),
+            Some((id, _)) => (directory, path) = (id, rest),
+        }
+    }
+}
+
 /// The inode of a name in a directory, and its kind; None when there is none.
 fn find(
     pages: &impl Slots,

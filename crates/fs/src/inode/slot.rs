@@ -102,6 +102,15 @@ pub fn stat_of(id: BlobId, slot: &Slot) -> Result<Stat> {
     })
 }
 
+/// True if a read changes the time of access, by Linux's rule for `relatime`.
+pub(crate) fn is_access_due(slot: &Slot, now: Timestamp) -> bool {
+    const DAY_SECONDS: i64 = 24 * 60 * 60;
+    let accessed = (slot.atime, slot.atime_ns);
+    accessed <= (slot.mtime, slot.mtime_ns)
+        || accessed <= (slot.ctime, slot.ctime_ns)
+        || now.seconds.saturating_sub(slot.atime) >= DAY_SECONDS
+}
+
 /// Sets the times of a change of content: one time for both.
 pub(crate) fn touch_modified(slot: &mut Slot, now: Timestamp) {
     slot.touch_changed(now);

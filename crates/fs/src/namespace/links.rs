@@ -6,11 +6,11 @@ use crate::inode::slot::expect_kind;
 use crate::inode::symlink::target;
 use crate::names::{self, Target};
 use crate::types::*;
-use crate::volume::{Effect, Fs, Stage};
+use crate::volume::{Effect, Fs, Part, Stage};
 use adit_base::{Errno, Result};
 use adit_store::format::Slot;
 use adit_store::pages::Stop;
-use adit_store::{BlobId, Need};
+use adit_store::{Beside, BlobId, Need, View};
 use bumpalo::Bump;
 
 impl Stage<'_, '_> {
@@ -63,11 +63,22 @@ impl Stage<'_, '_> {
 impl Fs {
     /// Gives an inode another name.
     pub async fn link(&self, existing: At<'_>, follow: Follow, at: At<'_>) -> Result<Stat> {
-        let linked = self.transact(|stage| stage.link(existing, follow, at));
-        let (id, slot) = linked.await?;
+        let link = |stage: &mut Stage<'_, '_>| stage.link(existing, follow, at);
+        let linked = |(id, slot): (BlobId, Slot), beside: Beside<'_>| {
+            let part = Part::new(beside.of(id));
+            (id, part.stat_now(id, &slot), part.tables.tails.has(id))
+        };
+        let (id, stat, has_tail) = self.transact_then(None, link, linked).await?;
+        if !has_tail {
+            return stat;
+        }
         // The link is made. If the tail can't be absorbed now, the answer has the size before it.
-        let _ = self.tables.tails.absorb_id(id).await;
-        self.stat_now(id, &slot)
+        let _ = self.absorb(id).await;
+        let stat = |view: &View<'_>| {
+            let part = Part::new(view.partition_of(id)?);
+            Ok(part.stat_now(id, view.slot_ref(id)?)?)
+        };
+        self.store.view(stat).await
     }
 
     /// Makes a symbolic link to `target`, 1 to [`TARGET_BYTES_MAX`] bytes without NUL, which need

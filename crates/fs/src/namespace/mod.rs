@@ -22,7 +22,7 @@ use crate::volume::{Fs, Stage};
 use adit_base::{Errno, Error, Result};
 use adit_store::format::Slot;
 use adit_store::pages::Stop;
-use adit_store::{BlobId, Need};
+use adit_store::{Beside, BlobId, Need};
 use bumpalo::Bump;
 
 /// The kind of a new inode, with its content.
@@ -102,7 +102,7 @@ impl Stage<'_, '_> {
     ) -> Result<(BlobId, Slot), Stop> {
         let kind = new.kind();
         let need = Need::CREATE + Need::XATTR;
-        let partition = self.fs.next_partition();
+        let partition = self.place_for(kind, parent)?;
         self.edit_directory(parent, need, |transaction, directory| {
             caller.check_add(directory)?;
             if new.is_for_the_privileged() && !caller.privileged {
@@ -143,25 +143,26 @@ impl Fs {
         new: New<'_>,
         mode: u32,
     ) -> Result<(BlobId, Slot)> {
-        let created = self.transact(|stage| stage.create(caller, parent, name, new, mode));
-        let created = created.await;
+        let created = self.create_then(caller, parent, name, (new, mode), |created, _| created);
+        created.await
+    }
+
+    /// Makes an inode as [`Fs::create`] does; `then` is called as by [`Fs::transact_then`].
+    pub(crate) async fn create_then<T>(
+        &self,
+        caller: &Credentials,
+        parent: BlobId,
+        name: &Name<'_>,
+        (new, mode): (New<'_>, u32),
+        then: impl FnMut((BlobId, Slot), Beside<'_>) -> T,
+    ) -> Result<T> {
+        let create = |stage: &mut Stage<'_, '_>| stage.create(caller, parent, name, new, mode);
+        let created = self.transact_then(None, create, then).await;
         // The parent was removed since it was resolved.
         created.map_err(|error| match error.errno() {
             Errno::STALE => Error::new(Errno::NOENT),
             _ => error,
         })
-    }
-
-    /// The partition for a new inode: the next one in turn.
-    fn next_partition(&self) -> u32 {
-        match self.store.partitions_count() {
-            1 => 0,
-            count => {
-                let turn = self.turn.get();
-                self.turn.set(turn.wrapping_add(1));
-                turn % count
-            }
-        }
     }
 
     /// Makes something where there is nothing.

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct OpenFile {
     id: u64,
     index: u32,
+    /// The number of the partition that has it.
+    partition: u32,
     flags: OpenFlags,
     kind: FileKind,
     blob: BlobId,
@@ -34,6 +36,7 @@ impl OpenFile {
     /// The part of descriptor `id`, which has `index` in the table, that any thread may use.
     pub(crate) fn new(
         (id, index): (u64, u32),
+        partition: u32,
         flags: OpenFlags,
         inode: &Inode,
         credentials: &Credentials,
@@ -43,6 +46,7 @@ impl OpenFile {
         OpenFile {
             id,
             index,
+            partition,
             flags,
             kind: inode.kind,
             blob: inode.id,
@@ -89,6 +93,12 @@ impl OpenFile {
     /// The credentials that opened it.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
+    }
+
+    /// The number of the partition that has it.
+    #[inline]
+    pub fn partition(&self) -> u32 {
+        self.partition
     }
 
     /// The blob that holds it.

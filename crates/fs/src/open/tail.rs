@@ -3,7 +3,7 @@
 
 use super::file::OpenFile;
 use super::inode::Inode;
-use crate::types::AccessTimes;
+use super::policy::AccessTimePolicy;
 use adit_base::Errno;
 use adit_base::hash::BuildNumberHasher;
 use adit_reactor::sync::RwLock;
@@ -34,7 +34,7 @@ pub(crate) struct Tail {
 pub(crate) struct Tails {
     pub(crate) store: Store,
     /// The volume's.
-    pub(crate) access_times: Rc<Cell<AccessTimes>>,
+    pub(crate) access_times: Arc<AccessTimePolicy>,
     /// By slot.
     pub(crate) all: RefCell<HashMap<u64, Rc<Tail>, BuildNumberHasher>>,
     /// Files that lost appended bytes when no descriptor was left to report it, and the error.

@@ -22,11 +22,13 @@
 
 use super::locks::{Holder, Lock, Table};
 use adit_base::hash::BuildNumberHasher;
+use adit_base::sync::atomic::{AtomicBool, Ordering};
 use adit_base::{Errno, Result, steps};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 /// Waits that a search for a circle follows at most (Linux: 10). A longer circle isn't found.
@@ -42,16 +44,25 @@ enum State {
 }
 
 struct Waiter {
+    /// Tells the waiters of an owner apart.
+    number: u64,
     descriptor: u64,
     wanted: Lock,
     blocker: Cell<Holder>,
     state: Cell<State>,
+    /// Its state is `Waits`: for its edge, which other workers read.
+    waits: Arc<AtomicBool>,
     /// It has to call its `stop`.
     is_asked: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Waiter {
+    fn set(&self, state: State) {
+        self.state.set(state);
+        self.waits.store(state == State::Waits, Ordering::Relaxed);
+    }
+
     fn wake(&self) {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
@@ -77,7 +88,7 @@ impl Queue {
         for waiter in waiters.iter() {
             let waits = waiter.state.get() == State::Waits;
             if waits && is_of(&waiter.blocker.get()) && waiter.wanted.overlaps(first, last) {
-                waiter.state.set(State::Concerned);
+                waiter.set(State::Concerned);
                 self.concerned.borrow_mut().push_back(waiter.clone());
             }
         }
@@ -101,7 +112,7 @@ impl Queue {
         }
         while let Some(next) = self.concerned.borrow_mut().pop_front() {
             if next.state.get() == State::Concerned {
-                next.state.set(State::Looks);
+                next.set(State::Looks);
                 self.any_looks.set(true);
                 return next.wake();
             }
@@ -109,10 +120,89 @@ impl Queue {
     }
 }
 
-/// The POSIX owners that wait, of all inodes.
+/// The POSIX owners that wait, of all inodes, whichever worker has them.
 #[derive(Default)]
-pub(crate) struct Waits {
-    by_owner: RefCell<HashMap<u64, Vec<Rc<Waiter>>, BuildNumberHasher>>,
+pub(crate) struct Waits(Mutex<Edges>);
+
+/// Who waits for whom.
+#[derive(Default)]
+struct Edges {
+    /// The waiters of an owner.
+    by_owner: HashMap<u64, Vec<Edge>, BuildNumberHasher>,
+    /// The number of the next waiter.
+    next: u64,
+}
+
+/// A waiter, and its blocker's holder; None: that is no POSIX owner.
+struct Edge {
+    waiter: u64,
+    blocker: Option<u64>,
+    /// A waiter that is concerned, or looks, has no blocker, and searches when it waits again.
+    waits: Arc<AtomicBool>,
+}
+
+fn posix_owner(holder: Holder) -> Option<u64> {
+    match holder {
+        Holder::Posix { id, .. } => Some(id),
+        Holder::Descriptor(_) => None,
+    }
+}
+
+impl Edges {
+    /// The POSIX owners for which this holder waits, with itself.
+    fn reached(&self, holder: Holder) -> Vec<u64> {
+        let mut reached: Vec<u64> = posix_owner(holder).into_iter().collect();
+        let mut edges = 0;
+        let mut next = 0;
+        while let Some(owner) = reached.get(next) {
+            next += 1;
+            let waits = self.by_owner.get(owner).into_iter().flatten();
+            for wait in waits.take(EDGES_MAX - edges) {
+                edges += 1;
+                if let Some(id) = wait.blocker
+                    && wait.waits.load(Ordering::Relaxed)
+                    && !reached.contains(&id)
+                {
+                    reached.push(id);
+                }
+            }
+        }
+        steps::note(edges);
+        reached
+    }
+
+    fn search(&self, wanted: &Lock, blocker: &Lock) -> Result<()> {
+        assert!(blocker.excludes(wanted), "a lock that is in the way");
+        match posix_owner(wanted.holder) {
+            Some(id) if self.reached(blocker.holder).contains(&id) => Err(Errno::DEADLK.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn of(&mut self, waiter: &Waiter) -> Option<&mut Edge> {
+        let own = self.by_owner.get_mut(&posix_owner(waiter.wanted.holder)?)?;
+        own.iter_mut().find(|edge| edge.waiter == waiter.number)
+    }
+
+    /// From here on the waiter waits for this holder.
+    fn wait(&mut self, waiter: &Waiter, blocker: Holder) {
+        if let Some(edge) = self.of(waiter) {
+            edge.blocker = posix_owner(blocker);
+        }
+        waiter.blocker.set(blocker);
+        waiter.set(State::Waits);
+    }
+
+    fn remove(&mut self, waiter: &Waiter) {
+        let Some(id) = posix_owner(waiter.wanted.holder) else {
+            return;
+        };
+        let own = self.by_owner.get_mut(&id).expect("it waits");
+        own.retain(|edge| edge.waiter != waiter.number);
+        if own.is_empty() {
+            self.by_owner.remove(&id);
+        }
+    }
 }
 
 /// Why a wait was interrupted.
@@ -132,6 +222,10 @@ pub(crate) struct WaitGuard<'a> {
 }
 
 impl Waits {
+    fn edges(&self) -> MutexGuard<'_, Edges> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Begins to wait for a lock that `blocker` excludes. EDEADLK if the holder of that waits,
     /// directly or through others, for the holder of `wanted`.
     pub(crate) fn begin<'a>(
@@ -141,62 +235,37 @@ impl Waits {
         wanted: Lock,
         blocker: &Lock,
     ) -> Result<WaitGuard<'a>> {
-        self.search(&wanted, blocker)?;
+        let mut edges = self.edges();
+        edges.search(&wanted, blocker)?;
+        let waits = Arc::new(AtomicBool::new(true));
+        let number = edges.next;
+        edges.next = number.wrapping_add(1);
+        if let Some(id) = posix_owner(wanted.holder) {
+            let blocker = posix_owner(blocker.holder);
+            let edge = Edge {
+                waiter: number,
+                blocker,
+                waits: waits.clone(),
+            };
+            edges.by_owner.entry(id).or_default().push(edge);
+        }
+        drop(edges);
         let waiter = Rc::new(Waiter {
+            number,
             descriptor,
             wanted,
             blocker: Cell::new(blocker.holder),
             state: Cell::new(State::Waits),
+            waits,
             is_asked: Cell::new(false),
             waker: RefCell::default(),
         });
-        if let Holder::Posix { id, .. } = wanted.holder {
-            let mut by_owner = self.by_owner.borrow_mut();
-            by_owner.entry(id).or_default().push(waiter.clone());
-        }
         table.queue.waiters.borrow_mut().push(waiter.clone());
         Ok(WaitGuard {
             waits: self,
             queue: &table.queue,
             waiter,
         })
-    }
-
-    fn search(&self, wanted: &Lock, blocker: &Lock) -> Result<()> {
-        assert!(blocker.excludes(wanted), "a lock that is in the way");
-        match wanted.holder {
-            Holder::Posix { id, .. } if self.reached(blocker.holder).contains(&id) => {
-                Err(Errno::DEADLK.into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The POSIX owners for which this holder waits, with itself.
-    fn reached(&self, holder: Holder) -> Vec<u64> {
-        let Holder::Posix { id, .. } = holder else {
-            return Vec::new();
-        };
-        let by_owner = self.by_owner.borrow();
-        let mut reached = vec![id];
-        let mut edges = 0;
-        let mut next = 0;
-        while let Some(owner) = reached.get(next) {
-            next += 1;
-            // A waiter that is concerned, or looks, searches when it waits again.
-            let waits = by_owner.get(owner).into_iter().flatten();
-            for waiter in waits.take(EDGES_MAX - edges) {
-                edges += 1;
-                if let Holder::Posix { id, .. } = waiter.blocker.get()
-                    && waiter.state.get() == State::Waits
-                    && !reached.contains(&id)
-                {
-                    reached.push(id);
-                }
-            }
-        }
-        steps::note(edges);
-        reached
     }
 }
 
@@ -223,9 +292,10 @@ impl WaitGuard<'_> {
     /// It has looked, and waits for another lock. EDEADLK as in [`Waits::begin`].
     pub(crate) fn look_failed(&self, blocker: &Lock) -> Result<()> {
         assert_eq!(self.waiter.state.get(), State::Looks, "its turn to look");
-        self.waits.search(&self.waiter.wanted, blocker)?;
-        self.waiter.blocker.set(blocker.holder);
-        self.waiter.state.set(State::Waits);
+        let mut edges = self.waits.edges();
+        edges.search(&self.waiter.wanted, blocker)?;
+        edges.wait(&self.waiter, blocker.holder);
+        drop(edges);
         self.hand_on(Some(blocker));
         Ok(())
     }
@@ -248,6 +318,7 @@ impl WaitGuard<'_> {
     }
 
     fn settle(&self, found: &Lock) {
+        let mut edges = self.waits.edges();
         let mut concerned = self.queue.concerned.borrow_mut();
         let mut circle = None;
         for _ in 0..HANDED_ON_MAX {
@@ -258,12 +329,11 @@ impl WaitGuard<'_> {
                 if !found.excludes(&next.wanted) {
                     return;
                 }
-                let circle = circle.get_or_insert_with(|| self.waits.reached(found.holder));
+                let circle = circle.get_or_insert_with(|| edges.reached(found.holder));
                 if matches!(next.wanted.holder, Holder::Posix { id, .. } if circle.contains(&id)) {
                     return; // it looks, and finds the circle
                 }
-                next.blocker.set(found.holder);
-                next.state.set(State::Waits);
+                edges.wait(next, found.holder);
             }
             steps::note(1);
             concerned.pop_front();
@@ -279,14 +349,7 @@ impl Drop for WaitGuard<'_> {
         steps::note(waiters.len());
         waiters.retain(is_other);
         drop(waiters);
-        if let Holder::Posix { id, .. } = waiter.wanted.holder {
-            let mut by_owner = self.waits.by_owner.borrow_mut();
-            let own = by_owner.get_mut(&id).expect("it waits");
-            own.retain(is_other);
-            if own.is_empty() {
-                by_owner.remove(&id);
-            }
-        }
+        self.waits.edges().remove(waiter);
         if waiter.state.replace(State::Waits) == State::Looks {
             self.hand_on(None);
         }

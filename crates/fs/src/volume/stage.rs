@@ -21,7 +21,7 @@
 //! 3. No task waits for a blob's lock while it holds another's: a write releases its blob before
 //!    `prepare`, and before `finish_later` deletes anything.
 
-use super::{Fs, LocalBoxFuture, Part};
+use super::{Fs, LocalBoxFuture, OwnTurns, Part, lock};
 use crate::types::*;
 use adit_base::clock::Timestamp;
 use adit_base::simulation::{Bug, planted};
@@ -45,6 +45,9 @@ pub struct Stage<'a, 's> {
     /// To do before the next attempt.
     missing: &'a Cell<Option<Before>>,
     effects: Effects,
+    turns: &'a OwnTurns,
+    /// Inodes that it has made.
+    made: u32,
 }
 
 /// Work in other transactions before that of an operation.
@@ -82,6 +85,17 @@ impl<'s> Stage<'_, 's> {
         Ok(Part::new(self.transaction.partition_of(id)?))
     }
 
+    /// The partition for an inode that is to be made.
+    pub(crate) fn place_for(&mut self, kind: FileKind, parent: BlobId) -> Result<u32, Stop> {
+        if self.fs.store.partitions_count() == 1 {
+            return Ok(0);
+        }
+        let nth = self.made;
+        self.made += 1;
+        let directory = (parent, self.transaction.slot_ref(parent)?);
+        Ok((self.fs).partition_for(kind, directory, self.turns, nth))
+    }
+
     /// Notes an effect.
     pub(crate) fn then(&mut self, effect: Effect) {
         self.effects.push(effect);
@@ -113,12 +127,25 @@ impl Fs {
     pub(crate) async fn transact_writing<T>(
         &self,
         write: Option<(&Rc<Blob>, &[AtomicRange<'_>])>,
-        mut operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
+        operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
     ) -> Result<T> {
+        self.transact_then(write, operations, |answer, _| answer)
+            .await
+    }
+
+    /// Runs a transaction like [`Fs::transact_writing`]. Once it is applied, and before anything
+    /// else is done in the partitions that it has changed, `then` makes the result of the answer.
+    pub(crate) async fn transact_then<T, U>(
+        &self,
+        write: Option<(&Rc<Blob>, &[AtomicRange<'_>])>,
+        mut operations: impl FnMut(&mut Stage<'_, '_>) -> Result<T, Stop>,
+        mut then: impl FnMut(T, Beside<'_>) -> U,
+    ) -> Result<U> {
         let now = Timestamp::now();
         // The pages that are written have their frames there.
         let store = write.map_or(&self.store, |(blob, _)| self.store.of(blob.id));
         let mut done: SmallVec<[Before; 1]> = SmallVec::new();
+        let turns = OwnTurns::default();
         loop {
             let missing = Cell::new(None);
             let write = match write {
@@ -140,6 +167,8 @@ impl Fs {
                         done: &done,
                         missing: &missing,
                         effects: Effects::new(),
+                        turns: &turns,
+                        made: 0,
                     };
                     let answer = operations(&mut stage)?;
                     Ok((answer, stage.effects))
@@ -147,7 +176,7 @@ impl Fs {
                 let applied = |(answer, mut effects): (T, Effects), beside: Beside<'_>| {
                     let written = write.as_deref().map_or(Ok(()), AtomicWrite::finish);
                     effects.retain(|effect| self.finish_now(*effect, beside));
-                    (answer, written, effects)
+                    (then(answer, beside), written, effects)
                 };
                 let staged = store.transact_writing(write.as_deref(), stage, applied);
                 let staged = staged.await;
@@ -176,15 +205,25 @@ impl Fs {
             self.store.transact(|_| Ok(())).await?;
         }
         match before {
-            Before::Absorbed(id) => self.tables.tails.absorb_id(id).await,
-            Before::Home(id) => {
-                self.tables.tails.absorb_id(id).await?;
-                match self.store.of(id).blob_resident(id) {
-                    Some(blob) => self.store.of(blob.id).sync(&blob, SyncKind::Data).await,
-                    None => Ok(()),
-                }
-            }
+            Before::Absorbed(id) => self.absorb(id).await,
+            Before::Home(id) => self.within(id, move |fs| Box::pin(fs.take_home(id))).await,
         }
+    }
+
+    /// The data of a file is home.
+    async fn take_home(&self, id: BlobId) -> Result<()> {
+        self.tables.tails.absorb_id(id).await?;
+        let store = self.store.of(id);
+        match store.blob_resident(id) {
+            Some(blob) => store.sync(&blob, SyncKind::Data).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that were appended to the inode's tail before this call are in the file.
+    pub(crate) async fn absorb(&self, id: BlobId) -> Result<()> {
+        self.within(id, move |fs| Box::pin(fs.tables.tails.absorb_id(id)))
+            .await
     }
 
     /// The rest of effects, which waits. The caller holds no blob locked.
@@ -192,7 +231,7 @@ impl Fs {
         Box::pin(async move {
             for effect in effects {
                 if let Effect::Orphaned(id, kind) = effect {
-                    self.orphans().reclaim(id, kind).await;
+                    self.reclaim(id, kind).await;
                 }
             }
         })
@@ -234,7 +273,7 @@ impl Fs {
     /// A pipe or socket has lost its last name: releases its counterpart on the host.
     fn end_node(&self, id: BlobId, kind: FileKind) {
         if let FileKind::Fifo | FileKind::Socket = kind
-            && let Some(ended) = &*self.node_ended.borrow()
+            && let Some(ended) = &*lock(&self.whole.node_ended)
         {
             ended(id);
         }
@@ -242,15 +281,6 @@ impl Fs {
 
     /// Content or attributes have a new time: the next read changes the time of access again.
     pub(crate) fn note_change(&self, blob: &Blob) {
-        self.access_times.get().note_change(blob);
-    }
-}
-
-impl AccessTimes {
-    /// See [`Fs::note_change`].
-    pub(crate) fn note_change(self, blob: &Blob) {
-        if self == AccessTimes::Relative {
-            blob.shared.set_access_due(true);
-        }
+        self.whole.access_times.note_change(blob);
     }
 }

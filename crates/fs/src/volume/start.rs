@@ -1,17 +1,14 @@
 //! Making and opening the file system on a store.
 
-use super::{Fs, Tables};
+use super::Fs;
+use super::workers::reclaim;
 use crate::inode::resolve::{self, Base};
 use crate::inode::slot::fresh_slot;
 use crate::names;
-use crate::open::descriptors::Descriptors;
-use crate::open::tail::Tails;
-use crate::open::waits::Waits;
 use crate::types::*;
 use adit_base::{Errno, Error, Result};
 use adit_store::{BlobId, Store};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Orphans that are deleted before an opening returns; the others are deleted in the background.
 const ORPHANS_AT_OPENING: usize = 64;
@@ -68,31 +65,12 @@ impl Fs {
                 "open: there is no file system on the volume",
             ));
         }
-        let access_times = Rc::<Cell<AccessTimes>>::default();
         store.bind_syncs(store.commit_point());
-        let tables = Rc::new(Tables {
-            inodes: RefCell::default(),
-            descriptors: RefCell::new(Descriptors::new()),
-            tails: Tails::new(store.clone(), access_times.clone()),
-        });
-        for partition in store.partitions() {
-            partition.set_upper(&tables);
-        }
-        let fs = Fs {
-            base: Base {
-                root,
-                hash_key: store.hash_key(),
-            },
-            orphans,
-            tables,
-            waits: Waits::default(),
-            access_times,
-            keeps_orphans: Cell::new(true),
-            mapped_memory: RefCell::default(),
-            node_ended: RefCell::default(),
-            turn: Cell::new(0),
-            store,
+        let base = Base {
+            root,
+            hash_key: store.hash_key(),
         };
+        let fs = Fs::part(store, base, orphans, Arc::default());
         for id in [root, orphans] {
             fs.store
                 .view(|view| resolve::directory(view, id).map(drop))
@@ -115,7 +93,7 @@ impl Fs {
     /// Deletes orphans that no descriptor has open. From here on they can't be reopened. A
     /// read-only volume keeps them, and so does one with a damaged orphan directory.
     pub async fn delete_orphans(&self) -> Result<()> {
-        self.keeps_orphans.set(false);
+        self.whole.delete_orphans();
         if self.store.is_read_only() {
             return Ok(());
         }
@@ -129,6 +107,12 @@ impl Fs {
         }
     }
 
+    /// True if a descriptor of any worker has the inode open.
+    async fn is_open_anywhere(&self, id: BlobId) -> Result<bool> {
+        self.within(id, move |fs| Box::pin(async move { Ok(fs.is_open(id)) }))
+            .await
+    }
+
     async fn delete_listed_orphans(&self) -> Result<()> {
         let orphans = self.orphans();
         let mut left = ORPHANS_AT_OPENING;
@@ -138,8 +122,8 @@ impl Fs {
             left -= found.len();
             for (id, kind) in found {
                 // An open inode was an orphan before, or became one: its last close deletes it.
-                if !self.is_open(id) {
-                    orphans.reclaim(id, kind).await;
+                if !self.is_open_anywhere(id).await? {
+                    self.reclaim(id, kind).await;
                 }
             }
             match next {
@@ -160,19 +144,23 @@ impl Fs {
         let mut rest = Vec::new();
         loop {
             let (found, next) = orphans.list(from, usize::MAX).await?;
-            rest.extend(found.into_iter().filter(|(id, _)| !self.is_open(*id)));
+            for (id, kind) in found {
+                if !self.is_open_anywhere(id).await? {
+                    rest.push((id, kind));
+                }
+            }
             match next {
                 Some(next) => from = next,
                 None => break,
             }
         }
-        let reactor = self.store.reactor().clone();
+        let (reactor, engines) = (self.store.reactor().clone(), self.engines());
         self.store.reactor().spawn_local(async move {
             for (id, kind) in rest {
                 if orphans.store.is_closing() {
                     return;
                 }
-                orphans.reclaim(id, kind).await;
+                reclaim(&orphans, engines.as_ref(), (id, kind)).await;
                 reactor.yield_now().await;
             }
         });

@@ -141,10 +141,7 @@ fn other_writes_than_overwrites_of_dirty_bytes_are_the_workers() {
     }
     make_dirty(&volume, &file);
     volume
-        .run(|fs| async {
-            fs.set_access_times(AccessTimes::Relative);
-            Ok(())
-        })
+        .run(|fs| fs.set_access_times(AccessTimes::Relative))
         .unwrap();
     volume.fsync(&file).unwrap();
     for _ in 0..100 {

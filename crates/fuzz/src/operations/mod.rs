@@ -69,6 +69,7 @@ impl Run {
             device,
             library: Library {
                 engine: engine.expect("a fresh file system"),
+                workers: None,
                 files: Files::default(),
             },
             model: Model::new(),

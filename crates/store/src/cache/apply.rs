@@ -114,6 +114,21 @@ impl Cache {
         meta.pending.store(filled | granules, Ordering::Release);
     }
 
+    /// A transaction changes other partitions' caches, too: a reader of several sees that in each of
+    /// them from here on, until all have changed.
+    pub fn begin_change(&mut self) {
+        let before = std::mem::replace(&mut self.changes_others, true);
+        assert!(!before, "one transaction at a time");
+        self.frames.versions().begin();
+    }
+
+    /// All of them have changed.
+    pub fn end_change(&mut self) {
+        self.frames.versions().end();
+        let before = std::mem::replace(&mut self.changes_others, false);
+        assert!(before, "it has begun");
+    }
+
     /// Makes edits visible, all of them also if the process dies in the middle (or none, if it dies
     /// before): for each pair of a target and its shadow, the granules that differ are copied and
     /// added to `pending`, and the target becomes JOURNALED. The shadows are used up. `decided` is
@@ -143,7 +158,10 @@ impl Cache {
         decided(number);
         let header = self.frames.mapping().header();
         header.applying.store(apply, Ordering::Release);
-        self.frames.versions().begin();
+        let within = self.changes_others;
+        if !within {
+            self.frames.versions().begin();
+        }
         let read_now = self
             .frames
             .read_now(|frame| edits.iter().any(|edit| edit.0.0 == frame));
@@ -152,7 +170,9 @@ impl Cache {
             report(self.apply_one(target, shadow, read_now.contains(&target.0)));
         }
         compiler_fence(Ordering::SeqCst);
-        self.frames.versions().end();
+        if !within {
+            self.frames.versions().end();
+        }
         let header = self.frames.mapping().header();
         header.applied.store(number, Ordering::Release);
         header.applying.store(0, Ordering::Release);

@@ -203,6 +203,16 @@ impl OwnedCache {
         self.get_mut().apply(edits, decided, report);
     }
 
+    /// See [`Cache::begin_change`].
+    pub(crate) fn begin_change(&self) {
+        self.get_mut().begin_change();
+    }
+
+    /// See [`Cache::end_change`].
+    pub(crate) fn end_change(&self) {
+        self.get_mut().end_change();
+    }
+
     /// A zero-filled, findable frame.
     pub(crate) fn insert_zeroed(&self, frame: FrameId, key: FrameKey, kind: u8) {
         self.insert_filled(frame, key, kind, |bytes| bytes.fill(0));

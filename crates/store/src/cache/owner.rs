@@ -68,6 +68,8 @@ pub struct Cache {
     pub(super) outlived: Vec<u32>,
     /// Number of the last apply; see `apply.rs`.
     pub(super) applies: u64,
+    /// A transaction is being applied to several caches, this one among them.
+    pub(super) changes_others: bool,
     /// Single owner: it may move to another thread, but is never shared.
     not_sync: std::marker::PhantomData<Cell<()>>,
 }
@@ -95,6 +97,7 @@ impl Cache {
             },
             outlived: Vec::new(),
             applies: NOTHING_APPLIED,
+            changes_others: false,
             not_sync: std::marker::PhantomData,
         })
     }

@@ -646,6 +646,16 @@ impl<'s> Transaction<'s> {
         let together = self.slots.len() > 1 && store.frames.is_published();
         let slots = if together { &self.slots[..] } else { &[] };
         let held: SmallVec<[_; 4]> = slots.iter().map(|id| ahead.hold(id.slot)).collect();
+        // The state pages, which a fold changes, are read under the workers' locks only.
+        let changed_together: SmallVec<[&Store; 2]> = match self.folds {
+            true => SmallVec::new(),
+            false => self.owners.others().collect(),
+        };
+        let is_seen_together = !changed_together.is_empty();
+        if is_seen_together {
+            let all = changed_together.iter().copied().chain([store]);
+            all.for_each(|one| one.cache.begin_change());
+        }
         self.apply_shadows(store, |key| !self.is_checksums(key), receipt.as_deref());
         drop(held);
         for other in self.owners.others() {
@@ -654,6 +664,10 @@ impl<'s> Transaction<'s> {
             // This partition's credit was for these bytes, too.
             let grown = other.changes.open.bytes() - before;
             changes.open.give_credit(&other.changes.open, grown);
+        }
+        if is_seen_together {
+            let all = changed_together.iter().copied().chain([store]);
+            all.for_each(|one| one.cache.end_change());
         }
         for blob in changed {
             blob.became_visible(changes.open.point());

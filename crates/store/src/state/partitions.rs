@@ -52,6 +52,12 @@ impl Store {
         }
     }
 
+    /// The number of the partition that has a blob, or would have it.
+    #[inline]
+    pub fn number_of(&self, id: BlobId) -> u32 {
+        self.owner(slot_place(id.slot).0)
+    }
+
     /// Pages that were freed and may not be used yet, in all partitions.
     pub(crate) fn pending_pages(&self) -> u64 {
         match self.is_divided() {

@@ -2,6 +2,7 @@
 //! agree. Needs root and a build directory on ext4 with relatime; without them these tests are
 //! skipped.
 
+use super::several::Several;
 use super::*;
 use adit_base::clock::Timestamp;
 use adit_operations::{Answer as Reply, Call, Kernel, Library, Node, Outcome, Target, Tree};
@@ -226,11 +227,19 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
         );
     }
     let _urgent = Urgent::new();
+    for workers in [1, 3] {
+        compare_scripts(directory.path(), workers, &mut script);
+    }
+}
+
+/// Runs a script on both sides, with so many workers, as often as it takes.
+#[track_caller]
+fn compare_scripts(directory: &std::path::Path, workers: u32, script: &mut impl FnMut(&mut Pair)) {
     let mut is_proven = false;
     let mut attempt = 1;
     let differences = loop {
-        let inside = directory.path().join(format!("root{attempt}"));
-        let pair = run_script(&inside, &mut script);
+        let inside = directory.join(format!("root{workers}.{attempt}"));
+        let pair = run_script(&inside, workers, script);
         is_proven |= !pair.ticked;
         if pair.differences.is_empty() || !pair.without_times.is_empty() {
             break pair.differences;
@@ -246,25 +255,30 @@ pub fn same_as_linux(mut script: impl FnMut(&mut Pair)) {
     };
     assert!(
         differences.is_empty(),
-        "{} differences\n{}",
+        "{} differences with {workers} workers\n{}",
         differences.len(),
         differences.join("\n")
     );
 }
 
 /// Runs a script on a new volume and in a new directory.
-fn run_script(inside: &std::path::Path, script: &mut impl FnMut(&mut Pair)) -> Pair {
+fn run_script(inside: &std::path::Path, workers: u32, script: &mut impl FnMut(&mut Pair)) -> Pair {
     std::fs::create_dir(inside).expect("a directory");
     std::fs::set_permissions(inside, std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    let volume = Volume::fresh();
-    let relative = |fs: &'_ Fs| {
-        fs.set_access_times(AccessTimes::Relative);
-        std::future::ready(Ok(()))
+    let several = (workers > 1).then(|| Several::fresh(workers));
+    let volume = match &several {
+        None => Volume::fresh(),
+        Some(several) => Volume {
+            engine: several.workers.lead().clone(),
+        },
     };
-    volume.run(relative).expect("it runs");
+    volume
+        .run(|fs| fs.set_access_times(AccessTimes::Relative))
+        .expect("it runs");
     let mut pair = Pair {
         library: Library {
             engine: volume.engine.clone(),
+            workers: several.as_ref().map(|several| several.workers.clone()),
             files: Default::default(),
         },
         volume,
@@ -277,6 +291,15 @@ fn run_script(inside: &std::path::Path, script: &mut impl FnMut(&mut Pair)) -> P
     };
     pair.before = pair.now();
     script(&mut pair);
-    assert_eq!(pair.volume.check(), [""; 0]);
+    match several {
+        None => assert_eq!(pair.volume.check(), [""; 0]),
+        Some(several) => {
+            for slot in pair.library.files.slots() {
+                let closed = pair.library.perform(&ROOT, &Call::Close(slot));
+                closed.expect("it is open");
+            }
+            assert_eq!(several.close(), [""; 0]);
+        }
+    }
     pair
 }

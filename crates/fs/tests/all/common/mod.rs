@@ -4,6 +4,7 @@
 
 pub mod linux;
 pub mod roles;
+pub mod several;
 
 use adit_base::Errno;
 use adit_block::{Device, MemoryConfig, MemoryDevice};

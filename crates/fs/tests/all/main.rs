@@ -32,3 +32,4 @@ mod read_ahead;
 mod repair;
 mod synced;
 mod together;
+mod workers;

@@ -34,7 +34,7 @@ pub use driver::{EngineOptions, ReentryGuard, is_inside_call};
 pub use engine::{Engine, Prepared};
 pub use handle::Handle;
 pub use queue::{CompletionQueue, wait_any};
-pub use reactor::Reactor;
 pub use reactor::completions::Keys;
 pub use reactor::io::Submit;
 pub use reactor::timer::Sleep;
+pub use reactor::{Awaited, Reactor};

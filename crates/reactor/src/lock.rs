@@ -40,6 +40,10 @@
 //!    nothing. It takes messages in, and leaves by rules 2 and 5, but where rule 2 has the keeper
 //!    it notifies itself, as in rule 8. The wake-ups that it owes for its appointments wait for the
 //!    release of the worker from which it came; until then it is awake.
+//! 10. A thread that steps aside is counted until it comes back, which it does within some µs. A
+//!     driver that leaves work to it calls it, so that it comes back at once. The thread uncounts
+//!     itself before it notifies: a driver that has seen it counted either releases the lock before
+//!     that, or is notified, and finds another successor.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED
 //! or DONE is a swap that returns SLEEPING to exactly one driver, which then owes the futex wake
@@ -56,16 +60,17 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The lock word, a benchmark's clock of its holder, and whether the leader of a commit waits: a
-/// hint to the driver.
+/// The lock word, a benchmark's clock of its holder, and two hints: whether the leader of a commit
+/// waits, and whether the holder only visits.
 #[repr(align(64))]
-pub(crate) struct DriverLock(AtomicU32, HoldClock, AtomicBool);
+pub(crate) struct DriverLock(AtomicU32, HoldClock, AtomicBool, AtomicBool);
 
 impl DriverLock {
     pub(crate) fn new() -> Self {
         DriverLock(
             AtomicU32::new(FREE),
             HoldClock::default(),
+            AtomicBool::new(false),
             AtomicBool::new(false),
         )
     }
@@ -135,6 +140,16 @@ impl DriverLock {
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         self.2.load(Ordering::Relaxed)
+    }
+
+    /// The holder visits: it has the lock for a few µs. Or it is about to release it.
+    pub(crate) fn set_visited(&self, visited: bool) {
+        self.3.store(visited, Ordering::Relaxed);
+    }
+
+    /// Whether the holder only visits: the lock is worth a few turns.
+    pub(crate) fn is_visited(&self) -> bool {
+        self.3.load(Ordering::Relaxed)
     }
 
     /// Whether the lock was free a moment ago.

@@ -10,6 +10,7 @@ use std::ptr::{self, NonNull};
 use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::sync::atomic::Ordering;
+use adit_base::sync::{spin_loop, tries};
 
 use super::drive::{BATCH_POLLS_MAX, take_arrival};
 use super::reentry::AbortOnUnwind;
@@ -31,7 +32,7 @@ impl Core {
         let _in = breakdown::enter(Layer::Worker);
         let operation = StackOperation::new(start);
         let abort = AbortOnUnwind;
-        if !self.run_uncontended(&operation.node) {
+        if !self.run_uncontended(&operation.node) && !self.run_after_visit(&operation.node) {
             self.submit_through_inbox(&operation.node);
         }
         mem::forget(abort);
@@ -69,6 +70,27 @@ impl Core {
             self.drive_until_done(node, true);
         }
         true
+    }
+
+    /// The fast path, once the holder of the lock, which only visits, has released it.
+    #[cold]
+    fn run_after_visit(&self, node: &Node) -> bool {
+        self.spin_while_visited() && self.run_uncontended(node)
+    }
+
+    /// Gives a holder that only visits a moment to release the lock. False if it is held by another
+    /// one, or for long.
+    fn spin_while_visited(&self) -> bool {
+        for _ in 0..tries(1000) {
+            if self.lock.looks_free() {
+                return true;
+            }
+            if !self.lock.is_visited() {
+                return false;
+            }
+            spin_loop();
+        }
+        false
     }
 
     /// Submits an operation to the driver, and waits or drives until it is done.
@@ -226,7 +248,7 @@ impl Core {
                 };
                 drop(device);
                 end_busy();
-                if self.lock.try_acquire() {
+                if self.lock.try_acquire() || self.spin_while_visited() && self.lock.try_acquire() {
                     // SAFETY: we hold the lock.
                     let reactor = unsafe { self.reactor() };
                     let _driving = Driving::enter(reactor);
@@ -250,11 +272,18 @@ impl Core {
             NextStep::Yield => {
                 end_busy();
             }
-            NextStep::StepAside => {
-                if !cfg!(loom) {
-                    std::thread::yield_now();
+            NextStep::StepAside(wait) => {
+                match wait {
+                    None if cfg!(loom) => {}
+                    None => std::thread::yield_now(),
+                    Some(wait) => {
+                        let _in = breakdown::enter(Layer::Wait);
+                        wait.spin(|| self.called_back.load(Ordering::Acquire));
+                    }
                 }
+                self.spin_while_visited();
                 end_busy();
+                self.end_aside();
             }
             NextStep::Return | NextStep::Park(_) => unreachable!("a final step"),
         }

@@ -122,8 +122,10 @@ impl Turn<'_> {
             let batch_is_full = polls >= role.batch_polls_max();
             let step = if usable && eager && batch_is_full && self.has_deferred_wakeups() {
                 Some(NextStep::Yield)
-            } else if eager && (reactor.takes_step_aside() || polls > 0 && core.lock.is_wanted()) {
-                Some(NextStep::StepAside)
+            } else if let Some(aside) = eager.then(|| reactor.take_aside()).flatten() {
+                Some(NextStep::StepAside(aside))
+            } else if eager && polls > 0 && core.lock.is_wanted() {
+                Some(NextStep::StepAside(None))
             } else {
                 if usable && (eager || !batch_is_full) {
                     if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {

@@ -27,6 +27,7 @@ impl Turn<'_> {
             debug_assert!(
                 arms_keeper
                     || self.reactor.has_successor()
+                    || self.core.called_back.load(Ordering::Relaxed)
                     || !(self.reactor.has_work() && self.role.leaves_work_to_keeper(self.reactor)),
                 "work that is left has a successor"
             );
@@ -38,6 +39,9 @@ impl Turn<'_> {
             node.state.store(WAITING, Ordering::Release);
         }
         self.reactor.is_driver_done.set(false);
+        if matches!(step, NextStep::StepAside(_)) {
+            self.core.aside.fetch_add(1, Ordering::AcqRel);
+        }
         if self.core.lock.try_release() {
             return Some(step);
         }
@@ -63,6 +67,10 @@ impl Turn<'_> {
             && reactor.has_inline_requests();
         if for_keeper || reactor.appoint_successor() {
             return for_keeper;
+        }
+        if core.aside.load(Ordering::Acquire) > 0 {
+            core.called_back.store(true, Ordering::Release);
+            return false;
         }
         let is_backlogged =
             reactor.inline_request_count() >= BACKLOG_MIN && !matches!(role, DriverRole::Keeper);
@@ -101,12 +109,21 @@ impl Turn<'_> {
         match step {
             NextStep::Execute(_, request) => reactor.put_back_request(request),
             NextStep::AwaitDevice(..) => role.awaits_device(core).store(false, Ordering::Relaxed),
+            NextStep::StepAside(_) => core.end_aside(),
             _ => {}
         }
     }
 }
 
 impl Core {
+    /// A thread that stepped aside is about to take the lock, or to notify its holder; that one then
+    /// finds another successor for what it leaves.
+    pub(super) fn end_aside(&self) {
+        let before = self.aside.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "it has stepped aside");
+        self.called_back.store(false, Ordering::Relaxed);
+    }
+
     /// Delivers wake-ups that were deferred, without the lock. `step` is the thread's next one.
     pub(super) fn deliver_wakeups(
         &self,

@@ -125,6 +125,10 @@ pub(crate) struct Core {
     pub(crate) keeper_awaits_device: AtomicBool,
     /// Callers in `park`.
     parked: AtomicU32,
+    /// Threads that have stepped aside: they come back within some µs, and do the work that is left.
+    aside: AtomicU32,
+    /// There is work that they don't know of.
+    called_back: AtomicBool,
     spins: park::Worth,
     yields: park::Worth,
     processors: u32,
@@ -169,6 +173,8 @@ impl Core {
             caller_awaits_device: AtomicBool::new(false),
             keeper_awaits_device: AtomicBool::new(false),
             parked: AtomicU32::new(0),
+            aside: AtomicU32::new(0),
+            called_back: AtomicBool::new(false),
             spins: park::Worth::default(),
             yields: park::Worth::default(),
             processors: processors(),

@@ -10,8 +10,8 @@ use adit_block::{Device, Doorbell, Request};
 
 use super::drive::BATCH_POLLS_MAX;
 use super::{Core, IO_WAIT_NS, OWN_IO_WAIT_NS};
-use crate::reactor::Reactor;
 use crate::reactor::node::{BUSY, Node};
+use crate::reactor::{Reactor, Spin};
 
 /// Which thread drives, and for how long.
 pub(crate) enum DriverRole<'n> {
@@ -68,8 +68,9 @@ pub(crate) enum NextStep {
     Park(Option<u64>),
     /// Deliver the deferred wake-ups, then drive again.
     Yield,
-    /// The same, after other threads had a chance to take the lock.
-    StepAside,
+    /// The same, after other threads had a chance to take the lock: a moment, or until something
+    /// has happened.
+    StepAside(Option<Spin>),
 }
 
 impl NextStep {
@@ -80,7 +81,7 @@ impl NextStep {
 
     /// Whether the thread does nothing else before it drives again.
     pub(super) fn comes_back_at_once(&self) -> bool {
-        matches!(self, NextStep::Yield | NextStep::StepAside)
+        matches!(self, NextStep::Yield | NextStep::StepAside(_))
     }
 }
 

@@ -65,6 +65,7 @@ impl Core {
         if !self.acquire_beside(patience) {
             return Ok(None);
         }
+        self.lock.set_visited(true);
         let mut deferred = DeferredWakeups::default();
         let result = {
             // SAFETY: we hold the lock; `leave_visit` releases it, after which the reactor isn't
@@ -91,6 +92,7 @@ impl Core {
 
     /// Leaves the worker as its driver, with its lock; returns without the lock.
     fn leave_visit(&self, reactor: &Reactor, deferred: &mut DeferredWakeups) {
+        self.lock.set_visited(false);
         let may_release = reactor.can_release_at_once(
             self.keeper_awaits_device.load(Ordering::Relaxed),
             self.keeper.wakes_at_ns(),

@@ -46,6 +46,7 @@ use adit_base::Error;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
 use adit_base::steps;
+use adit_base::sync::{spin_loop, tries};
 use adit_block::{Completion, Device, Doorbell, Queue, Request};
 
 use crate::lock::DriverLock;
@@ -108,8 +109,46 @@ pub struct Reactor {
     /// Functions to be called after a panic.
     when_poisoned: RefCell<Vec<Box<dyn FnOnce()>>>,
     unusable: Cell<bool>,
-    /// An operation wants the lock to be free for a moment.
+    /// An operation wants the lock to be free for a moment, or while it waits for this.
     steps_aside: Cell<bool>,
+    aside_until: RefCell<Option<Spin>>,
+}
+
+/// What an operation waits for without the worker ([`Reactor::step_aside_until`]).
+pub trait Awaited: Send + Sync {
+    /// Has it happened since the state that this number stands for?
+    fn is_over(&self, since: u64) -> bool;
+}
+
+/// A thread looks so long at most, and then yields its processor between its looks.
+const SPIN_ASIDE_NS: u64 = 30_000;
+/// Looks between two yields.
+const LOOKS: u32 = tries(200);
+
+/// A wait of a thread that has no worker's lock.
+pub(crate) struct Spin {
+    awaited: Arc<dyn Awaited>,
+    since: u64,
+    until_ns: u64,
+}
+
+impl Spin {
+    /// Looks until it is over, or the time is, or `is_called` says so.
+    pub(crate) fn spin(&self, is_called: impl Fn() -> bool) {
+        loop {
+            for _ in 0..LOOKS {
+                if self.awaited.is_over(self.since) || is_called() {
+                    return;
+                }
+                spin_loop();
+            }
+            if cfg!(loom) || monotonic_ns() >= self.until_ns {
+                return;
+            }
+            // The thread that ends it may have no processor.
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Reactor {
@@ -154,6 +193,7 @@ impl Reactor {
             when_poisoned: RefCell::default(),
             unusable: Cell::new(false),
             steps_aside: Cell::new(false),
+            aside_until: RefCell::default(),
         }
     }
 
@@ -228,9 +268,27 @@ impl Reactor {
         self.yield_now().await;
     }
 
-    /// Whether an operation has asked to step aside, once.
-    pub(crate) fn takes_step_aside(&self) -> bool {
-        self.steps_aside.replace(false)
+    /// Releases the worker until `awaited` is over, for some µs at most, and runs again after all
+    /// ready tasks. Nobody wakes a thread for that: it looks. If another operation is ready, it
+    /// doesn't wait.
+    pub async fn step_aside_until(&self, awaited: Arc<dyn Awaited>, since: u64) {
+        let spin = Spin {
+            awaited,
+            since,
+            until_ns: monotonic_ns() + SPIN_ASIDE_NS,
+        };
+        self.steps_aside.set(true);
+        self.aside_until.replace(Some(spin));
+        self.yield_now().await;
+    }
+
+    /// How an operation has asked to step aside, once.
+    #[inline]
+    pub(crate) fn take_aside(&self) -> Option<Option<Spin>> {
+        self.steps_aside.take().then(|| {
+            let spin = self.aside_until.take();
+            spin.filter(|_| self.ready.borrow().is_empty())
+        })
     }
 
     // ---- tasks ----

@@ -122,7 +122,7 @@ impl Store {
                 Some((lsn, commit)) if self.whole.progress.commits.durable() >= commit => {
                     break (lsn, commit);
                 }
-                None if journal.may_commit(&self.whole.progress.room) => self.commit_open().await?,
+                None if journal.may_commit(&self.whole.progress) => self.commit_open().await?,
                 _ => journal.committed.wait().await,
             }
         };

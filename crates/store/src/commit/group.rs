@@ -1,16 +1,24 @@
 //! Group commit: from an applied transaction to a durable one.
 
-use crate::journal::{Followers, Point, Sealed};
+use crate::journal::{Followers, OVERLAP_MIN_US, Point, Sealed};
 use crate::metadata::pages::Stop;
-use crate::state::{Lead, Store, Work};
+use crate::state::{Store, Work};
 use adit_base::Result;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::Ordering;
 use adit_block::Buffer;
+use adit_reactor::Awaited;
 use smallvec::SmallVec;
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+/// An operation that waits for a commit looks now and then whether all workers live.
+const LOOKS_FOR_WORKERS: Duration = Duration::from_millis(100);
 
 impl Store {
     /// Makes everything applied so far durable.
@@ -37,7 +45,7 @@ impl Store {
         };
         self.commit_all().await?;
         while self.is_divided() {
-            let all = self.workers().beside_all(self, &mut |stores| {
+            let all = self.beside_all(&mut |stores| {
                 let changes = stores.iter().map(|store| &store.changes);
                 lead.journal.take_back_credit(&self.whole.progress, changes);
             });
@@ -52,13 +60,33 @@ impl Store {
     async fn commit_until(&self, point: Point, shared: bool) -> Result<()> {
         // A failed volume acknowledges nothing, not even transactions that were durable before.
         self.writable()?;
-        let whole = &self.whole;
-        if whole.progress.is_durable(point) {
+        if self.whole.progress.is_durable(point) {
             return Ok(());
         }
-        let Some(Lead { journal, .. }) = &self.lead else {
-            return self.ask(0, Work::Commit(point, shared)).await;
+        if self.is_divided() && self.leads_its_own_commits() && self.commit_from_here(point).await?
+        {
+            return Ok(());
+        }
+        match self.lead {
+            Some(_) => self.commit_as_lead(point, shared).await,
+            None => self.ask(0, Work::Commit(point, shared)).await,
+        }
+    }
+
+    /// Each worker leads commits of its own: the device has no volatile cache, whose flushes are
+    /// the first partition's, and commits don't overlap.
+    fn leads_its_own_commits(&self) -> bool {
+        let one_in_flight = match self.options.commits_in_flight {
+            Some(count) => count == 1,
+            None => self.whole.latency.us() < OVERLAP_MIN_US,
         };
+        !self.volatile_cache && one_in_flight
+    }
+
+    /// The first partition makes everything applied before `point` durable.
+    pub(crate) async fn commit_as_lead(&self, point: Point, shared: bool) -> Result<()> {
+        let whole = &self.whole;
+        let journal = &self.leading().journal;
         let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
         while !whole.progress.is_durable(point) {
             self.writable()?;
@@ -66,7 +94,7 @@ impl Store {
                 joined = true;
                 journal.followers.join();
             }
-            if whole.progress.is_sealed(point) || !journal.may_commit(&whole.progress.room) {
+            if whole.progress.is_sealed(point) || !journal.may_commit(&whole.progress) {
                 followed = true;
                 journal.committed.wait().await;
             } else if shared && journal.followers.waited_for.get() {
@@ -92,7 +120,7 @@ impl Store {
     async fn wait_for_followers(&self, point: Point, followed: bool) {
         let (journal, followers) = (&self.leading().journal, &self.leading().journal.followers);
         if journal.overlaps() {
-            if journal.is_committing() {
+            if self.whole.progress.in_flight() > 0 {
                 self.reactor.yield_now().await;
             }
             return;
@@ -101,7 +129,7 @@ impl Store {
         // Other work would come first, so waiting would take longer than it gains.
         let in_vain = || {
             journal.checkpointing.get()
-                || journal.is_committing()
+                || self.whole.progress.in_flight() > 0
                 || self.whole.progress.is_durable(point)
                 || self.reactor.has_inline_requests()
         };
@@ -118,7 +146,7 @@ impl Store {
             // Another commit was faster; callers that joined this one since have nothing to wait
             // for.
             journal.committed.notify_all();
-        } else if !journal.is_committing() {
+        } else if self.whole.progress.in_flight() == 0 {
             followers.note(followers.joined.get() >= expected);
         }
     }
@@ -129,7 +157,7 @@ impl Store {
         let journal = &self.leading().journal;
         let joined = Cell::new(0);
         let sealed = loop {
-            if !journal.may_commit(&self.whole.progress.room) {
+            if !journal.may_commit(&self.whole.progress) {
                 return Ok(()); // another one began meanwhile
             }
             match self.seal(&joined)? {
@@ -138,13 +166,13 @@ impl Store {
                 None => self.step_aside().await,
             }
         };
-        let Some(sealed) = sealed else {
+        let Some(mut sealed) = sealed else {
             return Ok(());
         };
         if joined.get() > 0 {
             journal.followers.joined_last.set(joined.get());
         }
-        if let Err(error) = self.commit_sealed(&sealed).await {
+        if let Err(error) = self.commit_sealed(&mut sealed).await {
             // Its pages stay published: the next process on this boot can still write them.
             self.fail(error.clone());
             return Err(error);
@@ -156,8 +184,8 @@ impl Store {
     /// Seals what all partitions have in the open transaction, with all of them at hand. None: one
     /// of them is busy.
     fn seal(&self, joined: &Cell<u32>) -> Result<Option<Result<Option<Sealed>, Stop>>> {
-        let lead = self.leading();
         let seal = |stores: &[&Store]| {
+            let lead = stores[0].leading();
             let stores = match stores.len() {
                 count if planted(Bug::PartialCut) => &stores[..count.div_ceil(2)],
                 _ => stores,
@@ -177,24 +205,105 @@ impl Store {
             return Ok(Some(Ok(seal(&[self]))));
         }
         let mut outcome = None;
-        self.workers().beside_all(self, &mut |stores| {
-            outcome = Some(self.fold_ledgers(stores).map(|()| {
+        self.beside_all(&mut |stores| {
+            outcome = Some(stores[0].fold_ledgers(stores).map(|()| {
                 let wants = |store: &&Store| self.whole.progress.wants_checkpoint(&store.cache);
+                let lead = stores[0].leading();
                 lead.others_want_checkpoint
                     .set(stores[1..].iter().any(wants));
                 stores[1..].iter().for_each(|store| store.release_frees());
                 // All of them may have applied more since the last look.
                 let progress = &self.whole.progress;
                 let fits = progress.has_ordinary_room() || lead.journal.is_for_checkpoint();
-                let may_seal = fits && lead.journal.may_commit(&progress.room);
+                let may_seal = fits && lead.journal.may_commit(progress);
                 may_seal.then(|| seal(stores)).flatten()
             }));
         })?;
         Ok(outcome)
     }
 
+    /// Calls the closure with all partitions. False: one of them is busy, or another worker does
+    /// that; the operation steps aside, and tries again.
+    fn beside_all(&self, closure: &mut dyn FnMut(&[&Store])) -> Result<bool> {
+        let all = || self.workers().beside_all(self, closure);
+        self.whole.progress.lead(all).unwrap_or(Ok(false))
+    }
+
+    /// Makes everything applied before `point` durable: this partition's worker leads the commit, or
+    /// waits for the end of another one's. False: the first partition has to do it.
+    async fn commit_from_here(&self, point: Point) -> Result<bool> {
+        let progress = &self.whole.progress;
+        while !progress.is_durable(point) {
+            self.writable()?;
+            if progress.is_sealed(point) || progress.in_flight() > 0 {
+                self.wait_for_commit().await?;
+                continue;
+            }
+            if !progress.has_ordinary_room() {
+                return Ok(false);
+            }
+            match self.seal(&Cell::new(0))? {
+                None => self.step_aside().await,
+                // Something of it isn't in the cache.
+                Some(Err(_)) => return Ok(false),
+                // Another one was faster.
+                Some(Ok(None)) => {}
+                Some(Ok(Some(sealed))) => self.commit_from_here_sealed(sealed).await?,
+            }
+        }
+        Ok(true)
+    }
+
+    async fn commit_from_here_sealed(&self, mut sealed: Sealed) -> Result<()> {
+        if let Err(error) = self.write_sealed(&mut sealed).await {
+            self.fail(error.clone());
+            return Err(error);
+        }
+        let mut sealed = Some(sealed);
+        loop {
+            let ended = self.workers().beside(self, 0, &mut |lead| {
+                let sealed = sealed.take().expect("a commit ends once");
+                lead.end_commit(sealed);
+            });
+            if ended? {
+                return Ok(());
+            }
+            self.step_aside().await;
+        }
+    }
+
+    /// Waits until a commit in flight has ended, whichever worker leads it.
+    async fn wait_for_commit(&self) -> Result<()> {
+        let progress = &self.whole.progress;
+        let before = progress.commits.durable();
+        let is_over = || progress.is_over(before) || self.whole.failure.get().is_some();
+        if self.options.apart {
+            // A short one of another worker ends before a thread would sleep.
+            self.reactor
+                .step_aside_until(progress.clone(), before)
+                .await;
+            if is_over() {
+                return Ok(());
+            }
+        }
+        loop {
+            let mut timer = pin!(self.reactor.sleep(LOOKS_FOR_WORKERS));
+            let over = poll_fn(|context| match progress.waiters.poll(context, is_over) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => timer.as_mut().poll(context).map(|()| false),
+            });
+            if over.await {
+                return Ok(());
+            }
+            // A worker that a panic has ended ends no commit.
+            for partition in self.numbers().filter(|other| *other != self.partition) {
+                self.workers().beside(self, partition, &mut |_| ())?;
+            }
+        }
+    }
+
     /// Makes a sealed transaction durable, without regard to those before it.
-    async fn commit_sealed(&self, sealed: &Sealed) -> Result<()> {
+    async fn commit_sealed(&self, sealed: &mut Sealed) -> Result<()> {
         // Records were only added after their data's writes completed, so flushing here is enough.
         if !planted(Bug::CommitBeforeData) {
             self.flush_home(self.whole.home_writes.written()).await?;
@@ -217,6 +326,9 @@ impl Store {
         // The others do that with the next seal, or when they need space.
         self.release_frees();
         journal.committed.notify_all();
+        if self.is_divided() {
+            self.whole.progress.waiters.wake();
+        }
         let wants = self.whole.progress.wants_checkpoint(&self.cache)
             || self.leading().others_want_checkpoint.get();
         if !journal.checkpointing.get() && wants {
@@ -249,7 +361,7 @@ impl Store {
         Ok(())
     }
 
-    async fn write_sealed(&self, sealed: &Sealed) -> Result<()> {
+    async fn write_sealed(&self, sealed: &mut Sealed) -> Result<()> {
         assert!(
             sealed.lsn >= self.whole.progress.ring.horizon(),
             "what the horizon has passed is durable"
@@ -259,18 +371,17 @@ impl Store {
         // At most two pieces: the ring's end divides them.
         let until_end = (pages - sealed.lsn % pages).min(sealed.frames.len() as u64) as usize;
         let mut lsn = sealed.lsn;
-        for piece in [&sealed.frames[..until_end], &sealed.frames[until_end..]] {
+        let mut left = std::mem::take(&mut sealed.buffers).into_iter();
+        for count in [until_end, sealed.frames.len() - until_end] {
+            let piece: SmallVec<[Buffer; 4]> = left.by_ref().take(count).collect();
             if piece.is_empty() {
                 continue;
             }
-            let buffers: SmallVec<[Buffer; 4]> = piece
-                .iter()
-                .map(|frame| self.cache.buffer(*frame))
-                .collect();
+            let pages = piece.len() as u64;
             let what = || format!("write the journal at LSN {lsn}");
-            self.write_durably(layout.journal_page(lsn), buffers, what)
+            self.write_durably(layout.journal_page(lsn), piece, what)
                 .await?;
-            lsn += piece.len() as u64;
+            lsn += pages;
         }
         Ok(())
     }

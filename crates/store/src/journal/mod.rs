@@ -13,6 +13,7 @@
 //! | `changes` | the state of a partition: open and live frames, frees, images |
 //! | `open` | the open transaction |
 //! | `progress` | the state that all partitions read |
+//! | `waiters` | operations of any partition that wait for the end of a commit |
 //! | `frees` | freed runs that may not be used yet |
 //! | `images` | pages as they were at a checkpoint's commit |
 //! | `followers` | how long a leader waits for followers |
@@ -41,6 +42,7 @@ mod open;
 mod progress;
 mod ring;
 mod seal;
+mod waiters;
 
 use crate::cache::{FrameId, FrameKey, OwnedCache};
 use crate::format::VolumeId;
@@ -62,7 +64,7 @@ pub(crate) use seal::{Sealed, encode_page};
 pub const COMMITS_MAX: u32 = 4;
 
 /// Below, threads that sleep and wake cost what the overlap gains (0016).
-const OVERLAP_MIN_US: u64 = 250;
+pub(crate) const OVERLAP_MIN_US: u64 = 250;
 
 /// The journal of an open volume.
 pub(crate) struct Journal {
@@ -71,8 +73,6 @@ pub(crate) struct Journal {
     /// How many commits may be in flight, and whether the latency decides.
     commits_max: Cell<u32>,
     by_latency: bool,
-    /// Sealed commits that the horizon has not passed.
-    in_flight: Cell<u32>,
     /// Those of them that are durable, but have a predecessor that is not.
     early: RefCell<Vec<Sealed>>,
     pub(crate) checkpointing: Cell<bool>,
@@ -92,18 +92,12 @@ impl Journal {
             followers: Followers::default(),
             commits_max: Cell::new(commits_max.map_or(1, |max| max.clamp(1, COMMITS_MAX))),
             by_latency: commits_max.is_none(),
-            in_flight: Cell::new(0),
             early: RefCell::default(),
             checkpointing: Cell::new(false),
             wants_images: Cell::new(false),
             images_as_of: Cell::new(None),
             committed: Event::new(),
         }
-    }
-
-    /// True if a commit is in flight.
-    pub(crate) fn is_committing(&self) -> bool {
-        self.in_flight.get() > 0
     }
 
     /// True if commits may overlap.
@@ -121,10 +115,12 @@ impl Journal {
 
     /// True if a commit may begin, beside those in flight. It needs page memory for its journal
     /// pages; a commit alone has enough for any admitted transaction.
-    pub(crate) fn may_commit(&self, room: &OpenRoom) -> bool {
-        match self.in_flight.get() {
+    pub(crate) fn may_commit(&self, progress: &Progress) -> bool {
+        match progress.in_flight() {
             0 => true,
-            others => others < self.commits_max.get() && self.sealer.has_buffers(room.pages()),
+            others => {
+                others < self.commits_max.get() && self.sealer.has_buffers(progress.room.pages())
+            }
         }
     }
 
@@ -178,10 +174,7 @@ impl Journal {
         volume: &VolumeId,
         state_page: u64,
     ) -> Option<Sealed> {
-        assert!(
-            self.may_commit(&progress.room),
-            "no more commits than allowed"
-        );
+        assert!(self.may_commit(progress), "no more commits than allowed");
         let sealed = (!progress.room.is_empty()).then(|| {
             let own = partitions[0].0;
             let lists = partitions.iter().map(|part| (part.0, &part.1.open));
@@ -195,7 +188,7 @@ impl Journal {
             for (cache, changes) in partitions {
                 changes.note_sealed(cache, sealed.lsn);
             }
-            self.in_flight.set(self.in_flight.get() + 1);
+            progress.begin_commit();
             sealed
         });
         for (_, changes) in partitions {
@@ -234,10 +227,10 @@ impl Journal {
             ring.advance_horizon(end.max(ring.horizon()));
             commits.pass(sealed.number);
             self.sealer.add_buffers(sealed.frames);
-            self.in_flight.set(self.in_flight.get() - 1);
+            progress.end_commit();
         }
         assert!(
-            early.len() < self.in_flight.get().max(1) as usize,
+            early.len() < progress.in_flight().max(1) as usize,
             "a commit is early because another is in flight"
         );
         ring.horizon() > before

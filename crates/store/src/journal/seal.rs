@@ -10,6 +10,7 @@ use crate::format::record::Encoder;
 use crate::format::{Page, PageKind, VolumeId};
 use adit_base::breakdown::{self, Layer};
 use adit_base::{GRANULE_BYTES, PAGE_BYTES, Result};
+use adit_block::Buffer;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
@@ -20,6 +21,9 @@ pub(crate) struct Sealed {
     pub(crate) lsn: u64,
     /// Its journal pages.
     pub(crate) frames: SmallVec<[FrameId; 8]>,
+    /// The same, until they are written: the worker that leads the commit may be another one than
+    /// that of their cache.
+    pub(crate) buffers: SmallVec<[Buffer; 8]>,
 }
 
 /// Page memory and epoch of the journal pages.
@@ -81,6 +85,7 @@ impl Sealer {
         Sealed {
             number: commits.seal(),
             lsn,
+            buffers: frames.iter().map(|frame| own.buffer(*frame)).collect(),
             frames,
         }
     }

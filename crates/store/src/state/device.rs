@@ -44,6 +44,7 @@ impl Store {
         if let Some(lead) = &self.lead {
             lead.journal.committed.notify_all();
         }
+        self.whole.progress.waiters.wake();
     }
 
     /// Fails the volume if its image was truncated. The next write behind the image's end would

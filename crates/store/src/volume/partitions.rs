@@ -144,8 +144,7 @@ impl Store {
     pub(crate) fn perform_asked(&self, work: Work) -> ColdFuture<'_, Result<()>> {
         Box::pin(async move {
             match work {
-                Work::Commit(point, false) => self.commit_through(point).await,
-                Work::Commit(point, true) => self.commit_shared(point).await,
+                Work::Commit(point, shared) => self.commit_as_lead(point, shared).await,
                 Work::Flush(writes) => self.flush_home(writes).await,
                 Work::Checkpoint => self.checkpoint_all().await,
                 Work::MakeOpenRoom => self.make_open_room().await,

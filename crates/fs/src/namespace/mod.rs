@@ -102,7 +102,7 @@ impl Stage<'_, '_> {
     ) -> Result<(BlobId, Slot), Stop> {
         let kind = new.kind();
         let need = Need::CREATE + Need::XATTR;
-        let partition = self.place_for(kind, parent)?;
+        let partition = self.place_for(kind, parent);
         self.edit_directory(parent, need, |transaction, directory| {
             caller.check_add(directory)?;
             if new.is_for_the_privileged() && !caller.privileged {

@@ -16,7 +16,7 @@ mod whole;
 mod workers;
 
 pub(crate) use part::{Part, Tables};
-use placement::OwnTurns;
+use placement::{Loads, OwnTurns};
 pub use stage::Stage;
 pub(crate) use stage::{Before, Effect};
 
@@ -51,6 +51,7 @@ pub struct Fs {
     pub(crate) tables: Rc<Tables>,
     /// The engines of all partitions, if each has one.
     engines: OnceCell<Engines>,
+    loads: Loads,
 }
 
 impl std::fmt::Debug for Fs {

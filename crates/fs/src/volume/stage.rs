@@ -86,14 +86,13 @@ impl<'s> Stage<'_, 's> {
     }
 
     /// The partition for an inode that is to be made.
-    pub(crate) fn place_for(&mut self, kind: FileKind, parent: BlobId) -> Result<u32, Stop> {
+    pub(crate) fn place_for(&mut self, kind: FileKind, parent: BlobId) -> u32 {
         if self.fs.store.partitions_count() == 1 {
-            return Ok(0);
+            return 0;
         }
         let nth = self.made;
         self.made += 1;
-        let directory = (parent, self.transaction.slot_ref(parent)?);
-        Ok((self.fs).partition_for(kind, directory, self.turns, nth))
+        (self.fs).partition_for(kind, parent, self.turns, nth)
     }
 
     /// Notes an effect.

@@ -9,7 +9,7 @@
 //! that makes a descriptor does so beside that worker, and hands out an `Arc<OpenFile>`. Work that
 //! waits, an operation asks of that worker ([`Fs::within`]).
 
-use super::{Fs, LocalBoxFuture, Tables, Whole};
+use super::{Fs, Loads, LocalBoxFuture, Tables, Whole};
 use crate::inode::orphans::Orphans;
 use crate::inode::resolve::Base;
 use crate::types::*;
@@ -69,6 +69,7 @@ impl Fs {
             orphans,
             whole,
             engines: OnceCell::new(),
+            loads: Loads::default(),
             store,
         }
     }

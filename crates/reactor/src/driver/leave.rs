@@ -14,10 +14,21 @@ use crate::reactor::node::WAITING;
 /// With this many inline requests it pays to wake the keeper to execute some of them.
 const BACKLOG_MIN: usize = 32;
 
+/// Who does the work that a driver leaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeftTo {
+    /// A caller that was appointed, or this thread, or there is none.
+    Others,
+    Keeper,
+    /// One that has stepped aside.
+    ThreadAside,
+}
+
 impl Turn<'_> {
     /// Leaves for `step`; returns it without the lock, or None if there is more to drive.
     pub(super) fn leave(&mut self, mut step: NextStep) -> Option<NextStep> {
-        let arms_keeper = self.needs_keeper(&step);
+        let left_to = self.appoint_for(&step);
+        let arms_keeper = left_to == LeftTo::Keeper;
         if arms_keeper && matches!(self.role, DriverRole::Visitor) {
             self.deferred.wakers.push(self.core.notifier());
         } else {
@@ -26,8 +37,8 @@ impl Turn<'_> {
         if step.is_final() {
             debug_assert!(
                 arms_keeper
+                    || left_to == LeftTo::ThreadAside
                     || self.reactor.has_successor()
-                    || self.core.called_back.load(Ordering::Relaxed)
                     || !(self.reactor.has_work() && self.role.leaves_work_to_keeper(self.reactor)),
                 "work that is left has a successor"
             );
@@ -49,34 +60,39 @@ impl Turn<'_> {
         None
     }
 
-    /// Appoints a waiting caller as the successor for the work that is left. True if there is none,
-    /// or the work is not for callers, and the keeper has to do it.
-    fn needs_keeper(&self, step: &NextStep) -> bool {
+    /// Appoints a waiting caller as the successor for the work that is left, or finds another one.
+    fn appoint_for(&self, step: &NextStep) -> LeftTo {
         let (core, reactor, role) = (self.core, self.reactor, self.role);
         let awaited = core.caller_awaits_device.load(Ordering::Acquire)
             || core.keeper_awaits_device.load(Ordering::Acquire);
         let unawaited = reactor.in_flight.get() > 0 && !awaited;
         // A driver that yields comes back and does the work itself.
         if step.comes_back_at_once() || !(reactor.has_work() || unawaited) {
-            return false;
+            return LeftTo::Others;
         }
         // A caller that has nothing else to do leaves requests that are not for callers
         // (`Reactor::take_inline_request`).
         let for_keeper = matches!(role, DriverRole::Caller(_))
             && matches!(step, NextStep::Park(_) | NextStep::AwaitDevice(..))
             && reactor.has_inline_requests();
-        if for_keeper || reactor.appoint_successor() {
-            return for_keeper;
+        if for_keeper {
+            return LeftTo::Keeper;
+        }
+        if reactor.appoint_successor() {
+            return LeftTo::Others;
         }
         if core.aside.load(Ordering::Acquire) > 0 {
             core.called_back.store(true, Ordering::Release);
-            return false;
+            return LeftTo::ThreadAside;
         }
         let is_backlogged =
             reactor.inline_request_count() >= BACKLOG_MIN && !matches!(role, DriverRole::Keeper);
         // While this thread executes, other operations may wait for completions of the device.
         let unattended = step.is_final() || unawaited && matches!(step, NextStep::Execute(..));
-        is_backlogged || unattended && role.leaves_work_to_keeper(reactor)
+        match is_backlogged || unattended && role.leaves_work_to_keeper(reactor) {
+            true => LeftTo::Keeper,
+            false => LeftTo::Others,
+        }
     }
 
     /// Finds a watcher for the next timer: this thread, the keeper, or another caller.

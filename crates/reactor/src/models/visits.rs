@@ -87,46 +87,65 @@ fn a_message_to_a_worker_that_is_visited_is_processed() {
 
 #[test]
 fn a_task_that_a_closure_makes_ready_is_done_when_all_threads_have_left() {
-    check(3, || {
-        let (first, second) = (start(false), start(false));
-        let handle = second.spawn(|state| async {
-            while state.count.get() == 0 {
-                state.event.wait().await;
-            }
-            Ok(())
-        });
-        let calls = {
-            let second = second.clone();
-            spawn(move || second.run(|_| async { Ok(()) }).expect("done"))
-        };
-        let met = first.run(|state| async {
-            second.beside(&state.reactor, |other| {
-                other.count();
-                other.event.notify_all();
-            })
-        });
-        let met = met.expect("done").is_some();
-        calls.join().expect("a thread");
-        assert_eq!(handle.is_done(), met);
-        if !met {
-            // So that the engine can end.
-            let sets = second.run(|state| async {
-                state.count();
-                state.event.notify_all();
+    check(3, || a_task_is_done(false));
+}
+
+#[test]
+fn a_thread_that_steps_aside_does_what_a_closure_makes_ready_meanwhile() {
+    check(3, || a_task_is_done(true));
+}
+
+/// A closure makes a task of the second worker ready while a thread calls that.
+fn a_task_is_done(steps_aside: bool) {
+    let (first, second) = (start(false), start(false));
+    let handle = second.spawn(|state| async {
+        while state.count.get() == 0 {
+            state.event.wait().await;
+        }
+        Ok(())
+    });
+    let calls = {
+        let second = second.clone();
+        spawn(move || {
+            let called = second.run(|state| async move {
+                if steps_aside {
+                    state.reactor.step_aside().await;
+                }
                 Ok(())
             });
-            sets.expect("done");
-        }
+            called.expect("done");
+        })
+    };
+    let met = first.run(|state| async {
+        second.beside(&state.reactor, |other| {
+            other.count();
+            other.event.notify_all();
+        })
     });
+    let met = met.expect("done").is_some();
+    calls.join().expect("a thread");
+    assert_eq!(handle.is_done(), met);
+    if !met {
+        // So that the engine can end.
+        let sets = second.run(|state| async {
+            state.count();
+            state.event.notify_all();
+            Ok(())
+        });
+        sets.expect("done");
+    }
 }
 
 const WAITERS: &str = "reactor/src/reactor/waiters.rs";
 const LOCK: &str = "reactor/src/lock.rs";
+const LEAVE: &str = "reactor/src/driver/leave.rs";
 const WOKEN: &str = "models::visits::a_caller_that_a_closure_of_another_worker_wakes_goes_on";
 const BOTH: &str =
     "models::visits::threads_that_meet_from_both_sides_have_both_states_for_themselves";
 const LEFT: &str =
     "models::visits::a_task_that_a_closure_makes_ready_is_done_when_all_threads_have_left";
+const ASIDE: &str =
+    "models::visits::a_thread_that_steps_aside_does_what_a_closure_makes_ready_meanwhile";
 
 #[test]
 fn planted_a_visit_that_appoints_nobody_for_ready_work_is_found() {
@@ -136,6 +155,11 @@ fn planted_a_visit_that_appoints_nobody_for_ready_work_is_found() {
 #[test]
 fn planted_a_visit_whose_thread_does_not_come_back_is_found() {
     Bug::planted(Skipped, LOCK, "fn acquire_or_notify", "fetch_or").found_by(LEFT);
+}
+
+#[test]
+fn planted_a_thread_that_counts_as_aside_for_ever_is_found() {
+    Bug::planted(Skipped, LEAVE, "fn end_aside", "fetch_sub").found_by(ASIDE);
 }
 
 #[test]

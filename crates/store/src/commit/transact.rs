@@ -128,7 +128,12 @@ impl Store {
                 self.beside(others, attempt)?
             };
             let stop = match attempted {
-                Some(Ok(value)) => return Ok(value),
+                Some(Ok(value)) => {
+                    if !self.is_alone() {
+                        self.whole.applied.note(self.partition);
+                    }
+                    return Ok(value);
+                }
                 Some(Err(Attempt::Stopped(stop))) => stop,
                 Some(Err(Attempt::NoFrames(other))) => {
                     self.changes.open.release_credit();

@@ -6,6 +6,7 @@
 //! [`Lead`], which the first partition has. The state that other threads may see (frames, sizes) is
 //! in [`crate::cache`] and [`crate::blob::BlobShared`].
 
+mod applied;
 mod barriers;
 mod checksums;
 mod device;
@@ -41,6 +42,7 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub(crate) use applied::Applied;
 pub(crate) use barriers::{Barriers, HomeWrites};
 pub(crate) use checksums::{Checksums, READING, is_place};
 pub(crate) use flag::Flag;
@@ -144,6 +146,8 @@ pub(crate) struct Whole {
     pub(crate) closing: Flag,
     /// The error that made the volume read-only; any partition may meet it.
     pub(crate) failure: OnceLock<Error>,
+    /// Each partition changes its own.
+    pub(crate) applied: Applied,
     /// The shared parts of all partitions' caches, once the volume is divided.
     pub(crate) frames: OnceLock<Vec<Arc<Frames>>>,
 }

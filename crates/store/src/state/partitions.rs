@@ -58,6 +58,12 @@ impl Store {
         self.owner(slot_place(id.slot).0)
     }
 
+    /// How many transactions the operations of a partition's own worker have applied: to compare how
+    /// busy workers are. Not counted where there is one partition.
+    pub fn applied_by(&self, partition: u32) -> u64 {
+        self.whole.applied.by(partition)
+    }
+
     /// Pages that were freed and may not be used yet, in all partitions.
     pub(crate) fn pending_pages(&self) -> u64 {
         match self.is_divided() {

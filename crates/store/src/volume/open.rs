@@ -29,7 +29,7 @@ use crate::metadata::Need;
 use crate::metadata::space::{Division, Space, SpaceGeometry};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
-use crate::state::{Barriers, HomeWrites, Latency, Lead, Reservations, SlotMisses};
+use crate::state::{Applied, Barriers, HomeWrites, Latency, Lead, Reservations, SlotMisses};
 use crate::state::{CACHE_BYTES_MIN, Checksums, Flag, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState, Whole};
 use adit_base::hash::HashKey;
@@ -452,6 +452,7 @@ pub(super) fn build(
         progress: Arc::new(Progress::new(pages, superblock.tail, options.partitions)),
         home_writes: HomeWrites::default(),
         latency: Latency::default(),
+        applied: Applied::default(),
         reservations: Reservations::default(),
         pending: AtomicU64::new(0),
         read_only: Flag::new(plain),

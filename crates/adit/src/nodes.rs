@@ -65,7 +65,7 @@ impl File {
 
     /// Those of a volume that this process has itself, and what this one is.
     fn own_nodes(&self) -> Result<(Arc<Nodes>, Stat)> {
-        let id = self.run(|fs, _| async move { Ok(fs.store().info().await?.volume_id) })?;
+        let id = self.run(|fs, _| async move { Ok(fs.store().volume_id()) })?;
         let nodes = Nodes::of_process(halves(id));
         let ended = nodes.clone();
         let node = self.run(|fs, open| async move {
@@ -84,9 +84,7 @@ impl Volume {
     /// socket of this volume, or nobody knows.
     pub fn socket_path(&self, address: &[u8]) -> Option<Vec<u8>> {
         let Some(connection) = self.opened.connection() else {
-            let id = self
-                .opened
-                .run(|fs| async move { Ok(fs.store().info().await?.volume_id) });
+            let id = (self.opened).run(|fs| async move { Ok(fs.store().volume_id()) });
             let nodes = Nodes::of_process(halves(id.ok()?));
             return nodes.bound_as(nodes.id_of(address)?).ok();
         };

@@ -241,6 +241,11 @@ impl Store {
         &self.reactor
     }
 
+    /// The volume's id.
+    pub fn volume_id(&self) -> [u8; 16] {
+        self.whole.volume.0
+    }
+
     /// Key of the directories' name hash.
     pub fn hash_key(&self) -> HashKey {
         self.whole.hash_key

@@ -1,0 +1,157 @@
+//! A volume with several workers, as a program has it.
+
+use adit::{
+    Buffer, CompletionQueue, Errno, File, MkfsOptions, OpenOptions, ServeOptions, Server, Survive,
+    Volume, VolumeOptions,
+};
+use std::path::Path;
+use std::thread;
+
+fn options() -> VolumeOptions {
+    let mut options = VolumeOptions::new();
+    options.cache_bytes(16 << 20).survive(Survive::Off);
+    options
+}
+
+fn open(path: &Path, workers: u32) -> adit::Result<Volume> {
+    let mut options = options();
+    Volume::open_with(path.to_str().expect("UTF-8"), options.workers(workers))
+}
+
+fn image(directory: &Path, make: &mut MkfsOptions) -> std::path::PathBuf {
+    let path = directory.join("v.adit");
+    Volume::mkfs(path.to_str().expect("UTF-8"), make.size_bytes(400 << 20)).expect("formatted");
+    path
+}
+
+fn file(volume: &Volume, path: &str) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    volume.open_file(path, &options).expect(path)
+}
+
+#[test]
+fn threads_use_files_and_names_of_all_workers_and_one_worker_finds_them() {
+    const THREADS: usize = 4;
+    const FILES: usize = 100;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), MkfsOptions::new().label("workers"));
+    let volume = open(&path, 3).expect("opened");
+    assert_eq!(volume.workers(), 3);
+    let content = |thread: usize, number: usize| format!("{thread} {number}").repeat(500);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let volume = volume.clone();
+            scope.spawn(move || {
+                let own = format!("/{thread}");
+                volume.create_dir(&own).expect("made");
+                for number in 0..FILES {
+                    let path = format!("{own}/new");
+                    let file = file(&volume, &path);
+                    file.append(content(thread, number).as_bytes())
+                        .expect("written");
+                    file.sync_data().expect("synced");
+                    volume
+                        .rename(&path, format!("{own}/{number}"))
+                        .expect("renamed");
+                    if number % 3 == 0 {
+                        volume.remove_file(format!("{own}/{number}")).expect("gone");
+                    }
+                }
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true);
+                let path = format!("{own}/whole");
+                let whole = volume.create_and_sync(path, &options, b"whole");
+                drop(whole.expect("made"));
+            });
+        }
+    });
+    // Operations that are begun, of files of all workers.
+    let queue = CompletionQueue::new(&volume).expect("made");
+    let mut files = Vec::new();
+    for thread in 0..THREADS {
+        let file = file(&volume, &format!("/{thread}/begun"));
+        let data = Buffer::copy_of(&[thread as u8; 10_000]);
+        queue
+            .add(file.write_at_async(data, 0), thread)
+            .expect("added");
+        files.push(file);
+    }
+    let mut done = 0;
+    while done < THREADS {
+        for (_, result) in queue.wait(1, THREADS, None).expect("waited") {
+            result.expect("written");
+            done += 1;
+        }
+    }
+    drop(queue);
+    for (thread, begun) in files.iter().enumerate() {
+        let next = &files[(thread + 1) % THREADS];
+        let copied = begun.copy_range(0, next, 10_000, 10_000).expect("copied");
+        assert_eq!(copied, 10_000);
+    }
+    assert_eq!(volume.info().expect("told").label, "workers");
+    assert!(volume.statfs().expect("told").free_bytes > 0);
+    volume.sync().expect("synced");
+    drop(files);
+    volume.close().expect("closed");
+    let volume = open(&path, 1).expect("opened");
+    let report = volume.check().expect("checked");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    for thread in 0..THREADS {
+        for number in 0..FILES {
+            let found = volume.read(format!("/{thread}/{number}"));
+            match number % 3 {
+                0 => assert_eq!(found.expect_err("gone").errno(), Errno::NOENT),
+                _ => assert_eq!(found.expect("read"), content(thread, number).as_bytes()),
+            }
+        }
+        assert_eq!(
+            volume.read(format!("/{thread}/whole")).expect("read"),
+            b"whole"
+        );
+        let begun = volume.read(format!("/{thread}/begun")).expect("read");
+        assert!(begun[..10_000].iter().all(|byte| *byte == thread as u8));
+        let before = (thread + THREADS - 1) % THREADS;
+        assert!(begun[10_000..].iter().all(|byte| *byte == before as u8));
+        assert_eq!(begun.len(), 20_000);
+    }
+    volume.close().expect("closed");
+}
+
+#[test]
+fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let refused = |opened: adit::Result<Volume>, why: &str| {
+        let error = opened.expect_err(why);
+        assert_eq!(error.errno(), Errno::INVAL, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    let path = image(directory.path(), &mut MkfsOptions::new());
+    let address = path.to_str().expect("UTF-8");
+    refused(open(&path, 0), "a volume has one partition at least");
+    refused(open(&path, 17), "at most 16 partitions");
+    let surviving = Volume::open_with(address, VolumeOptions::new().workers(2));
+    refused(surviving, "Survive::Off");
+    let mut shared = options();
+    let shared = Volume::open_with(address, shared.workers(2).share(directory.path().join("s")));
+    refused(shared, "other processes can't read the cache");
+    // Nothing of that has harmed it.
+    let volume = open(&path, 2).expect("opened");
+    let served = Server::start(
+        &[("v", &volume)],
+        directory.path().join("socket"),
+        &ServeOptions::default(),
+    );
+    let error = served.err().expect("refused");
+    assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
+    assert!(error.to_string().contains("open it with one"), "{error}");
+    let error = volume.check().expect_err("refused");
+    assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
+    volume.close().expect("closed");
+    let with_checksums = directory.path().join("checksums.adit");
+    let mut make = MkfsOptions::new();
+    make.size_bytes(200 << 20).data_checksums(true);
+    Volume::mkfs(with_checksums.to_str().expect("UTF-8"), &make).expect("formatted");
+    refused(open(&with_checksums, 2), "checksums of data");
+}

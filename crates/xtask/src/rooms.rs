@@ -70,6 +70,7 @@ const CRATES: &[(&str, &[Room])] = &[
             ("namespace", &["types", "names", "inode", "open", "volume"]),
             ("data", &["types", "inode", "open", "volume", "namespace"]),
             ("locks", &["types", "open", "volume"]),
+            ("workers", &["types", "open", "volume", "attributes"]),
             ("inspect", &["types", "names", "inode", "volume"]),
             ("check", &["types", "names", "inode", "volume"]),
             ("repair", &["types", "names", "inode", "volume"]),

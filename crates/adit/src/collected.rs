@@ -8,7 +8,7 @@
 //! [`Request::start`].
 //!
 //! Invariants: each request that was started puts one result into its collection, also if the
-//! worker fails; the worker's tasks are woken by an operation of a worker only.
+//! worker fails.
 
 use crate::file::File;
 use crate::opened::{Backed, FileState, OpenVolume, Performs};
@@ -122,8 +122,6 @@ impl<E> Collection<E> {
 struct Ticket<E, F: FnOnce(Result<usize>) -> E> {
     collection: Arc<Collection<E>>,
     to_event: Option<F>,
-    /// The worker polls it, so it may wake the worker's tasks.
-    is_started: bool,
 }
 
 impl<E, F: FnOnce(Result<usize>) -> E> Ticket<E, F> {
@@ -131,7 +129,6 @@ impl<E, F: FnOnce(Result<usize>) -> E> Ticket<E, F> {
         Ticket {
             collection: collection.clone(),
             to_event: Some(to_event),
-            is_started: false,
         }
     }
 
@@ -144,12 +141,7 @@ impl<E, F: FnOnce(Result<usize>) -> E> Ticket<E, F> {
         state.done.push_back(event);
         let under_way = self.collection.under_way.fetch_sub(1, Ordering::SeqCst);
         assert!(under_way > 0, "a request has one result");
-        let waiters = if self.is_started {
-            std::mem::take(&mut state.waiters)
-        } else {
-            // The worker fails, and its tasks with it.
-            Vec::new()
-        };
+        let waiters = std::mem::take(&mut state.waiters);
         drop(state);
         waiters.into_iter().for_each(Waker::wake);
     }
@@ -255,14 +247,11 @@ fn start_in<P, E, F>(
         let mut ticket = Ticket::new(collection, to_event);
         let Request { file, work } = request;
         P::begin(&file, &work);
-        move |performer: &'static P| {
-            ticket.is_started = true;
-            async move {
-                let written = work.written();
-                let done = performer.perform(file, work).await;
-                ticket.end(done.map(|result| written.unwrap_or(result as usize)));
-                Ok(())
-            }
+        move |performer: &'static P| async move {
+            let written = work.written();
+            let done = performer.perform(file, work).await;
+            ticket.end(done.map(|result| written.unwrap_or(result as usize)));
+            Ok(())
         }
     });
     let operations: Vec<_> = operations.collect();

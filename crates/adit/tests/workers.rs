@@ -143,7 +143,7 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
         directory.path().join("socket"),
         &ServeOptions::default(),
     );
-    let error = served.err().expect("refused");
+    let error = served.expect_err("refused");
     assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
     assert!(error.to_string().contains("open it with one"), "{error}");
     let error = volume.check().expect_err("refused");
@@ -154,4 +154,33 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     make.size_bytes(200 << 20).data_checksums(true);
     Volume::mkfs(with_checksums.to_str().expect("UTF-8"), &make).expect("formatted");
     refused(open(&with_checksums, 2), "checksums of data");
+}
+
+#[test]
+fn operations_that_are_begun_are_done_before_the_volume_is_closed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), &mut MkfsOptions::new());
+    for round in 0..30 {
+        let volume = open(&path, 3).expect("opened");
+        let name = |number: i32| format!("/{round}-{number}");
+        let mut begun = Vec::new();
+        for number in 0..8 {
+            drop(file(&volume, &name(number)));
+            begun.push(volume.rename_async(name(number), format!("{}-moved", name(number))));
+            begun.push(volume.sync_async());
+        }
+        let closed = volume.close();
+        let done: Vec<bool> = begun.into_iter().map(|one| one.wait().is_ok()).collect();
+        closed.expect("closed");
+        let mut only_looks = options();
+        let only_looks = only_looks.workers(3).read_only(true);
+        let volume = Volume::open_with(path.to_str().expect("UTF-8"), only_looks).expect("opened");
+        assert_eq!(volume.workers(), 1, "nothing is changed");
+        assert!(volume.statfs().expect("told").read_only);
+        for number in 0..8 {
+            let moved = volume.exists(format!("{}-moved", name(number)));
+            assert_eq!(moved.expect("told"), done[2 * number as usize], "{number}");
+        }
+        volume.close().expect("closed");
+    }
 }

@@ -5,7 +5,7 @@ use crate::attributes::SharedNames;
 use crate::open::file::OpenFile;
 use crate::types::At;
 use crate::volume::{Engines, Fs, know_each_other};
-use adit_base::{Errno, Result};
+use adit_base::Result;
 use adit_block::Device;
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::BlobId;
@@ -134,13 +134,19 @@ impl Workers {
         if let [only] = &*self.engines {
             return only.shutdown(|fs| fs.close_volume());
         }
-        // The others ask the first one for parts of it, so it takes operations until all is done.
-        let closed = self.lead().run(|fs| fs.close_volume());
-        if (closed.as_ref()).is_err_and(|error| error.errno() == Errno::DEADLK) {
-            return closed;
+        // First all operations end, of all workers: each of them may need any worker.
+        for (number, engine) in self.engines.iter().enumerate() {
+            match engine.drain() {
+                // Nothing is done: this thread is in one of them.
+                Err(error) if number == 0 => return Err(error),
+                // It was drained before, or this process is a forked one.
+                drained => drop(drained),
+            }
         }
-        let all = self.engines.iter();
-        let ended = all.map(|engine| engine.shutdown(|_| async { Ok(()) }));
+        // The others are asked for parts of this.
+        let closed = self.lead().finish(|fs| fs.close_volume());
+        let others = self.engines[1..].iter();
+        let ended = others.map(|engine| engine.finish(|_| async { Ok(()) }));
         closed.and(ended.fold(Ok(()), Result::and))
     }
 }

@@ -194,7 +194,7 @@ impl<S: 'static> Engine<S> {
         F: FnOnce(&'static S) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        if let Err(error) = self.core.check() {
+        if let Err(error) = self.core.check_from_worker() {
             return Handle::failed(error);
         }
         let state = self.pointer();
@@ -379,13 +379,40 @@ impl<S: 'static> Engine<S> {
         F: FnOnce(&'a S) -> Fut + Send,
         Fut: Future<Output = Result<()>> + 'a,
     {
-        let inside = ReentryGuard::enter()?;
+        self.drain()?;
+        self.finish(operation)
+    }
+
+    /// The first half of [`Engine::shutdown`], for engines that know each other: refuses new
+    /// operations of callers, and waits for those under way. Operations of other engines may begin
+    /// more. [`Engine::finish`] must follow, once all of the engines are drained.
+    pub fn drain(&self) -> Result<()> {
+        let _inside = ReentryGuard::enter()?;
         if self.core.is_forked() {
             return Err(forked());
         }
         if self.core.closing.swap(true, Ordering::AcqRel) {
             return Err(Error::new(Errno::SHUTDOWN));
         }
+        let core = &self.core;
+        let drained = core.run(move || async move {
+            // SAFETY: under the lock, as everything in this future.
+            let reactor = unsafe { core.reactor() }.clone();
+            reactor.drained().await;
+            Ok(())
+        });
+        // After a panic all operations have failed.
+        let _: Result<()> = drained;
+        Ok(())
+    }
+
+    /// The second half of [`Engine::shutdown`], after [`Engine::drain`].
+    pub fn finish<'a, F, Fut>(&'a self, operation: F) -> Result<()>
+    where
+        F: FnOnce(&'a S) -> Fut + Send,
+        Fut: Future<Output = Result<()>> + 'a,
+    {
+        let inside = ReentryGuard::enter()?;
         let core = &self.core;
         let state = self.pointer();
         let result = core.run(move || async move {
@@ -415,6 +442,7 @@ impl<S> Engine<S> {
         if !self.live.swap(false, Ordering::AcqRel) {
             return;
         }
+        self.core.ended.store(true, Ordering::Release);
         self.core.keeper.stop();
         self.core.end(|| {
             // SAFETY: under the lock, with all operations done; initialised until `live` was

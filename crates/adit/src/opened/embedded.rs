@@ -23,10 +23,10 @@ use adit_fs::{
 };
 use adit_reactor::sync::join_all;
 use adit_reactor::{Engine, EngineOptions};
-use adit_server::perform::PerformFile;
+use adit_server::perform::{PerformFile, PerformVolume};
 use adit_server::{Looks, Tabled};
 use adit_store::{Store, StoreOptions, Survive};
-use adit_wire::calls::{FileStat, Flock, LockRange, VolumeCall};
+use adit_wire::calls::{FileStat, Flock, LockRange, Place};
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -148,23 +148,34 @@ impl Embedded {
         self.engine().run(op)
     }
 
-    /// The engine for a call about the volume, and the call as it is made there.
+    /// Performs a call about the volume.
     #[inline]
-    pub(super) fn near<'a, C: VolumeCall<'a>>(
-        &'a self,
-        who: &'a Credentials,
-        mut call: C,
-    ) -> (&'a Arc<Engine<Fs>>, C) {
+    pub(super) fn call<'a, C>(&'a self, who: &'a Credentials, mut call: C) -> Result<C::Reply>
+    where
+        C: PerformVolume<'a> + Send,
+    {
         let workers = self.workers();
-        let mut engine = workers.lead();
-        if workers.count() > 1 {
-            // The last place is where a name is made.
-            for place in call.places_mut().into_iter().flatten() {
-                let (of, near) = workers.near(place.at(who));
-                (engine, *place) = (of, near.into());
-            }
+        if workers.count() == 1 {
+            return workers.lead().run(move |fs| call.perform(fs, who));
         }
-        (engine, call)
+        let (mut engine, mut is_near) = (workers.lead(), false);
+        // The last place is where a name is made.
+        for place in call.places_mut().into_iter().flatten() {
+            let (of, near) = workers.near(place.at(who));
+            let near = Place::from(near);
+            is_near |= near != *place;
+            (engine, *place) = (of, near);
+        }
+        let done = engine.run(move |fs| call.perform(fs, who));
+        done.map_err(|error| of_path(error, is_near))
+    }
+
+    /// Opens what a path names.
+    pub(super) fn open_at(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
+        let (engine, near) = self.workers().near(at);
+        let is_near = near.start() != at.start();
+        let opened = engine.run(|fs| fs.open(near, flags, mode));
+        opened.map_err(|error| of_path(error, is_near))
     }
 
     /// Opens a file that is new or truncated, writes its content, and syncs it.
@@ -176,12 +187,12 @@ impl Embedded {
         content: &[u8],
     ) -> Result<Arc<OpenFile>> {
         let workers = self.workers();
-        let (engine, at) = workers.near(at);
         if workers.count() == 1 {
-            return engine.run(|fs| fs.create_and_sync(at, flags, mode, content, || ()));
+            let create = |fs| Fs::create_and_sync(fs, at, flags, mode, content, || ());
+            return workers.lead().run(create);
         }
         Fs::check_makes_content(flags)?;
-        let open = engine.run(|fs| fs.open(at, flags, mode))?;
+        let open = self.open_at(at, flags, mode)?;
         let filled = (workers.of(&open)).run(|fs| fs.fill_and_sync(&open, content, || ()));
         filled.map(|()| open)
     }
@@ -287,6 +298,15 @@ impl Embedded {
                 report(done);
             }
         }
+    }
+}
+
+/// The error of an operation on a path, which began at the directory of its last component if it
+/// `is_near`: that one was removed meanwhile.
+fn of_path(error: Error, is_near: bool) -> Error {
+    match error.errno() {
+        Errno::STALE if is_near => Errno::NOENT.into(),
+        _ => error,
     }
 }
 
@@ -637,7 +657,12 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         in_memory: false,
         survive: options.survive,
         published: options.published || options.share.is_some(),
-        partitions: options.workers,
+        // Several workers only help those that change something.
+        partitions: if options.read_only {
+            1
+        } else {
+            options.workers
+        },
         apart: true,
         takeover: options.takeover,
         // The process may work in another directory later.

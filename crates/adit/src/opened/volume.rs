@@ -193,10 +193,7 @@ impl OpenVolume {
         C: PerformVolume<'a> + Send,
     {
         match self.usable()? {
-            Backed::Embedded(volume) => {
-                let (engine, call) = volume.near(who, call);
-                engine.run(move |fs| call.perform(fs, who))
-            }
+            Backed::Embedded(volume) => volume.call(who, call),
             Backed::Connected(volume) => volume.connection.volume_call(who, &call),
         }
     }
@@ -225,8 +222,7 @@ impl OpenVolume {
     ) -> Result<OpenedFile> {
         Ok(match self.usable()? {
             Backed::Embedded(volume) => {
-                let (engine, at) = volume.workers().near(place.at(who));
-                let open = engine.run(|fs| fs.open(at, flags, mode))?;
+                let open = volume.open_at(place.at(who), flags, mode)?;
                 Backed::Embedded(open.into())
             }
             Backed::Connected(volume) => {

@@ -134,7 +134,7 @@ impl Fs {
                 .view(|view| {
                     let (id, _) = resolve::existing(view, &self.base, at, follow)?;
                     view.prefetch(id);
-                    let part = Part::new(view.partition_of(id)?);
+                    let part = self.part_of(view.partition_of(id)?);
                     with_tail.set(Some(id).filter(|id| part.tables.tails.has(*id)));
                     match part.store.blob_ahead(id) {
                         Some(blob) => Ok(stat_of(id, &blob.attributes())?),

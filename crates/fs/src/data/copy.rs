@@ -82,9 +82,10 @@ impl Fs {
         len_bytes: u64,
         goes_on: impl Fn() -> bool,
     ) -> Result<u64> {
-        let begin = |file: Arc<OpenFile>| {
+        let begin = |flushes: bool| {
+            let file = source.clone();
             self.within(file.blob_id(), move |fs| {
-                Box::pin(async move { fs.begin_copy_from(&file).await })
+                Box::pin(async move { fs.begin_copy_from(&file, flushes).await })
             })
         };
         // Its worker judges the rest.
@@ -92,7 +93,7 @@ impl Fs {
             return Err(Errno::BADF.into());
         }
         let to = self.usable(target)?;
-        let source_bytes = begin(source.clone()).await?;
+        let source_bytes = begin(false).await?;
         let to = to.content()?;
         self.tables.tails.end(to.id).await?;
         let target_is_usable =
@@ -120,6 +121,7 @@ impl Fs {
             return Ok(0);
         }
         let len_bytes = len_bytes.min(COPY_BYTES_MAX);
+        begin(true).await?;
         self.flush_blob(to).await?;
         let target_inode = self.writing(target, false).await?;
         let mut done = 0;
@@ -165,13 +167,15 @@ impl Fs {
         Ok(done)
     }
 
-    /// A copy from a file begins: it has all that its program has written. Answers its size. For the
-    /// worker that has it.
-    async fn begin_copy_from(&self, file: &OpenFile) -> Result<u64> {
+    /// A copy from a file begins, which has all that its program has appended, and, flushed, stored
+    /// in a mapping. Answers its size. For the worker that has it.
+    async fn begin_copy_from(&self, file: &OpenFile, flushes: bool) -> Result<u64> {
         let inode = self.usable(file)?;
         let blob = inode.content()?;
-        self.tables.tails.absorb(blob).await?;
-        self.flush_blob(blob).await?;
+        match flushes {
+            false => self.tables.tails.absorb(blob).await?,
+            true => self.flush_blob(blob).await?,
+        }
         Ok(blob.size())
     }
 

@@ -106,7 +106,7 @@ impl Fs {
                         return Err(Errno::ROFS.into());
                     }
                     // The last thing the closure does: it isn't run again.
-                    let part = Part::new(view.partition_of(id)?);
+                    let part = self.part_of(view.partition_of(id)?);
                     let flags = kept(flags, kind);
                     let opened = part.open((id, kind), slot, flags, at.caller)?;
                     Ok(Ok((opened, part.tables.tails.has(id))))
@@ -117,7 +117,7 @@ impl Fs {
                 Err((parent, name)) => {
                     let flags = kept(flags, FileKind::File);
                     let open = |(id, slot): (BlobId, Slot), beside: Beside<'_>| {
-                        let part = Part::new(beside.of(id));
+                        let part = self.part_of(beside.of(id));
                         part.open((id, FileKind::File), &slot, flags, at.caller)
                     };
                     let how = (New::File, mode);

@@ -74,11 +74,11 @@ impl Fs {
         }
         // The link is made. If the tail can't be absorbed now, the answer has the size before it.
         let _ = self.absorb(id).await;
-        let stat = |view: &View<'_>| {
+        let now = |view: &View<'_>| {
             let part = Part::new(view.partition_of(id)?);
             Ok(part.stat_now(id, view.slot_ref(id)?)?)
         };
-        self.store.view(stat).await
+        self.store.view(now).await.or(stat)
     }
 
     /// Makes a symbolic link to `target`, 1 to [`TARGET_BYTES_MAX`] bytes without NUL, which need

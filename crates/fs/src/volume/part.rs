@@ -1,7 +1,7 @@
 //! A partition, for an operation that may be another one's: the memory of its inodes, found beside
 //! its blobs.
 
-use super::Whole;
+use super::{Fs, Whole};
 use crate::inode::slot::{expect_kind, is_access_due};
 use crate::open::descriptors::Descriptors;
 use crate::open::file::OpenFile;
@@ -53,7 +53,23 @@ pub(crate) struct Part<'s> {
     pub(crate) tables: Rc<Tables>,
 }
 
+impl Fs {
+    /// The partition that this store is.
+    #[inline]
+    pub(crate) fn part_of<'s>(&self, store: &'s Store) -> Part<'s> {
+        // The common case, for which nothing is looked up.
+        match store.partition() == self.store.partition() {
+            true => Part {
+                store,
+                tables: self.tables.clone(),
+            },
+            false => Part::new(store),
+        }
+    }
+}
+
 impl<'s> Part<'s> {
+    /// One that needn't be this worker's.
     #[inline]
     pub(crate) fn new(store: &'s Store) -> Part<'s> {
         let tables = store.upper();

@@ -82,7 +82,7 @@ impl<'s> Stage<'_, 's> {
     /// The partition that has an inode.
     #[inline]
     pub(crate) fn part(&self, id: BlobId) -> Result<Part<'s>, Stop> {
-        Ok(Part::new(self.transaction.partition_of(id)?))
+        Ok(self.fs.part_of(self.transaction.partition_of(id)?))
     }
 
     /// The partition for an inode that is to be made.
@@ -220,9 +220,8 @@ impl Fs {
     }
 
     /// Bytes that were appended to the inode's tail before this call are in the file.
-    pub(crate) async fn absorb(&self, id: BlobId) -> Result<()> {
+    pub(crate) fn absorb(&self, id: BlobId) -> LocalBoxFuture<'_, Result<()>> {
         self.within(id, move |fs| Box::pin(fs.tables.tails.absorb_id(id)))
-            .await
     }
 
     /// The rest of effects, which waits. The caller holds no blob locked.
@@ -239,7 +238,7 @@ impl Fs {
     /// Does an effect of a transaction that was just applied, as far as it needs no other
     /// transaction; true if a part is left.
     fn finish_now(&self, effect: Effect, beside: Beside<'_>) -> bool {
-        let part = |id| Part::new(beside.of(id));
+        let part = |id| self.part_of(beside.of(id));
         let with_resident = |id, f: &dyn Fn(&Blob)| {
             if let Some(blob) = part(id).store.blob_resident(id) {
                 f(&blob);

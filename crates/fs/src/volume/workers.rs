@@ -89,14 +89,14 @@ impl Fs {
 
     /// Does work with the partition that has an inode, in its worker.
     #[inline]
-    pub(crate) async fn within<T: Send + 'static>(
+    pub(crate) fn within<T: Send + 'static>(
         &self,
         id: BlobId,
         work: impl for<'f> FnOnce(&'f Fs) -> LocalBoxFuture<'f, Result<T>> + Send + 'static,
-    ) -> Result<T> {
+    ) -> LocalBoxFuture<'_, Result<T>> {
         match self.engine_of(id) {
-            None => work(self).await,
-            Some(engine) => engine.spawn_from(self.store.reactor(), work).await,
+            None => work(self),
+            Some(engine) => Box::pin(engine.spawn_from(self.store.reactor(), work)),
         }
     }
 

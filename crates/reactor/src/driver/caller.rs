@@ -272,8 +272,8 @@ impl Core {
             NextStep::Yield => {
                 end_busy();
             }
-            NextStep::StepAside(wait) => {
-                match wait {
+            NextStep::StepAside(aside) => {
+                match aside.until {
                     None if cfg!(loom) => {}
                     None => std::thread::yield_now(),
                     Some(wait) => {
@@ -283,7 +283,9 @@ impl Core {
                 }
                 self.spin_while_visited();
                 end_busy();
-                self.end_aside();
+                if aside.is_counted {
+                    self.end_aside();
+                }
             }
             NextStep::Return | NextStep::Park(_) => unreachable!("a final step"),
         }

@@ -6,6 +6,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use adit_base::sync::atomic::Ordering;
 
 use super::reentry::AbortOnUnwind;
+use super::role::Aside;
 use super::{Arrival, Core, DriverRole, NextStep};
 use crate::lock::{MessageKind, lock};
 use crate::reactor::DeferredWakeups;
@@ -123,9 +124,9 @@ impl Turn<'_> {
             let step = if usable && eager && batch_is_full && self.has_deferred_wakeups() {
                 Some(NextStep::Yield)
             } else if let Some(aside) = eager.then(|| reactor.take_aside()).flatten() {
-                Some(NextStep::StepAside(aside))
+                Some(NextStep::StepAside(Aside::until(aside)))
             } else if eager && polls > 0 && core.lock.is_wanted() {
-                Some(NextStep::StepAside(None))
+                Some(NextStep::StepAside(Aside::default()))
             } else {
                 if usable && (eager || !batch_is_full) {
                     if eager && polls % YIELDED_TURN_POLLS == YIELDED_TURN_POLLS - 1 {

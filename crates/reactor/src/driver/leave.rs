@@ -50,7 +50,11 @@ impl Turn<'_> {
             node.state.store(WAITING, Ordering::Release);
         }
         self.reactor.is_driver_done.set(false);
-        if matches!(step, NextStep::StepAside(_)) {
+        if let NextStep::StepAside(aside) = &mut step
+            && self.deferred.wakers.is_empty()
+        {
+            // (Wakers take their time.)
+            aside.is_counted = true;
             self.core.aside.fetch_add(1, Ordering::AcqRel);
         }
         if self.core.lock.try_release() {
@@ -125,7 +129,7 @@ impl Turn<'_> {
         match step {
             NextStep::Execute(_, request) => reactor.put_back_request(request),
             NextStep::AwaitDevice(..) => role.awaits_device(core).store(false, Ordering::Relaxed),
-            NextStep::StepAside(_) => core.end_aside(),
+            NextStep::StepAside(aside) if aside.is_counted => core.end_aside(),
             _ => {}
         }
     }

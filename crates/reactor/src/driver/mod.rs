@@ -120,12 +120,15 @@ pub(crate) struct Core {
     all_failed: AtomicBool,
     /// New operations are refused.
     pub(crate) closing: AtomicBool,
+    /// The same for those of other workers' operations, which may be part of the last one.
+    pub(crate) ended: AtomicBool,
     /// A caller, or the keeper, waits for the device and reaps completions afterwards.
     caller_awaits_device: AtomicBool,
     pub(crate) keeper_awaits_device: AtomicBool,
     /// Callers in `park`.
     parked: AtomicU32,
-    /// Threads that have stepped aside: they come back within some µs, and do the work that is left.
+    /// Threads that have stepped aside, and deliver no wake-ups meanwhile: they come back within some
+    /// µs, and do the work that is left.
     aside: AtomicU32,
     /// There is work that they don't know of.
     called_back: AtomicBool,
@@ -170,6 +173,7 @@ impl Core {
             poison: Mutex::default(),
             all_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             caller_awaits_device: AtomicBool::new(false),
             keeper_awaits_device: AtomicBool::new(false),
             parked: AtomicU32::new(0),
@@ -242,6 +246,18 @@ impl Core {
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.fork_generation != fork::generation()
+    }
+
+    /// Refuses operations and visits of other workers, as [`check`](Self::check) does those of
+    /// callers, until the very end.
+    pub(crate) fn check_from_worker(&self) -> Result<()> {
+        if self.is_forked() {
+            return Err(forked());
+        }
+        if self.is_poisoned() || self.ended.load(Ordering::Acquire) {
+            return Err(self.ended_error());
+        }
+        Ok(())
     }
 
     /// Refuses operations of a forked child, and after a panic or the end. A panic or shutdown that

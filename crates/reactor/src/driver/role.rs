@@ -70,7 +70,25 @@ pub(crate) enum NextStep {
     Yield,
     /// The same, after other threads had a chance to take the lock: a moment, or until something
     /// has happened.
-    StepAside(Option<Spin>),
+    StepAside(Aside),
+}
+
+/// How a thread steps aside.
+#[derive(Default)]
+pub(crate) struct Aside {
+    /// Until this is over; None: for a moment.
+    pub(super) until: Option<Spin>,
+    /// Others count on it to come back within some µs (`Core::aside`).
+    pub(super) is_counted: bool,
+}
+
+impl Aside {
+    pub(super) fn until(until: Option<Spin>) -> Aside {
+        Aside {
+            until,
+            is_counted: false,
+        }
+    }
 }
 
 impl NextStep {

@@ -58,7 +58,7 @@ impl Core {
         closure: impl FnOnce() -> T,
     ) -> Result<Option<T>> {
         debug_assert!(Driving::is_of(from), "from an operation");
-        self.check()?;
+        self.check_from_worker()?;
         if self.is_driven_here() {
             return Ok(Some(closure()));
         }

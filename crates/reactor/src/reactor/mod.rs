@@ -269,8 +269,8 @@ impl Reactor {
     }
 
     /// Releases the worker until `awaited` is over, for some µs at most, and runs again after all
-    /// ready tasks. Nobody wakes a thread for that: it looks. If another operation is ready, it
-    /// doesn't wait.
+    /// ready tasks. Nobody wakes a thread for that: it looks. If another operation is ready, or has
+    /// a request under way, it doesn't wait.
     pub async fn step_aside_until(&self, awaited: Arc<dyn Awaited>, since: u64) {
         let spin = Spin {
             awaited,
@@ -287,7 +287,10 @@ impl Reactor {
     pub(crate) fn take_aside(&self) -> Option<Option<Spin>> {
         self.steps_aside.take().then(|| {
             let spin = self.aside_until.take();
-            spin.filter(|_| self.ready.borrow().is_empty())
+            let has_other_work = !self.ready.borrow().is_empty()
+                || !self.inline_requests.borrow().is_empty()
+                || self.in_flight.get() > 0;
+            spin.filter(|_| !has_other_work)
         })
     }
 

@@ -80,7 +80,7 @@ impl Store {
         let durable = self.whole.progress.commits.durable();
         while journal.checkpointing.get() {
             self.writable()?;
-            journal.committed.wait().await;
+            self.wait_until_committed().await?;
             // The checkpoint that ran may have begun long ago: commits since then are in the
             // journal only.
             if !journal.checkpointing.get() && self.whole.progress.commits.home() >= durable {
@@ -123,7 +123,7 @@ impl Store {
                     break (lsn, commit);
                 }
                 None if journal.may_commit(&self.whole.progress) => self.commit_open().await?,
-                _ => journal.committed.wait().await,
+                _ => self.wait_until_committed().await?,
             }
         };
         self.move_tail(tail, commit).await?;
@@ -330,7 +330,7 @@ impl Store {
     pub(crate) async fn hold_superblock(&self) -> Result<()> {
         while self.leading().journal.checkpointing.get() {
             self.writable()?;
-            self.leading().journal.committed.wait().await;
+            self.wait_until_committed().await?;
         }
         self.leading().journal.checkpointing.set(true);
         Ok(())

@@ -96,12 +96,12 @@ impl Store {
             }
             if whole.progress.is_sealed(point) || !journal.may_commit(&whole.progress) {
                 followed = true;
-                journal.committed.wait().await;
+                self.wait_until_committed().await?;
             } else if shared && journal.followers.waited_for.get() {
-                journal.committed.wait().await;
+                self.wait_until_committed().await?;
             } else if !whole.progress.has_ordinary_room() {
                 if journal.checkpointing.get() {
-                    journal.committed.wait().await; // any one makes room, another may not be needed
+                    self.wait_until_committed().await?; // any one makes room, another may not be needed
                 } else {
                     self.run_checkpoint().await?;
                 }
@@ -295,11 +295,40 @@ impl Store {
             if over.await {
                 return Ok(());
             }
-            // A worker that a panic has ended ends no commit.
-            for partition in self.numbers().filter(|other| *other != self.partition) {
-                self.workers().beside(self, partition, &mut |_| ())?;
+            self.look_for_workers()?;
+        }
+    }
+
+    /// The first partition waits until a commit or a checkpoint has ended.
+    pub(crate) async fn wait_until_committed(&self) -> Result<()> {
+        let journal = &self.leading().journal;
+        let mut committed = pin!(journal.committed.wait());
+        if !self.is_divided() {
+            committed.await;
+            return Ok(());
+        }
+        loop {
+            let mut timer = pin!(self.reactor.sleep(LOOKS_FOR_WORKERS));
+            let over = poll_fn(|context| match committed.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => timer.as_mut().poll(context).map(|()| false),
+            });
+            if over.await {
+                return Ok(());
+            }
+            self.look_for_workers()?;
+        }
+    }
+
+    /// A worker that a panic has ended ends no commit: the volume fails with it.
+    fn look_for_workers(&self) -> Result<()> {
+        for partition in self.numbers().filter(|other| *other != self.partition) {
+            if let Err(error) = self.workers().beside(self, partition, &mut |_| ()) {
+                self.fail(error.clone());
+                return Err(error);
             }
         }
+        Ok(())
     }
 
     /// Makes a sealed transaction durable, without regard to those before it.

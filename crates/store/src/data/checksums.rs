@@ -249,7 +249,7 @@ impl Store {
         // A running checkpoint alone knows the live pages.
         while self.leading().journal.checkpointing.get() {
             self.writable()?;
-            self.leading().journal.committed.wait().await;
+            self.wait_until_committed().await?;
         }
         // In one step with the look at live pages: an operation that journals one of them later
         // removes it.

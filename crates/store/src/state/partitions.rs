@@ -5,8 +5,7 @@
 //! blob to that of its slot, and each partition has a copy of the state page
 //! (`commit/ledgers.rs`). A transaction finds the partition of each page that it needs.
 //!
-//! One worker has them all, or each has its own (`workers.rs`). Nothing but tests opens more than
-//! one yet.
+//! One worker has them all, or each has its own (`workers.rs`).
 
 use super::Store;
 use crate::format::BlobId;

@@ -12,7 +12,7 @@ use crate::metadata::pages::Stop;
 use crate::metadata::slot_page::slot_place;
 use crate::metadata::space::Run;
 use crate::state::PARTITIONS_MAX;
-use adit_base::Result;
+use adit_base::{Errno, Error, Result};
 use adit_reactor::Engine;
 use std::any::Any;
 use std::cell::RefCell;
@@ -263,7 +263,10 @@ impl<'s> Owners<'s> {
         if partition == self.own.partition {
             return Ok(self.own);
         }
-        self.all[partition as usize].ok_or(Stop::Partition(partition))
+        match self.all.get(partition as usize) {
+            Some(other) => other.ok_or(Stop::Partition(partition)),
+            None => Err(unknown_worker().into()),
+        }
     }
 
     /// The one with this number, of which something is staged.
@@ -297,6 +300,13 @@ impl<'s> Owners<'s> {
     pub(crate) fn of_page(&self, page: u64) -> Result<&'s Store, Stop> {
         self.of(self.own.owner(page))
     }
+}
+
+/// A volume that is being opened needs a page of another partition than the first.
+#[cold]
+fn unknown_worker() -> Error {
+    let what = "find where the volume begins in the first partition: open it with one worker";
+    Error::with(Errno::OPNOTSUPP, what)
 }
 
 /// The partitions that a transaction has changed, which nobody else has yet.

@@ -2,7 +2,7 @@
 
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
-use crate::state::{RESERVE_PAGES, Store};
+use crate::state::{Owners, Partitions, RESERVE_PAGES, Store};
 
 /// Figures of an open store.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +61,7 @@ impl Store {
         // Then `failure` says so.
         let _ = self.look_at_size();
         let state = self.state().await?;
+        let dirty_pages = self.dirty_pages_of_all().await?;
         let superblock = lead.superblock.borrow();
         let label = superblock
             .label
@@ -70,8 +71,11 @@ impl Store {
         let page_bytes = PAGE_BYTES as u64;
         let mapping = self.mapping.as_ref();
         let mapping = mapping.filter(|_| !self.frames.is_nameless());
-        let partitions = self.partitions();
-        let sum = |of: &dyn Fn(&Store) -> u64| partitions.iter().map(of).sum::<u64>();
+        let (mut cache_bytes, mut cache_huge_bytes) = (0, 0);
+        self.for_all_frames(|frames| {
+            cache_bytes += frames.bound_bytes();
+            cache_huge_bytes += frames.huge_bytes();
+        });
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
@@ -88,9 +92,9 @@ impl Store {
             blobs: state.blobs,
             epoch: superblock.epoch,
             created_seconds: superblock.created_seconds,
-            cache_bytes: sum(&|store| store.frames.bound_bytes()),
-            cache_huge_bytes: sum(&|store| store.frames.huge_bytes()),
-            dirty_bytes: sum(&|store| u64::from(store.cache.counts().dirty)) * page_bytes,
+            cache_bytes,
+            cache_huge_bytes,
+            dirty_bytes: dirty_pages * page_bytes,
             data_checksums: self.checksums.is_some(),
             survives: mapping.is_some(),
             mapping: mapping.map(|path| path.display().to_string()),
@@ -98,6 +102,19 @@ impl Store {
             failure: self.whole.failure.get().map(|error| error.to_string()),
             lost_path: (self.reactor.device().lost_path()).map(|path| path.display().to_string()),
         })
+    }
+
+    /// Pages of all partitions that are to be written home.
+    async fn dirty_pages_of_all(&self) -> Result<u64> {
+        let dirty = |store: &Store| u64::from(store.cache.counts().dirty);
+        loop {
+            let all = Partitions::all(self.options.partitions);
+            let sum = |owners: Owners<'_>| dirty(self) + owners.others().map(dirty).sum::<u64>();
+            match self.beside(all, sum)? {
+                Some(sum) => return Ok(sum),
+                None => self.step_aside().await,
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<()> {
     let refused = match options.partitions {
         1 => return Ok(()),
+        _ if options.read_only => "a volume that is read only has one partition",
         0 => "a volume has one partition at least",
         count if count > PARTITIONS_MAX => "a volume has at most 16 partitions",
         _ if options.survive != Survive::Off => {

@@ -184,3 +184,103 @@ fn operations_that_are_begun_are_done_before_the_volume_is_closed() {
         volume.close().expect("closed");
     }
 }
+
+/// Prints the times of threads with a directory and a file each, in memory; for humans.
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    const COUNT: usize = 30_000;
+    let rows = [
+        "create",
+        "create + unlink",
+        "rename",
+        "append",
+        "append + sync",
+        "overwrite",
+        "open + close",
+        "stat",
+        "new + sync",
+    ];
+    for threads in [1, 2, 4] {
+        for row in rows {
+            let ways = [(1, 1), (threads as u32, 1), (1, threads)];
+            let times = ways.map(|(workers, volumes)| {
+                let mut times: Vec<f64> = (0..3)
+                    .map(|_| time(row, threads, workers, volumes, COUNT))
+                    .collect();
+                times.sort_unstable_by(f64::total_cmp);
+                times[1]
+            });
+            println!(
+                "{threads} threads, {row}: {:.2} us with one worker, {:.2} with a worker each, {:.2} with a volume each",
+                times[0], times[1], times[2]
+            );
+        }
+    }
+}
+
+/// Microseconds an operation, over all threads.
+fn time(row: &str, threads: usize, workers: u32, volumes: usize, count: usize) -> f64 {
+    let volumes: Vec<Volume> = (0..volumes)
+        .map(|_| {
+            let mut options = options();
+            options.cache_bytes(256 << 20).workers(workers);
+            Volume::open_with("mem:1G", &options).expect("opened")
+        })
+        .collect();
+    let ready = std::sync::Barrier::new(threads + 1);
+    let took = thread::scope(|scope| {
+        for thread in 0..threads {
+            let (volume, ready) = (&volumes[thread % volumes.len()], &ready);
+            scope.spawn(move || {
+                let own = format!("/{thread}");
+                volume.create_dir(&own).expect("made");
+                let path = |name: &str| format!("{own}/{name}");
+                let used = file(volume, &path("used"));
+                used.write_at(&[1; 4096], 0).expect("written");
+                used.sync_data().expect("synced");
+                ready.wait();
+                for number in 0..count {
+                    let name = number.to_string();
+                    let done = match row {
+                        "create" => {
+                            drop(file(volume, &path(&name)));
+                            Ok(())
+                        }
+                        "create + unlink" => {
+                            drop(file(volume, &path("short")));
+                            volume.remove_file(path("short"))
+                        }
+                        "rename" if number % 2 == 0 => volume.rename(path("used"), path("other")),
+                        "rename" => volume.rename(path("other"), path("used")),
+                        "append" | "append + sync" => {
+                            let grown = used.append(&[7; 100]);
+                            let synced = match row {
+                                "append" => Ok(()),
+                                _ => used.sync_data(),
+                            };
+                            grown.and(synced)
+                        }
+                        "overwrite" => used.write_at(&[3; 4096], 0),
+                        "open + close" => {
+                            drop(file(volume, &path("used")));
+                            Ok(())
+                        }
+                        "stat" => volume.metadata(path("used")).map(drop),
+                        _ => {
+                            let new = file(volume, &path(&name));
+                            new.write_at(&[1; 4096], 0).and(new.sync_all())
+                        }
+                    };
+                    done.expect(row);
+                }
+                ready.wait();
+            });
+        }
+        ready.wait();
+        let began = std::time::Instant::now();
+        ready.wait();
+        began.elapsed()
+    });
+    took.as_secs_f64() * 1e6 / (count * threads) as f64
+}

@@ -122,7 +122,7 @@ impl Embedded {
         self.workers.as_ref().expect("taken only at the end")
     }
 
-    /// The engine for what concerns neither a name nor a file.
+    /// The engine for operations that concern neither a name nor a file.
     #[inline]
     pub(crate) fn engine(&self) -> &Arc<Engine<Fs>> {
         self.workers().lead()

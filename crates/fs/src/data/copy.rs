@@ -179,7 +179,8 @@ impl Fs {
         Ok(blob.size())
     }
 
-    /// Some bytes of a file for a copy, or a hole of at most `hole_max`. For the worker that has it.
+    /// Some bytes of a file for a copy, or a hole of at most `hole_max`. For the worker that has the
+    /// file.
     async fn copied_piece(
         &self,
         file: &OpenFile,

@@ -12,8 +12,9 @@ impl Fs {
     /// as [`Fs::fsync`]: then content and name are durable. EINVAL unless `flags` create
     /// exclusively or truncate, and open for writing.
     ///
-    /// For one worker: with several, the two halves are done by the workers of the name and of the
-    /// file. It is no transaction. After an error the file is as after the operation that failed: absent
+    /// For one worker: of several, those of the name and of the file do a half each.
+    ///
+    /// It is no transaction. After an error the file is as after the operation that failed: absent
     /// or unchanged after the opening's, with any of its content after EIO, empty after ENOSPC. So
     /// it is after a crash.
     pub async fn create_and_sync(

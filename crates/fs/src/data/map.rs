@@ -108,8 +108,8 @@ impl Fs {
         }
     }
 
-    /// Writes the stores that a dead process left in the memory of a file's mappings to the file. For
-    /// the worker that has it.
+    /// Writes the stores that a dead process left in the memory of a file's mappings to the file.
+    /// For the worker that has it.
     pub async fn flush_left(&self, id: BlobId, memory: &MappedMemory) -> Result<()> {
         let who = Credentials::process();
         let file = self.reopen(id, FileKind::File, OpenFlags::READ_WRITE, &who);

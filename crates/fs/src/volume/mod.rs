@@ -130,8 +130,8 @@ impl Fs {
         .await
     }
 
-    /// Makes everything durable and marks the volume clean. Open files become unusable. With several
-    /// workers, the first one's is to be called.
+    /// Makes everything durable and marks the volume clean. Open files become unusable. Of several
+    /// workers, the first one is to be called.
     pub async fn close_volume(&self) -> Result<()> {
         // A tail that can't be written stays for the next opening, and the volume stays unclean.
         let ended = self.within_each(|fs| Box::pin(fs.tables.tails.end_all()));

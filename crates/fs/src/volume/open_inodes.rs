@@ -47,8 +47,8 @@ impl Fs {
         self.inode(file)
     }
 
-    /// Undoes one [`Part::acquire`](super::Part); the last release deletes an unlinked inode. An orphan of an earlier
-    /// opening stays as long as another process may come for it.
+    /// Undoes one [`Part::acquire`](super::Part); the last release deletes an unlinked inode. An
+    /// orphan of an earlier opening stays as long as another process may come for it.
     pub(crate) async fn release(&self, inode: Rc<Inode>) {
         let stays = inode.is_left.get() && self.whole.keeps_orphans();
         if self.release_inode(&inode) && inode.unlinked.get() && !stays {

@@ -118,7 +118,7 @@ impl Workers {
         }
     }
 
-    /// What any thread may read without a worker.
+    /// The names, as any thread may read them without a worker.
     pub fn names(&self) -> &SharedNames {
         &self.names
     }

@@ -18,7 +18,7 @@ const NAMES_BYTES: usize = 4096;
 pub struct Library {
     /// What runs it.
     pub engine: Arc<Engine<Fs>>,
-    /// What runs it, if it has several workers.
+    /// The workers that run it, if there are several.
     pub workers: Option<Workers>,
     /// What is open.
     pub files: Files,

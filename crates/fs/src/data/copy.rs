@@ -13,7 +13,7 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Bytes that are copied at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// What a copy finds in its source.
+/// A piece of the source of a copy.
 enum Piece {
     /// So many bytes of a hole.
     Hole(u64),
@@ -179,8 +179,8 @@ impl Fs {
         Ok(blob.size())
     }
 
-    /// Some bytes of a file for a copy, or a hole of at most `hole_max`. For the worker that has the
-    /// file.
+    /// Some bytes of a file for a copy, or a hole of at most `hole_max`. For the worker that has
+    /// the file.
     async fn copied_piece(
         &self,
         file: &OpenFile,

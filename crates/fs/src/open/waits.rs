@@ -124,7 +124,7 @@ impl Queue {
 #[derive(Default)]
 pub(crate) struct Waits(Mutex<Edges>);
 
-/// Who waits for whom.
+/// The waits, as edges from owner to owner.
 #[derive(Default)]
 struct Edges {
     /// The waiters of an owner.

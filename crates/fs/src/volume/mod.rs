@@ -3,8 +3,8 @@
 //! [`Fs`] is the worker state of `Engine<Fs>`: single-owner, so its tables are in cells; no borrow
 //! is held across an await. It keeps only open files in memory.
 //!
-//! `start`: format and open; `workers`: several workers in a volume; `whole`: what all of them
-//! read; `part`: the memory of a partition's inodes; `placement`: the partition of a new one;
+//! `start`: format and open; `workers`: several workers in a volume; `whole`: the state that all of
+//! them read; `part`: the memory of a partition's inodes; `placement`: the partition of a new one;
 //! `open_inodes`: from a descriptor to its inode; `stage`: the two halves of operations.
 
 mod open_inodes;

@@ -1,10 +1,10 @@
 //! Where new inodes go, in a volume with several partitions.
 //!
 //! One directory of files is to be spread, so that several workers serve them. But a file in
-//! another partition than its name takes two workers' locks when it is made, and when it is deleted;
-//! while the other worker is busy, that costs more than it gains. So inodes go to partitions in
-//! turn, unless the worker whose turn it is has been busy lately, compared to that of the directory:
-//! then they stay where their names are. Directories always go in turn.
+//! another partition than its name takes two workers' locks when it is made, and when it is
+//! deleted; while the other worker is busy, that costs more than it gains. So inodes go to
+//! partitions in turn, unless the worker whose turn it is has been busy lately, compared to that of
+//! the directory: then they stay where their names are. Directories always go in turn.
 
 use super::Fs;
 use crate::types::FileKind;
@@ -31,7 +31,7 @@ const LOOKS_AFTER: u64 = 64;
 /// Idle is one that has done less than this part of what the looking one has.
 const IDLE_PART: u64 = 8;
 
-/// What a worker has seen of another one.
+/// The load of another worker, as this one has seen it.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     /// The transactions of both at the last look.
@@ -40,7 +40,7 @@ struct Seen {
     is_busy: bool,
 }
 
-/// What a worker knows of how busy the others are.
+/// The loads of all other workers, as this one has seen them.
 #[derive(Default)]
 pub(crate) struct Loads([Cell<Seen>; PARTITIONS_MAX as usize]);
 

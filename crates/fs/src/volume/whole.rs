@@ -1,4 +1,4 @@
-//! What all partitions of an open volume read, each in its own time.
+//! The state of an open volume that all partitions read, each in its own time.
 
 use super::placement::Turns;
 use crate::open::policy::AccessTimePolicy;

@@ -5,9 +5,9 @@
 //!  a path ──► SharedNames::near ──► the worker of its directory ──┐ names, inodes: the partitions
 //!  a file ──► OpenFile::partition ─► the worker that has the file ┘ of a transaction, for some µs
 //! ```
-//! Invariant: an inode in memory, its descriptors, locks and blob belong to one worker. An operation
-//! that makes a descriptor does so beside that worker, and hands out an `Arc<OpenFile>`. Work that
-//! waits, an operation asks of that worker ([`Fs::within`]).
+//! Invariant: an inode in memory, its descriptors, locks and blob belong to one worker. An
+//! operation that makes a descriptor does so beside that worker, and hands out an `Arc<OpenFile>`.
+//! Work that waits, an operation asks of that worker ([`Fs::within`]).
 
 use super::{Fs, Loads, LocalBoxFuture, Tables, Whole};
 use crate::inode::orphans::Orphans;

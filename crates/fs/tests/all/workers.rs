@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What a thread has done: each path is one file for ever.
+/// The operations of a thread. Each path is one file for ever.
 #[derive(Default, Clone)]
 struct Log {
     /// Synced: length and stamp.
@@ -380,7 +380,7 @@ fn work_that_waits_is_done_by_the_worker_that_has_the_file() {
             .unwrap();
         volume.close_file(&file);
     }
-    // Whoever is asked.
+    // Any worker may be asked.
     for engine in volume.workers.all() {
         for path in &paths {
             engine.run(|fs| fs.truncate(at(path), 50_000)).unwrap();

@@ -14,7 +14,7 @@ use crate::reactor::node::WAITING;
 /// With this many inline requests it pays to wake the keeper to execute some of them.
 const BACKLOG_MIN: usize = 32;
 
-/// Who does the work that a driver leaves.
+/// The successor for the work that a driver leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LeftTo {
     /// A caller that was appointed, or this thread, or there is none.
@@ -136,8 +136,8 @@ impl Turn<'_> {
 }
 
 impl Core {
-    /// A thread that stepped aside is about to take the lock, or to notify its holder; that one then
-    /// finds another successor for what it leaves.
+    /// A thread that stepped aside is about to take the lock, or to notify its holder; that one
+    /// then finds another successor for what it leaves.
     pub(super) fn end_aside(&self) {
         let before = self.aside.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "it has stepped aside");

@@ -127,8 +127,8 @@ pub(crate) struct Core {
     pub(crate) keeper_awaits_device: AtomicBool,
     /// Callers in `park`.
     parked: AtomicU32,
-    /// Threads that have stepped aside, and deliver no wake-ups meanwhile: they come back within some
-    /// µs, and do the work that is left.
+    /// Threads that have stepped aside, and deliver no wake-ups meanwhile: they come back within
+    /// some µs, and do the work that is left.
     aside: AtomicU32,
     /// There is work that they don't know of.
     called_back: AtomicBool,

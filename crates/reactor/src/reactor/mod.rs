@@ -114,7 +114,7 @@ pub struct Reactor {
     aside_until: RefCell<Option<Spin>>,
 }
 
-/// What an operation waits for without the worker ([`Reactor::step_aside_until`]).
+/// An event that an operation awaits without the worker ([`Reactor::step_aside_until`]).
 pub trait Awaited: Send + Sync {
     /// Has it happened since the state that this number stands for?
     fn is_over(&self, since: u64) -> bool;

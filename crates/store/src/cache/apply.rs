@@ -114,8 +114,8 @@ impl Cache {
         meta.pending.store(filled | granules, Ordering::Release);
     }
 
-    /// A transaction changes other partitions' caches, too: a reader of several sees that in each of
-    /// them from here on, until all have changed.
+    /// A transaction changes other partitions' caches, too: a reader of several sees that in each
+    /// of them from here on, until all have changed.
     pub fn begin_change(&mut self) {
         let before = std::mem::replace(&mut self.changes_others, true);
         assert!(!before, "one transaction at a time");

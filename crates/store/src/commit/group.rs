@@ -229,8 +229,8 @@ impl Store {
         self.whole.progress.lead(all).unwrap_or(Ok(false))
     }
 
-    /// Makes everything applied before `point` durable: this partition's worker leads the commit, or
-    /// waits for the end of another one's. False: the first partition has to do it.
+    /// Makes everything applied before `point` durable: this partition's worker leads the commit,
+    /// or waits for the end of another one's. False: the first partition has to do it.
     async fn commit_from_here(&self, point: Point) -> Result<bool> {
         let progress = &self.whole.progress;
         while !progress.is_durable(point) {

@@ -128,8 +128,8 @@ impl<'f> Others<'f> {
         }
     }
 
-    /// Those of the partition that has a page; None: the first one. Err: too many threads read it, or
-    /// it changes.
+    /// Those of the partition that has a page; None: the first one. Err: too many threads read it,
+    /// or it changes.
     fn of_page(&self, page: u64) -> Result<Option<&HeldPages<'f>>, ()> {
         let partition = self.divided.partition(page) as usize;
         let Some(place) = partition.checked_sub(1) else {

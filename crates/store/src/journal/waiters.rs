@@ -1,8 +1,8 @@
 //! Operations of any partition that wait for the end of a commit, whichever worker leads it.
 //!
 //! Invariant: an operation looks at what it waits for under the mutex, before its waker is in the
-//! list. So of its look and a change before [`Waiters::wake`], the look sees the change, or the wake
-//! finds the waker.
+//! list. So of its look and a change before [`Waiters::wake`], the look sees the change, or the
+//! wake finds the waker.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

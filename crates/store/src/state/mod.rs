@@ -1,8 +1,8 @@
 //! The worker-owned state of an open volume.
 //!
-//! [`Store`] is a cheap handle on [`StoreState`], the state of a partition. Only the thread that has
-//! its worker's lock touches it, so it is in `Cell`s and `RefCell`s, and no borrow is held across an
-//! `await`. A volume has one [`Whole`], which all of its partitions read, and one
+//! [`Store`] is a cheap handle on [`StoreState`], the state of a partition. Only the thread that
+//! has its worker's lock touches it, so it is in `Cell`s and `RefCell`s, and no borrow is held
+//! across an `await`. A volume has one [`Whole`], which all of its partitions read, and one
 //! [`Lead`], which the first partition has. The state that other threads may see (frames, sizes) is
 //! in [`crate::cache`] and [`crate::blob::BlobShared`].
 

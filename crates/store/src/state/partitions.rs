@@ -57,8 +57,8 @@ impl Store {
         self.owner(slot_place(id.slot).0)
     }
 
-    /// How many transactions the operations of a partition's own worker have applied: to compare how
-    /// busy workers are. Not counted where there is one partition.
+    /// How many transactions the operations of a partition's own worker have applied: to compare
+    /// how busy workers are. Not counted where there is one partition.
     pub fn applied_by(&self, partition: u32) -> u64 {
         self.whole.applied.by(partition)
     }

@@ -111,16 +111,14 @@ impl Server {
         socket: impl AsRef<Path>,
         options: &ServeOptions,
     ) -> Result<Server> {
-        let engines: Result<Vec<_>> = volumes
+        let served: Result<Vec<_>> = volumes
             .iter()
             .map(|(name, volume)| {
-                Ok((
-                    (*name).to_owned(),
-                    (volume.opened.embedded()?.only_engine("serve")?).clone(),
-                ))
+                let workers = volume.opened.embedded()?.workers();
+                Ok(((*name).to_owned(), workers.clone()))
             })
             .collect();
-        let server = adit_server::Server::start(engines?, socket.as_ref(), &options.options)?;
+        let server = adit_server::Server::start(served?, socket.as_ref(), &options.options)?;
         let open = volumes.iter().map(|(_, volume)| volume.opened.clone());
         let volumes = open.collect();
         Ok(Server {
@@ -137,12 +135,12 @@ impl Server {
     /// [`resumable`](crate::VolumeOptions::resumable), and nobody has used them. `EADDRINUSE` if
     /// another server answers there; the other errors are those of [`Volume::close`].
     pub fn pass_on(volumes: Vec<Volume>, socket: impl AsRef<Path>) -> Result<()> {
-        let engines = volumes
+        let opened = volumes
             .iter()
-            .map(|of| Ok(of.opened.embedded()?.engine().clone()));
-        let engines: Result<Vec<_>> = engines.collect();
+            .map(|of| Ok(of.opened.embedded()?.workers().clone()));
+        let opened: Result<Vec<_>> = opened.collect();
         let passed =
-            engines.and_then(|engines| adit_server::Server::pass_on(&engines, socket.as_ref()));
+            opened.and_then(|opened| adit_server::Server::pass_on(&opened, socket.as_ref()));
         volumes
             .into_iter()
             .map(Volume::close)

@@ -1,8 +1,8 @@
 //! A volume with several workers, as a program has it.
 
 use adit::{
-    Buffer, CompletionQueue, Errno, File, MkfsOptions, OpenOptions, ServeOptions, Server, Survive,
-    Volume, VolumeOptions,
+    Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner, MkfsOptions,
+    OpenOptions, RangeLock, ServeOptions, Server, Survive, Volume, VolumeOptions,
 };
 use std::path::Path;
 use std::thread;
@@ -119,6 +119,82 @@ fn threads_use_files_and_names_of_all_workers_and_one_worker_finds_them() {
     volume.close().expect("closed");
 }
 
+/// A session's files, locks and files without names are those of all workers; all go with it.
+#[test]
+fn a_session_ends_with_what_it_has_of_all_workers() {
+    const FILES: usize = 30;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), &mut MkfsOptions::new());
+    let volume = open(&path, 3).expect("opened");
+    let socket = directory.path().join("s");
+    let mut serve = ServeOptions::new();
+    let server = Server::start(&[("v", &volume)], &socket, serve.pollers(2)).expect("served");
+    let address = format!("unix:{}", socket.display());
+    let connect = || Volume::open(&address).expect("connected");
+    let (ends, stays) = (connect(), connect());
+    let range = |number: u64| {
+        let owner = LockOwner::Posix { id: 7, pid: 1 };
+        RangeLock::new(owner, LockMode::Exclusive, number, 1)
+    };
+    let free_bytes = || volume.statfs().expect("told").free_bytes;
+    ends.create_dir("/d").expect("made");
+    ends.sync().expect("synced");
+    let before = free_bytes();
+    let path = |number: usize| format!("/d/{number}");
+    let held: Vec<File> = (0..FILES)
+        .map(|number| {
+            let file = file(&ends, &path(number));
+            file.write_at(&[number as u8; 5000], 0).expect("written");
+            file.flock(FlockOperation::Exclusive { wait: false })
+                .expect("locked");
+            file.lock_range(&range(number as u64), false)
+                .expect("locked");
+            file
+        })
+        .collect();
+    ends.sync().expect("synced");
+    thread::scope(|scope| {
+        let waits: Vec<_> = (0..FILES)
+            .map(|number| {
+                let file = file(&stays, &path(number));
+                let now = file.flock(FlockOperation::Exclusive { wait: false });
+                assert_eq!(now.expect_err("locked").errno(), Errno::AGAIN);
+                let now = file.lock_range(&range(number as u64), false);
+                assert_eq!(now.expect_err("locked").errno(), Errno::AGAIN);
+                scope.spawn(move || {
+                    file.flock(FlockOperation::Exclusive { wait: true })
+                        .expect("free in the end");
+                    file.lock_range(&range(number as u64), true)
+                        .expect("free in the end");
+                    let mut read = [0; 5000];
+                    file.read_at(&mut read, 0).expect("read");
+                    assert_eq!(read, [number as u8; 5000]);
+                })
+            })
+            .collect();
+        for number in 0..FILES {
+            stays.remove_file(path(number)).expect("removed");
+        }
+        drop(held);
+        drop(ends);
+        for wait in waits {
+            wait.join().expect("it ends");
+        }
+    });
+    drop(stays);
+    server.stop();
+    volume.remove_dir("/d").expect("empty");
+    volume.sync().expect("synced");
+    // Pages of slots, of leaves and of a group's map may stay.
+    let kept = before.saturating_sub(free_bytes());
+    assert!(kept < 256 << 10, "{kept} bytes");
+    volume.close().expect("closed");
+    let volume = open(&directory.path().join("v.adit"), 1).expect("opened");
+    let report = volume.check().expect("checked");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    volume.close().expect("closed");
+}
+
 #[test]
 fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -133,19 +209,8 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     refused(open(&path, 17), "at most 16 partitions");
     let surviving = Volume::open_with(address, VolumeOptions::new().workers(2));
     refused(surviving, "Survive::Off");
-    let mut shared = options();
-    let shared = Volume::open_with(address, shared.workers(2).share(directory.path().join("s")));
-    refused(shared, "other processes can't read the cache");
     // Nothing of that has harmed it.
     let volume = open(&path, 2).expect("opened");
-    let served = Server::start(
-        &[("v", &volume)],
-        directory.path().join("socket"),
-        &ServeOptions::default(),
-    );
-    let error = served.expect_err("refused");
-    assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
-    assert!(error.to_string().contains("open it with one"), "{error}");
     let error = volume.check().expect_err("refused");
     assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
     volume.close().expect("closed");

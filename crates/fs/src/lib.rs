@@ -37,5 +37,5 @@ pub use open::file::OpenFile;
 pub use open::locks::LOCKS_MAX;
 pub use repair::{RepairReport, repair};
 pub use types::*;
-pub use volume::{Fs, Stage};
+pub use volume::{Fs, LocalBoxFuture, Stage};
 pub use workers::Workers;

@@ -25,6 +25,13 @@ impl std::fmt::Debug for Workers {
 }
 
 impl Workers {
+    /// The only worker of a volume, which has all of its partitions.
+    pub fn alone(engine: Arc<Engine<Fs>>) -> Result<Workers> {
+        let names = engine.run(|fs| async { Ok(fs.shared_names()) })?;
+        let engines = [engine].into();
+        Ok(Workers { engines, names })
+    }
+
     /// Starts the engines of the partitions that have none. `lead` is the first one's, which has
     /// done nothing yet but open the volume; after an error it has closed it.
     pub fn start(
@@ -89,38 +96,67 @@ impl Workers {
         &self.engines
     }
 
+    /// The engine of a partition.
+    ///
+    /// Panics for one that there is not.
+    #[inline]
+    pub fn engine(&self, partition: u32) -> &Arc<Engine<Fs>> {
+        &self.engines[partition as usize]
+    }
+
     /// The engine for operations on an open file.
     #[inline]
     pub fn of(&self, file: &OpenFile) -> &Arc<Engine<Fs>> {
+        self.engine(self.number_of(file))
+    }
+
+    /// The number of the worker for operations on an open file.
+    #[inline]
+    pub fn number_of(&self, file: &OpenFile) -> u32 {
         // The file may be another volume's: its operations fail.
-        let number = file.partition() as usize;
-        self.engines.get(number).unwrap_or(&self.engines[0])
+        let number = file.partition();
+        match (number as usize) < self.engines.len() {
+            true => number,
+            false => 0,
+        }
     }
 
     /// The engine for operations on a blob.
     pub fn of_blob(&self, id: BlobId) -> &Arc<Engine<Fs>> {
-        &self.engines[self.names.partition_of(id) as usize]
+        self.engine(self.partition_of(id))
     }
 
-    /// The engine for an operation on a name, and how that is reached there: from its directory, so
+    /// The partition that has a blob.
+    #[inline]
+    pub fn partition_of(&self, id: BlobId) -> u32 {
+        if self.engines.len() == 1 {
+            return 0;
+        }
+        self.names.partition_of(id)
+    }
+
+    /// The partition of an operation on a name, and how that is reached there: from its directory, so
     /// that the operation needs no worker of the directories above. A path with symbolic links on
     /// the way, or that isn't in the caches, stays as it is.
     ///
     /// As on Linux, the directories above may move between this and the operation.
     #[inline]
-    pub fn near<'p>(&self, at: At<'p>) -> (&Arc<Engine<Fs>>, At<'p>) {
+    pub fn near<'p>(&self, at: At<'p>) -> (u32, At<'p>) {
         if self.engines.len() == 1 {
-            return (&self.engines[0], at);
+            return (0, at);
         }
-        match self.names.near(at) {
-            Some((number, near)) => (&self.engines[number as usize], near),
-            None => (&self.engines[0], at),
-        }
+        self.names.near(at).unwrap_or((0, at))
     }
 
     /// The names, as any thread may read them without a worker.
     pub fn names(&self) -> &SharedNames {
         &self.names
+    }
+
+    /// Would an operation be refused by any of them, as by [`Engine::check`]?
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        self.engines.iter().try_for_each(|engine| engine.check())
     }
 
     /// True after a bug has poisoned one of them.

@@ -7,7 +7,7 @@ use crate::image;
 use crate::input::Input;
 use crate::volume::{self, at};
 use adit_base::Result;
-use adit_fs::{Fs, OpenFlags};
+use adit_fs::{Fs, OpenFlags, Workers};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::Store;
@@ -37,7 +37,8 @@ pub(crate) fn target(data: &[u8]) {
     let name = format!("adit-fuzz-{}-{number}", std::process::id());
     let socket = std::env::temp_dir().join(name);
     let engine = fresh_volume().expect("a volume in memory");
-    let volumes = vec![("v".to_owned(), engine.clone())];
+    let workers = Workers::alone(engine.clone()).expect("its names");
+    let volumes = vec![("v".to_owned(), workers)];
     let mut server = Server::start(volumes, &socket, &ServeOptions::default()).expect("served");
     attack(&socket, &mut Input::new(data));
     let mut other = Session::begin(&socket);

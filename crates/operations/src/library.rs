@@ -43,8 +43,8 @@ impl Library {
         operation: &Call<'_>,
     ) -> Result<Answer> {
         let open = |path: &str, flags, mode| {
-            let (engine, at) = workers.near(At::root(who, path.as_bytes()));
-            engine.run(|fs| fs.open(at, flags, mode))
+            let (worker, at) = workers.near(At::root(who, path.as_bytes()));
+            workers.engine(worker).run(|fs| fs.open(at, flags, mode))
         };
         let close = |file: &OpenFile| workers.of(file).run(|fs| fs.close(file));
         match *operation {
@@ -68,7 +68,10 @@ impl Library {
             _ => {
                 let engine = match (operation.slot(), operation.paths().last()) {
                     (Some(slot), _) => workers.of(self.files.file(slot)?),
-                    (None, Some(path)) => workers.near(At::root(who, path.as_bytes())).0,
+                    (None, Some(path)) => {
+                        let (worker, _) = workers.near(At::root(who, path.as_bytes()));
+                        workers.engine(worker)
+                    }
                     (None, None) => workers.lead(),
                 };
                 engine.run(|fs| self.files.perform(fs, who, operation))

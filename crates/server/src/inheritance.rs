@@ -91,8 +91,8 @@ impl Inheritance {
         let files = self.files.iter();
         let open: Vec<_> = files.map(|(_, file)| file.open().clone()).collect();
         // Two processes append now. A tail that begins behind this finds that.
-        let engine = self.volume.engine.clone();
-        engine.run(|fs| async move { fs.end_tails_of(&open).await })?;
+        let lead = self.volume.workers.lead();
+        lead.run(|fs| async move { fs.end_tails_of(&open).await })?;
         Ok(self)
     }
 

@@ -21,7 +21,7 @@
 //! | `owner` | what the process that serves its own volume leaves to one |
 //! | `resume` | going on with the sessions of a server that has ended |
 //! | `rights` | what a session may ask for |
-//! | `serve` | from a message to its operation |
+//! | `serve`, `begun` | from a message to its operation |
 //! | [`perform`] | calls on a file system, for this and for an embedded volume |
 //! | `stepped` | a server whose steps the simulator takes |
 //! | `volume` | a volume, and what is under way on it |
@@ -29,6 +29,7 @@
 //! docs/decisions/0026 has the reasons, docs/reference/protocol.md the protocol.
 
 mod balance;
+mod begun;
 mod collected;
 mod counts;
 mod crowd;

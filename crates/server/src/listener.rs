@@ -363,12 +363,12 @@ impl Hall {
         let mut any = false;
         for volume in &self.volumes {
             let (resumption, sessions_file) = (&volume.resumption, &volume.sessions_file);
-            if volume.engine.poisoned() {
+            if volume.workers.poisoned() {
                 // They wait for the next server, which has what the last one left.
                 resumption.give_up();
                 continue;
             }
-            let last = || volume.mappings.end_grace(&volume.engine);
+            let last = || volume.mappings.end_grace(&volume.workers);
             if resumption.end_if_over(volume.opening, sessions_file, may_live, last) {
                 volume.delete_orphans();
             }
@@ -627,7 +627,7 @@ fn is_of_program(errno: Errno) -> bool {
 fn node_of(session: &Session, node: Node) -> Result<Registered<OwnedFd>> {
     let open = session.file(node.of.file)?;
     let volume = &session.volume;
-    let found = volume.engine.run(|fs| fs.fstat(&open))?;
+    let found = volume.workers.of(&open).run(|fs| fs.fstat(&open))?;
     if found.links == 0 {
         return Err(Error::with(Errno::NOENT, "the node has no name any more"));
     }

@@ -12,8 +12,7 @@ use crate::resume::Resumption;
 use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags, memories_lent};
-use adit_reactor::Engine;
+use adit_fs::{BlobId, Credentials, Fs, MappedMemory, OpenFile, OpenFlags, Workers, memories_lent};
 use adit_wire::handshake::Opening;
 use adit_wire::socket::own_uid;
 use std::collections::BTreeMap;
@@ -165,28 +164,28 @@ impl Mappings {
     }
 
     /// No session needs to find there any more what was taken over.
-    fn end_keeping(&self, engine: &Engine<Fs>) {
+    fn end_keeping(&self, workers: &Workers) {
         // The lock is free meanwhile: an operation may want it.
         let kept = std::mem::take(&mut *self.kept());
         for file in kept.into_values() {
             // Other code deletes all files without a name. An error is the next fsync's to tell.
-            let _ = engine.run(|fs| fs.leave(&file));
+            let _ = workers.of(&file).run(|fs| fs.leave(&file));
         }
     }
 
     /// The server ends, perhaps within the grace: the next one finds the memory.
-    pub(crate) fn give_up(&self, engine: &Engine<Fs>) {
+    pub(crate) fn give_up(&self, workers: &Workers) {
         for file in self.kept().values() {
             file.mapped_memory()
                 .iter()
                 .for_each(|memory| memory.leave());
         }
-        self.end_keeping(engine);
+        self.end_keeping(workers);
     }
 
     /// Ends the grace: writes the memories that no session has taken over to their files.
-    pub(crate) fn end_grace(&self, engine: &Engine<Fs>) {
-        self.end_keeping(engine);
+    pub(crate) fn end_grace(&self, workers: &Workers) {
+        self.end_keeping(workers);
         let left = std::mem::take(&mut *self.left());
         for (id, path) in left {
             if planted(Bug::UnflushedClaim) {
@@ -200,7 +199,7 @@ impl Mappings {
                     continue;
                 }
             };
-            let flushed = engine.run(|fs| fs.flush_left(id, &memory));
+            let flushed = workers.of_blob(id).run(|fs| fs.flush_left(id, &memory));
             match flushed {
                 // Deleted since.
                 Err(error) if error.errno() == Errno::STALE => {}

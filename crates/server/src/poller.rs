@@ -16,10 +16,11 @@
 //! its share.
 
 use crate::balance::Balance;
+use crate::begun::Begun;
 use crate::crowd::{Crowd, Demand};
 use crate::notices;
 use crate::post::{Post, lock};
-use crate::serve::{self, Begun};
+use crate::serve;
 use crate::session::Session;
 use crate::thread::begin_server_thread;
 use crate::volume::ServedVolume;
@@ -336,7 +337,7 @@ impl Turns<'_> {
             spin,
             has_own_core,
             polled: Vec::new(),
-            begun: volumes.iter().map(|_| Begun::new()).collect(),
+            begun: (volumes.iter().map(|of| Begun::new(of.workers.count()))).collect(),
             volumes,
             round: Vec::new(),
             round_ns: 0,
@@ -435,7 +436,7 @@ impl Turns<'_> {
         self.drive(true);
         // The operations begun in earlier turns, too.
         for volume in &self.volumes {
-            volume.engine.leave_to_keeper();
+            volume.leave_to_keepers();
         }
         self.balance.has_silenced();
         // Last: the subscriber of this event may be the one that panicked.
@@ -590,29 +591,31 @@ impl Turns<'_> {
     fn drive(&mut self, all: bool) -> bool {
         let mut changed = false;
         let counts = self.balance.counts();
+        let is_ours = all || !self.polled.is_empty();
         for (number, volume) in self.volumes.iter().enumerate() {
-            let begun = &mut self.begun[number];
-            let before = volume.under_way();
-            let is_ours = all || !self.polled.is_empty();
-            if begun.is_empty() && (before == 0 || !is_ours) {
-                continue;
-            }
-            changed |= !begun.is_empty();
-            let drive_ns = monotonic_ns();
-            let looks = Cell::new(0);
-            let polled = volume.engine.poll(begun.drain(..), &|| {
-                looks.set(looks.get() + 1);
-                // A few short operations need no clock.
-                let over = || monotonic_ns().saturating_sub(drive_ns) >= DRIVE_NS;
-                volume.under_way() == 0 || looks.get() > LOOKS_WITHOUT_CLOCK && over()
-            });
-            if let Err(error) = polled {
-                // Only inside a call of Adit's, where no poller is.
-                tracing::error!(volume = %volume.name, %error, "a poller can't drive");
-            }
-            changed |= volume.under_way() != before;
-            if counts {
-                self.note_owner(volume, monotonic_ns().saturating_sub(drive_ns));
+            for (worker, engine) in (0..).zip(volume.workers.all()) {
+                let begun = &mut self.begun[number];
+                let (has_begun, before) = (begun.has(worker), volume.under_way(worker));
+                if !has_begun && (before == 0 || !is_ours) {
+                    continue;
+                }
+                changed |= has_begun;
+                let drive_ns = monotonic_ns();
+                let looks = Cell::new(0);
+                let polled = engine.poll(begun.take(worker), &|| {
+                    looks.set(looks.get() + 1);
+                    // A few short operations need no clock.
+                    let over = || monotonic_ns().saturating_sub(drive_ns) >= DRIVE_NS;
+                    volume.under_way(worker) == 0 || looks.get() > LOOKS_WITHOUT_CLOCK && over()
+                });
+                if let Err(error) = polled {
+                    // Only inside a call of Adit's, where no poller is.
+                    tracing::error!(volume = %volume.name, %error, "a poller can't drive");
+                }
+                changed |= volume.under_way(worker) != before;
+                if counts {
+                    self.note_owner(volume, monotonic_ns().saturating_sub(drive_ns));
+                }
             }
         }
         changed
@@ -637,7 +640,7 @@ impl Turns<'_> {
     fn sleep(&mut self) {
         // Also what no session waits for, like write-back that was left for the next turn.
         for volume in &self.volumes {
-            volume.engine.leave_to_keeper();
+            volume.leave_to_keepers();
         }
         let mut quiet = true;
         for polled in &self.polled {

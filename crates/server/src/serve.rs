@@ -8,16 +8,16 @@ mod locks;
 mod mapped;
 mod resuming;
 
+use crate::begun::Begun;
 use crate::collected::Pieces;
 use crate::files::Left;
-use crate::perform::{PerformFile, PerformVolume};
+use crate::perform::{PerformFile, PerformVolume, Route};
 use crate::rights::{self, Decoded, check_file_call};
 use crate::session::{DataAt, Session};
 use crate::volume::{ServedVolume, UnderWay};
 use adit_base::simulation::{self, Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_fs::{BlobId, Fs, OpenFile, OpenFlags, Synced};
-use adit_reactor::Prepared;
 use adit_store::Receipt;
 use adit_store::cache::Hint;
 use adit_wire::calls::*;
@@ -30,8 +30,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Operations of a volume that the poller begins together.
-pub(crate) type Begun = Vec<Prepared>;
+/// The first worker: for operations that are about no name and no file, and for those of several
+/// files.
+const LEAD: u32 = 0;
 
 /// The duty to reply to a message.
 struct Ticket {
@@ -51,15 +52,22 @@ impl Ticket {
         self.session.receipt(self.slot)
     }
 
-    /// The reply comes when something else happens: nobody waits for the operation meanwhile.
-    fn set_aside(&mut self) {
-        self.under_way = None;
+    /// The worker of a file.
+    fn worker_of(&self, open: &OpenFile) -> u32 {
+        self.session.volume.workers.number_of(open)
+    }
+
+    /// The message is a worker's to do.
+    fn leave_to(&mut self, worker: u32) {
+        let session = &self.session;
+        session.note_worker(self.slot, worker);
+        self.under_way = Some(UnderWay::begin(&session.volume, worker));
     }
 
     /// The reply says where the inode's attributes are in the cache, if the session may read that.
     fn tell_attributes(&self, id: BlobId) {
         if self.session.privileged {
-            let hint = self.session.volume.names.hint(id);
+            let hint = self.session.volume.names().hint(id);
             self.hint.set(hint.unwrap_or_default());
         }
     }
@@ -125,7 +133,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         slot,
         message: number,
         replied: false,
-        under_way: Some(UnderWay::begin(&session.volume)),
+        under_way: None,
         hint: Cell::default(),
     };
     let Some(message) = message else {
@@ -133,7 +141,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         let what = format!("the words in slot {slot} aren't a message");
         return Err(Error::with(Errno::PROTO, what));
     };
-    if let Err(error) = session.volume.engine.check() {
+    if let Err(error) = session.volume.workers.check() {
         // What needs no worker is refused, too.
         ticket.finish_with(Err(error));
         return Ok(());
@@ -198,9 +206,12 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         },
         Message::Size { file } => match session.file(file) {
             // The worker absorbs what there is.
-            Ok(open) if open.tail().is_some() => start(ticket, begun, move |fs, _, _| async move {
-                fs.size(&open).await
-            }),
+            Ok(open) if open.tail().is_some() => {
+                let worker = ticket.worker_of(&open);
+                start(ticket, worker, begun, move |fs, _, _| async move {
+                    fs.size(&open).await
+                });
+            }
             open => {
                 let size = open.map(|open| {
                     ticket.tell_attributes(open.blob_id());
@@ -228,36 +239,44 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
     Ok(())
 }
 
-/// Begins an operation whose result is a number.
-fn start<F, Fut>(ticket: Ticket, begun: &mut Begun, operation: F)
+/// Begins an operation of a worker whose result is a number.
+fn start<F, Fut>(mut ticket: Ticket, worker: u32, begun: &mut Begun, operation: F)
 where
     F: FnOnce(&'static Fs, Arc<Session>, usize) -> Fut + Send + 'static,
     Fut: Future<Output = Result<u64>> + 'static,
 {
-    let engine = ticket.session.volume.engine.clone();
-    let prepared = engine.prepare(move |fs| async move {
+    ticket.leave_to(worker);
+    let volume = ticket.session.volume.clone();
+    let prepared = volume.workers.engine(worker).prepare(move |fs| async move {
         let operation = operation(fs, ticket.session.clone(), ticket.slot);
         let result = fs.store().with_receipt(ticket.receipt(), operation).await;
         ticket.finish_with(result);
         Ok(())
     });
     // Refused: the ticket has said so.
-    begun.extend(prepared);
+    if let Ok(prepared) = prepared {
+        begun.add(worker, prepared);
+    }
 }
 
-/// Begins an operation whose result is a value.
+/// Begins an operation of a worker whose result is a value.
 fn answer<T: OwnedValue>(
-    ticket: Ticket,
+    mut ticket: Ticket,
+    worker: u32,
     begun: &mut Begun,
     operation: impl AsyncFnOnce(&'static Fs, &Ticket) -> Result<T> + Send + 'static,
 ) {
-    let engine = ticket.session.volume.engine.clone();
-    // Refused: the ticket says so.
-    begun.extend(engine.prepare(move |fs| async move {
+    ticket.leave_to(worker);
+    let volume = ticket.session.volume.clone();
+    let prepared = volume.workers.engine(worker).prepare(move |fs| async move {
         let result = operation(fs, &ticket).await;
         ticket.finish_with_value(result);
         Ok(())
-    }));
+    });
+    // Refused: the ticket has said so.
+    if let Ok(prepared) = prepared {
+        begun.add(worker, prepared);
+    }
 }
 
 /// The arguments of a call about the volume, and for whom it is done.
@@ -280,13 +299,25 @@ macro_rules! answer_call {
             $ticket.finish_with(Err(error));
             return Ok(());
         }
+        let route = {
+            let session = &$ticket.session;
+            let who = decoded.0.as_ref().unwrap_or(&session.who);
+            Route::of(&session.volume.workers, who, &decoded.1)
+        };
         drop(decoded);
-        answer($ticket, $begun, async move |$fs, $asking| {
-            let $session = &$asking.session;
-            let (who, $arguments) = arguments::<$call>(&$bytes)?;
-            let $who = who.as_ref().unwrap_or(&$session.who);
-            $do
-        });
+        answer(
+            $ticket,
+            route.worker(),
+            $begun,
+            async move |$fs, $asking| {
+                let $session = &$asking.session;
+                let (who, call) = arguments::<$call>(&$bytes)?;
+                let $arguments = route.applied(call);
+                let $who = who.as_ref().unwrap_or(&$session.who);
+                let done: Result<_> = async { $do }.await;
+                done.map_err(|error| route.error(error))
+            },
+        );
         Ok(())
     }};
 }
@@ -320,7 +351,8 @@ fn read(
             });
         }
     }
-    start(ticket, begun, move |fs, session, _| async move {
+    let worker = ticket.worker_of(&open);
+    start(ticket, worker, begun, move |fs, session, _| async move {
         // SAFETY: as above.
         let data = unsafe { session.data_mut(place, len) }?;
         Ok(fs.read(&open, offset, data).await? as u64)
@@ -361,14 +393,15 @@ fn write(
             let granted = open.try_write(offset, data);
             (granted.written, granted.recalled)
         };
-        let engine = &ticket.session.volume.engine;
+        let engine = ticket.session.volume.workers.of(&open);
         match engine.run_without_owner(write, |fs| fs.end_granted_writes(&open)) {
             Ok(true) => return ticket.finish_with(Ok(0)),
             Ok(false) => {}
             Err(error) => return ticket.finish_with(Err(error)),
         }
     }
-    start(ticket, begun, move |fs, session, slot| async move {
+    let worker = ticket.worker_of(&open);
+    start(ticket, worker, begun, move |fs, session, slot| async move {
         // SAFETY: only copied from.
         let data = unsafe { session.data(place, len) }?;
         let written = || session.memory.notes(slot).note_written();
@@ -383,14 +416,15 @@ fn sync(ticket: Ticket, open: Arc<OpenFile>, all: bool, begun: &mut Begun) {
             let granted = open.try_sync();
             (granted.synced, granted.recalled)
         };
-        let engine = &ticket.session.volume.engine;
+        let engine = ticket.session.volume.workers.of(&open);
         match engine.run_without_owner(sync, |fs| fs.end_granted_writes(&open)) {
             Ok(Synced::Durable) => return ticket.finish_with(Ok(0)),
             Ok(other) => synced = other,
             Err(error) => return ticket.finish_with(Err(error)),
         }
     }
-    start(ticket, begun, move |fs, _, _| async move {
+    let worker = ticket.worker_of(&open);
+    start(ticket, worker, begun, move |fs, _, _| async move {
         match (all, synced) {
             (true, _) => fs.fsync(&open).await?,
             (false, Synced::No) => fs.fdatasync(&open).await?,
@@ -429,7 +463,8 @@ fn write_collected(
         return ticket.finish_with(Ok(0));
     }
     let appends = flags.contains(WriteFlags::APPEND) || open.flags().contains(OpenFlags::APPEND);
-    start(ticket, begun, move |fs, session, slot| async move {
+    let worker = ticket.worker_of(&open);
+    start(ticket, worker, begun, move |fs, session, slot| async move {
         let written = || session.memory.notes(slot).note_written();
         put(fs, &open, offset, pieces.data(), appends, flags, written).await
     });
@@ -543,7 +578,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
                 };
             }
             Space::NUMBER => {
-                answer(ticket, begun, async |fs, _| {
+                answer(ticket, LEAD, begun, async |fs, _| {
                     let mut space = fs.statfs().await?;
                     space.read_only = true;
                     Ok(space)
@@ -566,7 +601,7 @@ fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -
         return Ok(());
     };
     if number == Info::NUMBER && !ticket.session.privileged {
-        answer(ticket, begun, async |fs, _| {
+        answer(ticket, LEAD, begun, async |fs, _| {
             let mut info = fs.store().info().await?;
             (info.mapping, info.unsaved, info.lost_path) = (None, None, None);
             Ok(info)
@@ -603,7 +638,7 @@ fn move_session(ticket: Ticket, bytes: &[u8]) -> Result<()> {
 /// Answers a look at attributes without the worker, where that is possible. None: it is answered.
 fn look(ticket: Ticket, number: u16, bytes: &[u8]) -> Result<Option<Ticket>> {
     let session = ticket.session.clone();
-    let names = &session.volume.names;
+    let names = session.volume.names();
     if number == Stat::NUMBER {
         let decoded = arguments::<Stat>(bytes)?;
         if rights::check(&session, &decoded).is_ok() {
@@ -659,14 +694,26 @@ fn create_and_sync(ticket: Ticket, bytes: Vec<u8>, begun: &mut Begun) -> Result<
             let call = Open { place, flags, mode };
             return add(fs, asking, rights::open_to_read(fs, who, call).await?).await;
         }
-        let written = || {
+        let (of, slot) = (session.clone(), asking.slot);
+        let written = move || {
             simulation::pause();
-            session.memory.notes(asking.slot).note_written();
+            of.memory.notes(slot).note_written();
             simulation::pause();
         };
-        let create = fs.create_and_sync(place.at(who), flags, mode, content, written);
-        let created = fs.store().with_receipt(asking.receipt(), create).await?;
-        add(fs, asking, created).await
+        if session.volume.workers.count() == 1 {
+            let create = fs.create_and_sync(place.at(who), flags, mode, content, written);
+            let created = fs.store().with_receipt(asking.receipt(), create).await?;
+            return add(fs, asking, created).await;
+        }
+        Fs::check_makes_content(flags)?;
+        let opened = fs.open(place.at(who), flags, mode);
+        let opened = fs.store().with_receipt(asking.receipt(), opened).await?;
+        let (file, content) = (opened.clone(), content.to_vec());
+        let filled = fs.within(opened.blob_id(), move |fs| {
+            Box::pin(async move { fs.fill_and_sync(&file, &content, written).await })
+        });
+        filled.await?;
+        add(fs, asking, opened).await
     } }
 }
 
@@ -696,7 +743,7 @@ async fn add(fs: &Fs, asking: &Ticket, open: Arc<OpenFile>) -> Result<Opened> {
         }),
         Err(open) => {
             // Its session may have been handed over meanwhile.
-            close_each(fs, &[open], session.is_handed_over()).await;
+            close_each(fs, [open], session.is_handed_over()).await;
             let what = "open more than 4096 files in one session";
             Err(Error::with(Errno::MFILE, what))
         }
@@ -735,7 +782,8 @@ fn file_call(
                         return Ok(());
                     }
                     file_arguments::<$call>(&bytes)?;
-                    answer(ticket, begun, async move |fs, asking| {
+                    let worker = ticket.worker_of(&open);
+                    answer(ticket, worker, begun, async move |fs, asking| {
                         let call = file_arguments::<$call>(&bytes)?;
                         // Its process may have the file from another user's.
                         let who = if asking.session.privileged {
@@ -771,7 +819,8 @@ fn copy_range(ticket: Ticket, from: Arc<OpenFile>, bytes: &[u8], begun: &mut Beg
             return Ok(());
         }
     };
-    answer(ticket, begun, async move |fs, asking| {
+    let worker = ticket.worker_of(&to);
+    answer(ticket, worker, begun, async move |fs, asking| {
         let volume = &asking.session.volume;
         // Without a reply the session sends it to the next server.
         let goes_on = || !volume.is_handed_over();
@@ -799,7 +848,8 @@ fn close(
         ticket.finish_with_value(Ok(())); // another session has it still
         return Ok(());
     };
-    answer(ticket, begun, async move |fs, asking| {
+    let worker = ticket.worker_of(&closed);
+    answer(ticket, worker, begun, async move |fs, asking| {
         let result = fs.close(&closed).await;
         let session = &asking.session;
         if session.files().has_lock_owners() && !fs.is_open(closed.blob_id()) {
@@ -819,11 +869,13 @@ pub(crate) fn close_all(session: &Arc<Session>, begun: &mut Begun) {
 
 /// The same for a session that no poller has.
 pub(crate) fn close_all_now(session: &Arc<Session>) {
-    let mut begun = Begun::new();
+    let engines = session.volume.workers.all();
+    let mut begun = Begun::new(engines.len());
     close_all(session, &mut begun);
-    let engine = &session.volume.engine;
-    let _ = engine.poll(begun, &|| true);
-    engine.leave_to_keeper();
+    for (worker, engine) in (0..).zip(engines) {
+        let _ = engine.poll(begun.take(worker), &|| true);
+        engine.leave_to_keeper();
+    }
 }
 
 /// Closes files that no session has; the next server goes on with those that have no name, if
@@ -836,26 +888,31 @@ pub(crate) fn close_files(
     if files.is_empty() {
         return;
     }
-    let under_way = UnderWay::begin(volume);
+    let under_way = UnderWay::begin(volume, LEAD);
     let close = move |fs: &'static Fs| async move {
         let _under_way = under_way;
-        close_each(fs, &files, is_handed_over).await;
+        close_each(fs, files, is_handed_over).await;
         Ok(())
     };
-    let _ = volume.engine.start_together([close], false);
+    let _ = volume.workers.lead().start_together([close], false);
 }
 
-async fn close_each(fs: &Fs, files: &[Arc<OpenFile>], is_handed_over: bool) {
+/// Closes files, each in its worker.
+async fn close_each(fs: &Fs, files: impl IntoIterator<Item = Arc<OpenFile>>, is_handed_over: bool) {
     for file in files {
+        let close = fs.within(file.blob_id(), move |fs| {
+            Box::pin(async move {
+                if !is_handed_over {
+                    return fs.close(&file).await;
+                }
+                if let Some(memory) = file.mapped_memory() {
+                    memory.leave();
+                }
+                fs.leave(&file).await
+            })
+        });
         // Nobody is left to be told; the next fsync of another descriptor is.
-        let _ = if is_handed_over {
-            if let Some(memory) = file.mapped_memory() {
-                memory.leave();
-            }
-            fs.leave(file).await
-        } else {
-            fs.close(file).await
-        };
+        let _ = close.await;
         // A session may have thousands of them.
         fs.store().reactor().yield_now().await;
     }
@@ -870,18 +927,26 @@ pub(crate) fn hand_over(session: &Arc<Session>, begun: &mut Begun) {
 
 fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
     let is_handed_over = session.is_handed_over();
-    let under_way = UnderWay::begin(&session.volume);
-    let prepared = session.volume.engine.prepare(move |fs| async move {
+    let under_way = UnderWay::begin(&session.volume, LEAD);
+    let lead = session.volume.workers.lead();
+    let prepared = lead.prepare(move |fs| async move {
         let _under_way = under_way;
-        close_each(fs, &left.files, is_handed_over).await;
+        close_each(fs, left.files, is_handed_over).await;
         // Last: a lock that waited for one of these files may have been granted meanwhile.
         for (id, owners) in left.lock_owners.into_files() {
-            if !planted(Bug::SurvivingLock) {
-                fs.release_locks_of(id, &owners);
-            }
+            let release = fs.within(id, move |fs| {
+                if !planted(Bug::SurvivingLock) {
+                    fs.release_locks_of(id, &owners);
+                }
+                Box::pin(async { Ok(()) })
+            });
+            // It has no locks, if its worker has failed.
+            let _ = release.await;
             fs.store().reactor().yield_now().await;
         }
         Ok(())
     });
-    begun.extend(prepared);
+    if let Ok(prepared) = prepared {
+        begun.add(LEAD, prepared);
+    }
 }

@@ -13,8 +13,7 @@ use crate::volume::{Operator, ServedVolume};
 use adit_base::fork;
 use adit_base::thread::spawn_without_signals;
 use adit_base::{Errno, Error, Result};
-use adit_fs::Fs;
-use adit_reactor::Engine;
+use adit_fs::Workers;
 use adit_wire::calls::ServerState;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -93,7 +92,7 @@ impl Server {
     /// `EADDRINUSE` if a server answers there, `EEXIST` if it is something else, `EINVAL` for
     /// options that can't be.
     pub fn start(
-        volumes: Vec<(String, Arc<Engine<Fs>>)>,
+        volumes: Vec<(String, Workers)>,
         path: &Path,
         options: &ServeOptions,
     ) -> Result<Server> {
@@ -106,14 +105,14 @@ impl Server {
         let sessions_file = Arc::new(sessions_file);
         let balance = Balance::new();
         let mut served: Vec<Arc<ServedVolume>> = Vec::new();
-        for (name, engine) in volumes {
+        for (name, workers) in volumes {
             if served.iter().any(|other| other.name == name) {
                 let what = format!("serve two volumes with the name {name}");
                 return Err(Error::with(Errno::INVAL, what));
             }
             let volume = {
                 let operator = Arc::downgrade(&balance);
-                ServedVolume::new(name, engine, operator, &sessions_file, &last, path)?
+                ServedVolume::new(name, workers, operator, &sessions_file, &last, path)?
             };
             if !volume.resumption.in_grace() {
                 volume.delete_orphans();
@@ -160,17 +159,17 @@ impl Server {
 
     /// Leaves the sessions of the last server at the socket `path` to the next one that begins,
     /// when one can't: of these volumes, which were opened [with their
-    /// orphans](Fs::open_with_orphans), which nobody has used, and which are closed now.
+    /// orphans](adit_fs::Fs::open_with_orphans), which nobody has used, and which are closed now.
     /// `EADDRINUSE` if a server answers there.
-    pub fn pass_on(volumes: &[Arc<Engine<Fs>>], path: &Path) -> Result<()> {
+    pub fn pass_on(volumes: &[Workers], path: &Path) -> Result<()> {
         if volumes.is_empty() || !SessionsFile::is_there(path) {
             return Ok(());
         }
         // The file is nobody else's meanwhile.
         let _reserved = Reserved::new(path)?;
         let (sessions_file, last) = SessionsFile::take(path);
-        for engine in volumes {
-            ServedVolume::pass_on(engine, &sessions_file, &last)?;
+        for workers in volumes {
+            ServedVolume::pass_on(workers.lead(), &sessions_file, &last)?;
         }
         Ok(())
     }
@@ -217,7 +216,7 @@ impl Server {
 
     /// Waits for the sessions of the last server, as long as the options say at most. Until then
     /// nobody may change anything but by a session, if the volumes were opened
-    /// [with their orphans](Fs::open_with_orphans).
+    /// [with their orphans](adit_fs::Fs::open_with_orphans).
     pub fn wait_for_last_sessions(&self) {
         while self.is_in_grace() {
             std::thread::sleep(Duration::from_millis(1));
@@ -279,7 +278,7 @@ impl Server {
         pollers.clear();
         for volume in &self.hall.volumes {
             volume.resumption.give_up();
-            volume.mappings.give_up(&volume.engine);
+            volume.mappings.give_up(&volume.workers);
             volume.nodes.leave();
         }
     }

@@ -28,7 +28,7 @@ use adit_wire::socket::{Peer, own_uid};
 use adit_wire::value::Value;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Most locks of a session that wait at a time.
@@ -58,6 +58,8 @@ pub(crate) struct Session {
     files: Mutex<Files>,
     /// The slots whose messages are under way.
     busy: AtomicU64,
+    /// Of each slot, the worker that has its latest message.
+    workers: Box<[AtomicU8]>,
     /// Writes of which pieces are to come.
     collected: Collected,
     /// Locks that wait.
@@ -153,6 +155,7 @@ impl Session {
             is_known,
             files: Mutex::new(Files::new(number, os_random_u64() as u32)),
             busy: AtomicU64::new(0),
+            workers: (0..SLOTS).map(|_| AtomicU8::new(0)).collect(),
             collected: Collected::default(),
             lock_waits: Mutex::default(),
             withdrawn: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -302,6 +305,18 @@ impl Session {
         self.busy.fetch_or(bit, Ordering::Acquire) & bit == 0
     }
 
+    /// A worker has a slot's message.
+    pub(crate) fn note_worker(&self, slot: usize, worker: u32) {
+        let number = u8::try_from(worker).expect("a volume has a few workers");
+        self.workers[slot].store(number, Ordering::Relaxed);
+    }
+
+    /// Has a panic ended all operations of the worker that has the slot's message?
+    fn has_failed(&self, slot: usize) -> bool {
+        let worker = self.workers[slot].load(Ordering::Relaxed);
+        self.volume.workers.engine(worker.into()).have_all_failed()
+    }
+
     /// Replies to a slot's message.
     pub(crate) fn finish(&self, slot: usize, reply: Reply) {
         self.served.fetch_add(1, Ordering::Relaxed);
@@ -312,8 +327,7 @@ impl Session {
         // Before the reply: the session may use the slot again at once.
         let before = self.busy.fetch_and(!bit, Ordering::Release);
         if before & bit == 0 {
-            let failed = self.volume.engine.have_all_failed();
-            assert!(failed, "a message has one reply");
+            assert!(self.has_failed(slot), "a message has one reply");
             return;
         }
         simulation::pause();
@@ -338,13 +352,14 @@ impl Session {
     /// Replies to messages whose operations a panic has ended: their futures are forgotten, and the
     /// tickets with them. Only for the thread that begins this session's messages.
     pub(crate) fn fail_forgotten(&self) {
-        if !self.volume.engine.have_all_failed() {
+        let engines = self.volume.workers.all();
+        if !engines.iter().any(|engine| engine.have_all_failed()) {
             return;
         }
         let what = "do an operation of a session: the volume is poisoned by a panic";
         let error = Error::with(Errno::IO, what);
         let busy = self.busy.load(Ordering::Acquire);
-        for slot in (0..SLOTS).filter(|slot| busy & 1 << slot != 0) {
+        for slot in (0..SLOTS).filter(|slot| busy & 1 << slot != 0 && self.has_failed(*slot)) {
             self.finish_with_error(slot, &error);
         }
     }

@@ -6,19 +6,19 @@
 //! [`Server`]: crate::Server
 
 use crate::balance::Balance;
+use crate::begun::Begun;
 use crate::inheritance::Inheritance;
 use crate::listener::{no_inheritance, resumed};
 use crate::poller::Polled;
 use crate::resume::SessionsFile;
-use crate::serve::{self, Begun};
+use crate::serve;
 use crate::session::{Session, memory_for};
 use crate::volume::ServedVolume;
 use adit_base::Result;
 use adit_base::clock::monotonic_ns;
 use adit_base::fork::Registered;
 use adit_base::simulation::{self, Bug, planted};
-use adit_fs::Fs;
-use adit_reactor::Engine;
+use adit_fs::Workers;
 use adit_wire::handshake::{Aim, Answer, Begun as Beginning, Request};
 use adit_wire::memory::SessionMemory;
 use adit_wire::socket::Peer;
@@ -67,7 +67,7 @@ impl Cutter {
 impl SteppedServer {
     /// The server after the last one that had its sessions at `socket`, where nothing listens.
     pub fn start(
-        engine: Arc<Engine<Fs>>,
+        workers: Workers,
         socket: &Path,
         grace: Duration,
         cutter: &Cutter,
@@ -75,10 +75,11 @@ impl SteppedServer {
         let (sessions_file, last) = SessionsFile::take(socket);
         let (balance, name) = (Balance::new(), "simulated".to_owned());
         let sessions_file = Arc::new(sessions_file);
+        let workers_count = workers.count();
         cutter.lock().sessions_file = Some(sessions_file.clone());
         let volume = {
             let operator = Arc::downgrade(&balance);
-            ServedVolume::new(name, engine, operator, &sessions_file, &last, socket)?
+            ServedVolume::new(name, workers, operator, &sessions_file, &last, socket)?
         };
         if !volume.resumption.in_grace() || planted(Bug::HastyOrphans) {
             volume.delete_orphans();
@@ -89,7 +90,7 @@ impl SteppedServer {
             _balance: balance,
             polled: Vec::new(),
             inheritances: Vec::new(),
-            begun: Begun::new(),
+            begun: Begun::new(workers_count),
             cutter: cutter.clone(),
         })
     }
@@ -171,7 +172,8 @@ impl SteppedServer {
 
     /// Operations under way.
     pub fn under_way(&self) -> usize {
-        self.volume.under_way()
+        let workers = 0..self.volume.workers.count() as u32;
+        workers.map(|worker| self.volume.under_way(worker)).sum()
     }
 
     /// A turn of a session: begins at most so many of its messages. False: it broke the protocol.
@@ -189,13 +191,15 @@ impl SteppedServer {
 
     /// Begins what is to begin, and drives the volume for so many looks.
     pub fn drive(&mut self, looks: u32) {
-        let seen = Cell::new(0);
         let volume = &self.volume;
-        let polled = volume.engine.poll(self.begun.drain(..), &|| {
-            seen.set(seen.get() + 1);
-            volume.under_way() == 0 || seen.get() > looks
-        });
-        polled.expect("nobody else is in a call of Adit's");
+        for (worker, engine) in (0..).zip(volume.workers.all()) {
+            let seen = Cell::new(0);
+            let polled = engine.poll(self.begun.take(worker), &|| {
+                seen.set(seen.get() + 1);
+                volume.under_way(worker) == 0 || seen.get() > looks
+            });
+            polled.expect("nobody else is in a call of Adit's");
+        }
     }
 
     /// Ends the sessions whose processes are gone.
@@ -231,7 +235,7 @@ impl SteppedServer {
         let missing = resumption.expected();
         let is_dead = Cell::new(false);
         let last = || {
-            volume.mappings.end_grace(&volume.engine);
+            volume.mappings.end_grace(&volume.workers);
             is_dead.set(self.cutter.lock().is_cut);
         };
         let is_over = resumption.end_if_over(volume.opening, &volume.sessions_file, lives, last);
@@ -263,7 +267,7 @@ impl SteppedServer {
         inheritances.for_each(|left| left.is_handed_over = true);
         self.inheritances.clear();
         self.volume.resumption.give_up();
-        self.volume.mappings.give_up(&self.volume.engine);
+        self.volume.mappings.give_up(&self.volume.workers);
         while !self.volume.is_idle() || !self.begun.is_empty() {
             self.drive(64);
             simulation::sleep(Some(monotonic_ns() + 100_000));

@@ -4,7 +4,7 @@ use crate::mappings::Mappings;
 use crate::nodes::{Nodes, owner_of};
 use crate::resume::{Resumption, SessionsFile, VolumeRecord};
 use adit_base::{Errno, Error, Result};
-use adit_fs::{At, Credentials, Follow, Fs, SharedNames};
+use adit_fs::{At, Credentials, Follow, Fs, SharedNames, Workers};
 use adit_reactor::Engine;
 use adit_store::cache::PublishedFrames;
 use adit_wire::calls::ServerState;
@@ -27,8 +27,7 @@ pub(crate) trait Operator: Send + Sync {
 pub(crate) struct ServedVolume {
     /// Its name for sessions that choose.
     pub(crate) name: String,
-    pub(crate) engine: Arc<Engine<Fs>>,
-    pub(crate) names: SharedNames,
+    pub(crate) workers: Workers,
     /// What privileged sessions need to read the cache themselves, where it is for that.
     pub(crate) published: Option<PublishedFrames>,
     /// A direct read waits for the device's queue: not in the poller.
@@ -37,8 +36,8 @@ pub(crate) struct ServedVolume {
     pub(crate) mappings: Arc<Mappings>,
     /// Its pipes and sockets.
     pub(crate) nodes: Arc<Nodes>,
-    /// Operations of sessions that have begun and not ended.
-    under_way: AtomicUsize,
+    /// Operations of sessions that have begun and not ended, of each worker.
+    under_way: Box<[Count]>,
     /// See [`is_handed_over`](Self::is_handed_over).
     handed_over: AtomicBool,
     /// Of the server. Weak: its pollers have this.
@@ -61,23 +60,23 @@ impl ServedVolume {
     /// `sessions_file`: for the next server; `last`: what the last one at the socket has left.
     pub(crate) fn new(
         name: String,
-        engine: Arc<Engine<Fs>>,
+        workers: Workers,
         operator: Weak<dyn Operator>,
         sessions_file: &Arc<SessionsFile>,
         last: &[VolumeRecord],
         socket: &Path,
     ) -> Result<ServedVolume> {
-        let (names, is_queued, published, opening, predecessor, is_untouched, cache) =
-            engine.run(|fs| async {
+        let lead = workers.lead();
+        let (is_queued, published, opening, predecessor, is_untouched, cache) =
+            lead.run(|fs| async {
                 let store = fs.store();
                 let capabilities = store.reactor().device().capabilities();
                 let published = store.frames().published()?;
                 let info = store.info().await?;
                 let opening = opening_of(info.volume_id, store.epoch());
-                let (names, is_queued) = (fs.shared_names(), capabilities.queued);
+                let is_queued = capabilities.queued;
                 let (predecessor, is_untouched) = (store.predecessor(), fs.keeps_orphans());
                 Ok((
-                    names,
                     is_queued,
                     published,
                     opening,
@@ -89,11 +88,11 @@ impl ServedVolume {
         let resumption = Resumption::new(opening.volume_id, predecessor, last, is_untouched);
         let mappings = Arc::new(Mappings::new(opening, &resumption, cache.as_deref()));
         let who = Credentials::process();
-        let owner = |id| owner_of(engine.run(|fs| fs.stat(At::inode(&who, id), Follow::No)));
+        let owner = |id| owner_of(lead.run(|fs| fs.stat(At::inode(&who, id), Follow::No)));
         let goes_on = resumption.goes_on();
         let nodes = Nodes::of_server(socket, opening.volume_id, goes_on, owner);
         let (made, ended) = (mappings.clone(), nodes.clone());
-        engine.run(move |fs| async move {
+        lead.run(move |fs| async move {
             fs.make_mapped_memory_with(move |id| made.make(id));
             fs.tell_ended_nodes(move |id| ended.forget(id));
             Ok(())
@@ -101,7 +100,7 @@ impl ServedVolume {
         sessions_file.add(opening, &resumption);
         if !resumption.in_grace() {
             // A process that has ended may have left memory that its server did not live to write.
-            mappings.end_grace(&engine);
+            mappings.end_grace(&workers);
             sessions_file.end_grace(opening, |_| true);
         }
         Ok(ServedVolume {
@@ -110,13 +109,12 @@ impl ServedVolume {
             resumption,
             sessions_file: sessions_file.clone(),
             name,
-            engine,
-            names,
+            under_way: workers.all().iter().map(|_| Count::default()).collect(),
+            workers,
             published,
             is_queued,
             mappings,
             nodes,
-            under_way: AtomicUsize::new(0),
             handed_over: AtomicBool::new(false),
         })
     }
@@ -148,7 +146,7 @@ impl ServedVolume {
         if self.resumption.has_heirs() {
             return;
         }
-        let deleted = self.engine.run(|fs| fs.delete_orphans());
+        let deleted = self.workers.lead().run(|fs| fs.delete_orphans());
         if let Err(error) = deleted {
             tracing::warn!(volume = %self.name, %error, "files without names keep their space: the next opening deletes them");
         }
@@ -166,11 +164,28 @@ impl ServedVolume {
 
     /// Has every operation of a session ended, if only by a panic?
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way() == 0 || self.engine.have_all_failed()
+        let mut workers = 0..self.workers.count() as u32;
+        workers.all(|worker| {
+            self.under_way(worker) == 0 || self.workers.engine(worker).have_all_failed()
+        })
     }
 
-    pub(crate) fn under_way(&self) -> usize {
-        self.under_way.load(Ordering::Acquire)
+    /// Operations under way in a worker.
+    #[inline]
+    pub(crate) fn under_way(&self, worker: u32) -> usize {
+        self.under_way[worker as usize].0.load(Ordering::Acquire)
+    }
+
+    /// A poller of the volume stops for a while: keepers take the work that is left.
+    pub(crate) fn leave_to_keepers(&self) {
+        for engine in self.workers.all() {
+            engine.leave_to_keeper();
+        }
+    }
+
+    /// The names, as any thread may read them without a worker.
+    pub(crate) fn names(&self) -> &SharedNames {
+        self.workers.names()
     }
 }
 
@@ -184,20 +199,33 @@ pub(crate) fn opening_of(volume_id: [u8; 16], epoch: u64) -> Opening {
     }
 }
 
-/// Counts an operation of a volume as under way, as long as it lives.
+/// A count in a cache line of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+/// Counts an operation of a worker as under way, as long as it lives.
 #[derive(Debug)]
-pub(crate) struct UnderWay(Arc<ServedVolume>);
+pub(crate) struct UnderWay {
+    volume: Arc<ServedVolume>,
+    worker: u32,
+}
 
 impl UnderWay {
-    pub(crate) fn begin(volume: &Arc<ServedVolume>) -> UnderWay {
-        volume.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(volume.clone())
+    pub(crate) fn begin(volume: &Arc<ServedVolume>, worker: u32) -> UnderWay {
+        let count = &volume.under_way[worker as usize].0;
+        count.fetch_add(1, Ordering::Relaxed);
+        UnderWay {
+            volume: volume.clone(),
+            worker,
+        }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let before = self.0.under_way.fetch_sub(1, Ordering::Release);
+        let count = &self.volume.under_way[self.worker as usize].0;
+        let before = count.fetch_sub(1, Ordering::Release);
         assert!(before > 0, "it was counted");
     }
 }

@@ -23,10 +23,10 @@ use adit_fs::{
 };
 use adit_reactor::sync::join_all;
 use adit_reactor::{Engine, EngineOptions};
-use adit_server::perform::{PerformFile, PerformVolume};
+use adit_server::perform::{PerformFile, PerformVolume, Route};
 use adit_server::{Looks, Tabled};
 use adit_store::{Store, StoreOptions, Survive};
-use adit_wire::calls::{FileStat, Flock, LockRange, Place};
+use adit_wire::calls::{FileStat, Flock, LockRange};
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -96,7 +96,7 @@ pub(super) fn on_device(
     };
     let shared = match &options.share {
         Some(socket) if !options.read_only && !fresh => {
-            let shared = share(address, workers.lead(), socket, options.share_mode);
+            let shared = share(address, &workers, socket, options.share_mode);
             let address = format!("{}{}", Address::SERVED, socket.display());
             shared
                 .map(|shared| Some((shared, address)))
@@ -128,15 +128,6 @@ impl Embedded {
         self.workers().lead()
     }
 
-    /// The engine of a volume with one worker. `EOPNOTSUPP`: it has several.
-    pub(crate) fn only_engine(&self, what: &str) -> Result<&Arc<Engine<Fs>>> {
-        if self.workers().count() == 1 {
-            return Ok(self.engine());
-        }
-        let what = format!("{what} a volume with several workers: open it with one");
-        Err(Error::with(Errno::OPNOTSUPP, what))
-    }
-
     /// Runs an operation that concerns neither a name nor a file to its end; blocks.
     #[inline]
     pub(crate) fn run<'a, T, F, Fut>(&'a self, op: F) -> Result<T>
@@ -150,7 +141,7 @@ impl Embedded {
 
     /// Performs a call about the volume.
     #[inline]
-    pub(super) fn call<'a, C>(&'a self, who: &'a Credentials, mut call: C) -> Result<C::Reply>
+    pub(super) fn call<'a, C>(&'a self, who: &'a Credentials, call: C) -> Result<C::Reply>
     where
         C: PerformVolume<'a> + Send,
     {
@@ -158,24 +149,22 @@ impl Embedded {
         if workers.count() == 1 {
             return workers.lead().run(move |fs| call.perform(fs, who));
         }
-        let (mut engine, mut is_near) = (workers.lead(), false);
-        // The last place is where a name is made.
-        for place in call.places_mut().into_iter().flatten() {
-            let (of, near) = workers.near(place.at(who));
-            let near = Place::from(near);
-            is_near |= near != *place;
-            (engine, *place) = (of, near);
-        }
-        let done = engine.run(move |fs| call.perform(fs, who));
-        done.map_err(|error| of_path(error, is_near))
+        let route = Route::of(workers, who, &call);
+        let call = route.applied(call);
+        let done = (workers.engine(route.worker())).run(move |fs| call.perform(fs, who));
+        done.map_err(|error| route.error(error))
     }
 
     /// Opens what a path names.
     pub(super) fn open_at(&self, at: At<'_>, flags: OpenFlags, mode: u32) -> Result<Arc<OpenFile>> {
-        let (engine, near) = self.workers().near(at);
-        let is_near = near.start() != at.start();
-        let opened = engine.run(|fs| fs.open(near, flags, mode));
-        opened.map_err(|error| of_path(error, is_near))
+        let workers = self.workers();
+        let (worker, near) = workers.near(at);
+        let opened = workers.engine(worker).run(|fs| fs.open(near, flags, mode));
+        opened.map_err(|error| match error.errno() {
+            // Its directory was removed meanwhile.
+            Errno::STALE if near.start() != at.start() => Errno::NOENT.into(),
+            _ => error,
+        })
     }
 
     /// Opens a file that is new or truncated, writes its content, and syncs it.
@@ -298,15 +287,6 @@ impl Embedded {
                 report(done);
             }
         }
-    }
-}
-
-/// The error of an operation on a path, which began at the directory of its last component if it
-/// `is_near`: that one was removed meanwhile.
-fn of_path(error: Error, is_near: bool) -> Error {
-    match error.errno() {
-        Errno::STALE if is_near => Errno::NOENT.into(),
-        _ => error,
     }
 }
 
@@ -572,17 +552,17 @@ pub(super) async fn perform(fs: &Fs, open: &OpenFile, work: &mut Work) -> Result
 /// Serves a volume that this process has to others.
 fn share(
     address: &str,
-    engine: &Arc<Engine<Fs>>,
+    workers: &Workers,
     socket: &Path,
     mode: u32,
 ) -> Result<adit_server::Server> {
     let name = Path::new(address).file_name().unwrap_or_default();
-    let volumes = vec![(name.to_string_lossy().into_owned(), engine.clone())];
+    let volumes = vec![(name.to_string_lossy().into_owned(), workers.clone())];
     let mut options = adit_server::ServeOptions::default();
     options.mode = mode;
     let server = adit_server::Server::start(volumes, socket, &options).map_err(|error| {
         // The volume is closed now. A server that answers has its own sessions.
-        let _ = adit_server::Server::pass_on(std::slice::from_ref(engine), socket);
+        let _ = adit_server::Server::pass_on(std::slice::from_ref(workers), socket);
         error.context("share the volume")
     })?;
     // Before this process changes anything.
@@ -651,18 +631,19 @@ fn start(
 
 /// The store's options, as far as they are the same for all that opens one.
 pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
+    // Several only help those that change something.
+    let workers = match options.read_only {
+        true => 1,
+        false => options.workers,
+    };
     StoreOptions {
         cache_bytes: options.cache_bytes,
         read_only: false,
         in_memory: false,
         survive: options.survive,
-        published: options.published || options.share.is_some(),
-        // Several workers only help those that change something.
-        partitions: if options.read_only {
-            1
-        } else {
-            options.workers
-        },
+        // Other processes can't read the caches of several workers.
+        published: workers == 1 && (options.published || options.share.is_some()),
+        partitions: workers,
         apart: true,
         takeover: options.takeover,
         // The process may work in another directory later.

@@ -13,10 +13,10 @@ use crate::connection::{Connection, OpenRequest, Requests};
 use crate::pending::Pending;
 use crate::work::Work;
 use adit_base::Result;
-use adit_fs::{At, Credentials, Fs, OpenFlags};
+use adit_fs::{Credentials, Fs, OpenFlags};
 use adit_reactor::{Engine, Reactor};
-use adit_server::perform::PerformVolume;
-use adit_wire::calls::Place;
+use adit_server::perform::{PerformVolume, Route};
+use adit_wire::calls::{Open, Place};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -162,9 +162,12 @@ impl OpenVolume {
         match self.usable() {
             Err(error) => Pending::ready(Err(error)),
             Ok(Backed::Embedded(volume)) => {
-                Pending::running(volume.engine().spawn(move |fs| async move {
-                    let done = call.call().perform(fs, &who).await;
-                    then(&call, done)
+                let workers = volume.workers();
+                let route = Route::of(workers, &who, &call.call());
+                let engine = workers.engine(route.worker());
+                Pending::running(engine.spawn(move |fs| async move {
+                    let done = route.applied(call.call()).perform(fs, &who).await;
+                    then(&call, done.map_err(|error| route.error(error)))
                 }))
             }
             Ok(Backed::Connected(volume)) => self.start_on_server(
@@ -193,9 +196,17 @@ impl OpenVolume {
         match self.usable() {
             Err(error) => Pending::ready(Err(error)),
             Ok(Backed::Embedded(volume)) => {
-                let (engine, _) = volume.workers().near(At::root(&who, &path));
+                let workers = volume.workers();
+                fn call(path: &[u8], flags: OpenFlags, mode: u32) -> Open<'_> {
+                    let place = Place::root(path);
+                    Open { place, flags, mode }
+                }
+                let route = Route::of(workers, &who, &call(&path, flags, mode));
+                let engine = workers.engine(route.worker());
                 Pending::running(engine.spawn(move |fs| async move {
-                    let opened = fs.open(At::root(&who, &path), flags, mode).await;
+                    let place = route.applied(call(&path, flags, mode)).place;
+                    let opened = fs.open(place.at(&who), flags, mode).await;
+                    let opened = opened.map_err(|error| route.error(error));
                     then(opened.map(|open| Backed::Embedded(open.into())))
                 }))
             }

@@ -1,13 +1,23 @@
 //! Where the tests of a file have their volumes: in their own process or, where the file is a
-//! module of a test program `served`, in a server of this process, reached by its socket.
+//! module of a test program `served`, in a server of this process, reached by its socket; in
+//! `served_by_workers`, with several workers.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
-use adit::{ServeOptions, Server, Volume, VolumeOptions};
+use adit::{Errno, ServeOptions, Server, Survive, Volume, VolumeOptions};
 use std::cell::RefCell;
 
 /// Do the volumes of this file lie in servers?
-pub const SERVED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"served");
+pub const SERVED: bool = matches!(PROGRAM, b"served" | b"served_by_workers");
+
+/// The workers of such a volume.
+pub const WORKERS: u32 = if matches!(PROGRAM, b"served_by_workers") {
+    3
+} else {
+    1
+};
+
+const PROGRAM: &[u8] = env!("CARGO_CRATE_NAME").as_bytes();
 
 /// A volume in a server.
 pub struct Served {
@@ -22,7 +32,9 @@ impl Served {
         // Not beside the build: the name of a socket has 107 bytes.
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("s");
-        let server = Server::start(&[("v", &volume)], socket, &ServeOptions::new());
+        let mut options = ServeOptions::new();
+        options.pollers(WORKERS.min(2) as usize);
+        let server = Server::start(&[("v", &volume)], socket, &options);
         Served {
             server: Some(server.expect("served")),
             volume: Some(volume),
@@ -69,10 +81,18 @@ pub fn open(address: &str) -> adit::Result<Volume> {
 
 /// As [`Volume::open_with`], likewise.
 pub fn open_with(address: &str, options: &VolumeOptions) -> adit::Result<Volume> {
+    through(Volume::open_with(address, &placed(options))?)
+}
+
+/// The options of a volume, where it lies.
+pub fn placed(options: &VolumeOptions) -> VolumeOptions {
     let mut options = options.clone();
     // Sessions of the server's user read its cache themselves, where it is in shared memory.
-    options.published(SERVED);
-    through(Volume::open_with(address, &options)?)
+    options.published(SERVED && WORKERS == 1);
+    if WORKERS > 1 {
+        options.workers(WORKERS).survive(Survive::Off);
+    }
+    options
 }
 
 /// A volume, or a session on it, where that is asked for.
@@ -84,6 +104,15 @@ pub fn through(volume: Volume) -> adit::Result<Volume> {
     let session = Volume::open(&served.address());
     SERVING.with_borrow_mut(|serving| serving.push(served));
     session
+}
+
+/// The problems that a check finds. Of a volume with several workers there is none yet, so those
+/// stay unknown here.
+pub fn problems(volume: &Volume) -> adit::Result<Vec<String>> {
+    match volume.check() {
+        Err(error) if WORKERS > 1 && error.errno() == Errno::OPNOTSUPP => Ok(Vec::new()),
+        checked => Ok(checked?.problems.iter().map(ToString::to_string).collect()),
+    }
 }
 
 /// Closes what is in servers of this test: the end of a test does so, too.

@@ -97,7 +97,7 @@ pub(crate) fn shape(
             Shape {
                 ground: image(disk),
                 engine: IoEngine::IoUring,
-                data_checksums: true,
+                data_checksums: served::WORKERS == 1,
                 ..usual
             },
         ),
@@ -133,7 +133,7 @@ pub(crate) fn shape(
         5 => (
             "an image in memory, checksums, cells of 64 bytes",
             Shape {
-                data_checksums: true,
+                data_checksums: served::WORKERS == 1,
                 files: files(mib / 4),
                 cell_bytes: 64,
                 cache_bytes: 8 << 20,

@@ -123,7 +123,8 @@ impl Shape {
         served::end();
         match &self.ground {
             Ground::Device(device) => {
-                let opened = Volume::on_device(device.clone(), &self.options(), fresh);
+                let opened =
+                    Volume::on_device(device.clone(), &served::placed(&self.options()), fresh);
                 opened.and_then(served::through)
             }
             Ground::Image(path) => {
@@ -209,10 +210,10 @@ impl Shape {
     }
 
     fn check(&self, volume: &Volume) -> Result<(), Violation> {
-        let report = volume.check().map_err(failed("check the volume"))?;
-        match report.problems.is_empty() {
+        let problems = served::problems(volume).map_err(failed("check the volume"))?;
+        match problems.is_empty() {
             true => Ok(()),
-            false => Err(wrong(format!("check: {:?}", report.problems))),
+            false => Err(wrong(format!("check: {problems:?}"))),
         }
     }
 

@@ -100,8 +100,9 @@ impl Fs {
     /// The files of these descriptors have all that was appended to their tails, which end; the
     /// first error.
     pub async fn end_tails_of(&self, files: &[Arc<OpenFile>]) -> Result<()> {
-        for file in files {
-            self.tables.tails.end(file.blob_id()).await?;
+        for id in files.iter().map(|file| file.blob_id()) {
+            let end = self.within(id, move |fs| Box::pin(fs.tables.tails.end(id)));
+            end.await?;
         }
         Ok(())
     }

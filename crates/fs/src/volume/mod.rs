@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 /// A rare or slow step, boxed: the futures of hot paths are moved before they run, and stay small
 /// without it.
-pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// An open volume, or a partition of one: the worker state of `Engine<Fs>`. Every operation takes
 /// effect completely or not at all, unless it says otherwise, and obeys the permissions of its

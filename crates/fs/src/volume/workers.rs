@@ -89,7 +89,7 @@ impl Fs {
 
     /// Does work with the partition that has an inode, in its worker.
     #[inline]
-    pub(crate) fn within<T: Send + 'static>(
+    pub fn within<T: Send + 'static>(
         &self,
         id: BlobId,
         work: impl for<'f> FnOnce(&'f Fs) -> LocalBoxFuture<'f, Result<T>> + Send + 'static,

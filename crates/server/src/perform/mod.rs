@@ -2,7 +2,9 @@
 //! the volume is, and for the session of another process.
 
 mod file;
+mod route;
 mod volume;
 
 pub use file::PerformFile;
+pub use route::Route;
 pub use volume::{PerformVolume, check};

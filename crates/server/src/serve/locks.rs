@@ -1,7 +1,8 @@
 //! Calls for locks, which may wait.
 
 use super::resuming::not_now;
-use super::{Begun, Ticket, answer, arguments, file_arguments};
+use super::{Ticket, answer, arguments, file_arguments};
+use crate::begun::Begun;
 use crate::rights;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// end. Where too many wait already it doesn't, and the session asks again. The owners of one
 /// session are none of another.
 pub(super) fn lock_call(
-    ticket: Ticket,
+    mut ticket: Ticket,
     number: u16,
     open: Arc<OpenFile>,
     bytes: Vec<u8>,
@@ -87,8 +88,9 @@ pub(super) fn lock_call(
     let (slot, message) = (ticket.slot, ticket.message);
     let begin_wait = || session.begin_lock_wait(slot, message, &open);
     let waiting = waits.then(begin_wait).flatten();
-    let engine = session.volume.engine.clone();
-    begun.extend(engine.prepare(move |fs| async move {
+    let (volume, worker) = (session.volume.clone(), ticket.worker_of(&open));
+    ticket.leave_to(worker);
+    let prepared = volume.workers.engine(worker).prepare(move |fs| async move {
         let _reclaim = reclaim;
         let stop = || match waiting {
             Some(_) => session.is_withdrawn(slot, message).then_some(Errno::INTR),
@@ -136,7 +138,11 @@ pub(super) fn lock_call(
             Asked::Release(id) => ticket.finish_with_value(fs.release_locks(&open, id).await),
         }
         Ok(())
-    }));
+    });
+    // Refused: the ticket has said so.
+    if let Ok(prepared) = prepared {
+        begun.add(worker, prepared);
+    }
     Ok(())
 }
 
@@ -158,7 +164,8 @@ pub(super) fn withdraw(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Resul
         }
     };
     // The wait asks then, and finds that it was withdrawn: both are operations of one worker.
-    answer(ticket, begun, async move |fs, _| {
+    let worker = ticket.worker_of(&open);
+    answer(ticket, worker, begun, async move |fs, _| {
         fs.ask_lock_waiters(&open);
         Ok(())
     });

@@ -1,6 +1,7 @@
 //! Memory of files that sessions have: of shared mappings, and tails.
 
-use super::{Begun, Ticket, answer, file_arguments, resuming};
+use super::{Ticket, answer, file_arguments, resuming};
+use crate::begun::Begun;
 use crate::mappings::{MAPPED_MAX, check_room};
 use adit_base::random::os_random_u64;
 use adit_base::{Errno, Error, PAGE_BYTES, Result, simulation};
@@ -35,7 +36,8 @@ pub(super) fn map(
         ticket.finish_with(Err(error));
         return Ok(());
     }
-    answer(ticket, begun, async move |fs, asking| {
+    let worker = ticket.worker_of(&open);
+    answer(ticket, worker, begun, async move |fs, asking| {
         let _reclaim = reclaim;
         let mappings = &asking.session.volume.mappings;
         if !is_resuming {
@@ -59,7 +61,8 @@ pub(super) fn unmap(
 ) -> Result<()> {
     file_arguments::<Unmap>(bytes)?;
     let is_shared = ticket.session.files().is_shared(file);
-    answer(ticket, begun, async move |fs, _| {
+    let worker = ticket.worker_of(&open);
+    answer(ticket, worker, begun, async move |fs, _| {
         if is_shared {
             fs.flush_mapped(&open).await
         } else {
@@ -89,7 +92,8 @@ pub(super) fn begin_tail(
         ticket.finish_with(Err(error));
         return Ok(());
     }
-    answer(ticket, begun, async move |fs, asking| {
+    let worker = ticket.worker_of(&open);
+    answer(ticket, worker, begun, async move |fs, asking| {
         let session = &asking.session;
         let may = || {
             let mut files = session.files();

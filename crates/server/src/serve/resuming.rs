@@ -1,6 +1,7 @@
 //! Calls of a session that goes on with one of the last server: open again, lock, settle appends.
 
-use super::{Begun, Ticket, answer, arguments, close_each, file_arguments};
+use super::{Ticket, answer, arguments, close_each, file_arguments};
+use crate::begun::Begun;
 use crate::resume::TokenOf;
 use crate::rights;
 use crate::session::Session;
@@ -72,14 +73,15 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
         ticket.finish_with(Err(error));
         return Ok(());
     }
-    answer(ticket, begun, async move |fs, asking| {
+    let worker = session.volume.workers.partition_of(id);
+    answer(ticket, worker, begun, async move |fs, asking| {
         let session = &asking.session;
         let who = who.as_ref().unwrap_or(&session.who);
         let open = fs.reopen(id, kind, flags, who).await?;
         let put = session.files().put(file, open.clone().into());
         if put.is_err() {
             // Its session may have been handed over meanwhile.
-            close_each(fs, &[open], session.is_handed_over()).await;
+            close_each(fs, [open], session.is_handed_over()).await;
             let what = "open a file under a number that is taken";
             return Err(Error::with(Errno::MFILE, what));
         }
@@ -89,14 +91,13 @@ pub(super) fn reopen(ticket: Ticket, bytes: &[u8], begun: &mut Begun) -> Result<
 }
 
 /// The session has everything again. It goes on when all have.
-pub(super) fn end(mut ticket: Ticket, bytes: &[u8]) -> Result<()> {
+pub(super) fn end(ticket: Ticket, bytes: &[u8]) -> Result<()> {
     arguments::<EndResuming>(bytes)?;
     let session = ticket.session.clone();
     if !session.returns() {
         ticket.finish_with(Err(not_now()));
         return Ok(());
     }
-    ticket.set_aside();
     let volume = session.volume.clone();
     // Otherwise it counts among those whose locks are free.
     if !session.is_late() {
@@ -125,7 +126,8 @@ pub(super) fn settle_append(
         ticket.finish_with(Err(not_now()));
         return Ok(());
     };
-    answer(ticket, begun, async move |fs, _| {
+    let worker = ticket.worker_of(&open);
+    answer(ticket, worker, begun, async move |fs, _| {
         let _reclaim = reclaim;
         let size = open.size_bytes();
         let is_done = size >= offset.saturating_add(len_bytes);

@@ -4,7 +4,7 @@ use crate::inheriting::leave;
 use crate::rig::{LIMIT, Peer, Rig, until};
 use adit_base::Errno;
 use adit_block::{DeviceOptions, open_device};
-use adit_fs::{At, BlobId, Credentials, FlockOperation, Follow, Fs, OpenFlags};
+use adit_fs::{At, BlobId, Credentials, FlockOperation, Follow, Fs, OpenFlags, Workers};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server};
 use adit_store::{Store, StoreOptions, Survive};
@@ -89,7 +89,8 @@ fn start(image: &Path, fresh: bool) -> Arc<Engine<Fs>> {
 }
 
 fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
-    let volumes = vec![("v".to_owned(), engine.clone())];
+    let workers = Workers::alone(engine.clone()).expect("its names");
+    let volumes = vec![("v".to_owned(), workers)];
     let mut options = ServeOptions::default();
     // A busy machine may hold up this thread for long; one test waits for the end of the grace.
     options.grace = Duration::from_secs(30);

@@ -4,7 +4,7 @@
 
 use adit_base::fork::Registered;
 use adit_block::{DeviceOptions, MemoryConfig, MemoryDevice, open_device};
-use adit_fs::{Follow, Fs};
+use adit_fs::{Follow, Fs, Workers};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
 use adit_store::{Store, StoreOptions, Survive};
@@ -130,7 +130,8 @@ fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
     if std::env::var_os("ADIT_TEST_DIRECTORY").is_some() {
         options.pollers = 2;
     }
-    let volumes = vec![("v".to_owned(), engine.clone())];
+    let workers = Workers::alone(engine.clone()).expect("its names");
+    let volumes = vec![("v".to_owned(), workers)];
     Server::start(volumes, socket, &options).expect("served")
 }
 

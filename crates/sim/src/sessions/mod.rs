@@ -34,7 +34,7 @@ use adit_base::PAGE_BYTES;
 use adit_base::random::Prng;
 use adit_base::simulation::{self, Bug, World};
 use adit_block::FaultConfig;
-use adit_fs::{At, Credentials, Fs, OpenFlags};
+use adit_fs::{At, Credentials, Fs, OpenFlags, Workers};
 use adit_server::{Cutter, SteppedServer};
 use adit_wire::handshake::{Aim, Answer, Request};
 use adit_wire::socket::Peer;
@@ -551,8 +551,9 @@ impl Simulation {
                 .map_err(failed("preparing"))?;
         }
         let cutter = Cutter::default();
-        let engine = machine.engine().clone();
-        let server = SteppedServer::start(engine, &self.socket, GRACE, &cutter);
+        let workers = Workers::alone(machine.engine().clone());
+        let workers = workers.map_err(failed("starting a server"))?;
+        let server = SteppedServer::start(workers, &self.socket, GRACE, &cutter);
         let server = server.map_err(failed("starting a server"))?;
         let (memory, versions) = (self.memory.clone(), server.versions());
         let versions = versions.map(|of| of.try_clone().expect("a descriptor"));

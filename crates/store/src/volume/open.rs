@@ -397,8 +397,10 @@ impl Store {
     }
 }
 
+/// Of a partition: each has a part of the cache.
 pub(super) fn frames_max(options: &StoreOptions) -> u32 {
-    (options.cache_bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32
+    let bytes = options.cache_bytes / u64::from(options.partitions.max(1));
+    (bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32
 }
 
 pub(super) fn build(

@@ -37,8 +37,11 @@ impl Several {
     }
 
     pub fn try_open_file(&self, path: &str, flags: OpenFlags) -> Answer<Arc<OpenFile>> {
-        let (engine, at) = self.workers.near(at(path));
-        let opened = engine.run(|fs| fs.open(at, flags, 0o644));
+        let (worker, at) = self.workers.near(at(path));
+        let opened = self
+            .workers
+            .engine(worker)
+            .run(|fs| fs.open(at, flags, 0o644));
         opened.map_err(|error| error.errno())
     }
 
@@ -64,8 +67,8 @@ impl Several {
         F: FnOnce(&'a Fs, At<'a>) -> Fut + Send,
         Fut: Future<Output = adit_base::Result<T>> + 'a,
     {
-        let (engine, at) = self.workers.near(at(path));
-        let ran = engine.run(|fs| operation(fs, at));
+        let (worker, at) = self.workers.near(at(path));
+        let ran = self.workers.engine(worker).run(|fs| operation(fs, at));
         ran.map_err(|error| error.errno())
     }
 

@@ -219,10 +219,10 @@ impl VolumeOptions {
         self
     }
 
-    /// Workers of a volume in this process: threads that use different files and directories then
-    /// don't wait for each other. *An experiment*, for 2 to 16 workers: it needs
-    /// [`Survive::Off`], a volume without checksums of data, and nobody that it is shared with.
-    /// Each worker has a page cache of [`cache_bytes`](Self::cache_bytes). The default is 1.
+    /// Workers of a volume in this process: threads, and sessions of a server, that use different
+    /// files and directories then don't wait for each other. *An experiment*, for 2 to 16 workers:
+    /// it needs [`Survive::Off`] and a volume without checksums of data. Each worker has its part of
+    /// the page cache; other processes can't read it themselves. The default is 1.
     pub fn workers(&mut self, count: u32) -> &mut Self {
         self.workers = count;
         self

@@ -205,8 +205,8 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     };
     let path = image(directory.path(), &mut MkfsOptions::new());
     let address = path.to_str().expect("UTF-8");
-    refused(open(&path, 0), "a volume has one partition at least");
-    refused(open(&path, 17), "at most 16 partitions");
+    refused(open(&path, 0), "a volume has one worker at least");
+    refused(open(&path, 17), "at most 16 workers");
     let surviving = Volume::open_with(address, VolumeOptions::new().workers(2));
     refused(surviving, "Survive::Off");
     // Nothing of that has harmed it.

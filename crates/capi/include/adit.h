@@ -176,9 +176,14 @@ typedef struct adit_open_options {
     const char *share; /* a socket, at which other processes of this user and of root can use the
                         * volume as unix:SOCKET while this one has it; default: none can. Ignored for
                         * a volume that is in a server, is opened read-only, or is memory (mem:) */
+    uint32_t workers; /* threads that use different files and directories don't wait for each other:
+                       * an experiment, with 2 to 16 workers. It takes ADIT_VOLUME_NO_SURVIVAL and
+                       * a volume without checksums of data, else -EINVAL. Default: 1. Ignored for a
+                       * volume that is in a server, or is opened read-only */
+    uint32_t reserved; /* 0 */
 } adit_open_options;
 
-#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0, 0, 0 }
+#define ADIT_OPEN_OPTIONS_INIT { sizeof(adit_open_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 #define ADIT_VOLUME_READ_ONLY 0x1u
 /* How a file is reached; default: the way that a probe finds faster. */
@@ -202,8 +207,8 @@ typedef struct adit_open_options {
  * ADIT_CACHE (like 64M), ADIT_RECONNECT (seconds, like 30; 0: calls don't wait for the next server),
  * ADIT_SHARE (a socket; the string stays the environment's),
  * ADIT_SURVIVE (require, prefer or off), ADIT_SURVIVE_IN (a directory; the
- * string stays the environment's) and ADIT_TAKEOVER (complete, adopt, leave or discard). -EINVAL:
- * a variable has an unknown value; the message names it. */
+ * string stays the environment's), ADIT_TAKEOVER (complete, adopt, leave or discard) and
+ * ADIT_WORKERS (a number). -EINVAL: a variable has an unknown value; the message names it. */
 int adit_options_from_environment(adit_open_options *options);
 
 /* Opens a volume for this process, and recovers it if its last user did not close it. options may
@@ -274,10 +279,11 @@ typedef struct adit_info {
     uint64_t cache_bytes;        /* bound of the page cache, as it was given */
     uint64_t cache_huge_bytes;   /* of its memory, on huge pages that Adit asked for */
     uint64_t dirty_bytes;        /* in the cache, not yet written to their place */
+    uint64_t workers;            /* that share the work on the volume */
 } adit_info;
 
 #define ADIT_INFO_INIT \
-    { sizeof(adit_info), 0, { 0, 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(adit_info), 0, { 0, 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Figures of an open volume. */
 int adit_volume_info(adit_volume *volume, adit_info *result);

@@ -45,6 +45,7 @@ pub unsafe extern "C" fn adit_volume_info(
             cache_bytes: info.cache_bytes,
             cache_huge_bytes: info.cache_huge_bytes,
             dirty_bytes: info.dirty_bytes,
+            workers: info.workers.into(),
         });
         Ok(())
     })

@@ -38,6 +38,8 @@ pub struct OpenVolumeOptions {
     pub survive_in: usize,
     /// A `const char *`.
     pub share: usize,
+    pub workers: u32,
+    pub reserved: u32,
 }
 
 pub const VOLUME_READ_ONLY: u32 = 0x1;
@@ -264,6 +266,7 @@ pub struct AditInfo {
     pub cache_bytes: u64,
     pub cache_huge_bytes: u64,
     pub dirty_bytes: u64,
+    pub workers: u64,
 }
 
 pub const INFO_DATA_CHECKSUMS: u32 = 0x1;
@@ -391,7 +394,8 @@ mod tests {
         structure!(MkfsOptions, "adit_mkfs_options", struct_bytes "struct_bytes", flags "flags",
             size_bytes "size_bytes", journal_bytes "journal_bytes", cluster_bytes "cluster_bytes");
         structure!(OpenVolumeOptions, "adit_open_options", struct_bytes "struct_bytes", flags "flags",
-            cache_bytes "cache_bytes", queue_depth "queue_depth", reconnect_ms "reconnect_ms", survive_in "survive_in", share "share");
+            cache_bytes "cache_bytes", queue_depth "queue_depth", reconnect_ms "reconnect_ms", survive_in "survive_in", share "share",
+            workers "workers", reserved "reserved");
         structure!(AditStatFs, "adit_statfs", struct_bytes "struct_bytes", total_bytes "total_bytes", free_bytes "free_bytes",
             available_bytes "available_bytes", page_bytes "page_bytes", name_max_bytes "name_max_bytes",
             volume_id "volume_id", reserved "reserved");
@@ -417,7 +421,8 @@ mod tests {
             usable_bytes "usable_bytes", journal_bytes "journal_bytes",
             journal_live_bytes "journal_live_bytes", cluster_bytes "cluster_bytes", blobs "blobs",
             epoch "epoch", created_seconds "created_seconds", cache_bytes "cache_bytes",
-            cache_huge_bytes "cache_huge_bytes", dirty_bytes "dirty_bytes");
+            cache_huge_bytes "cache_huge_bytes", dirty_bytes "dirty_bytes",
+            workers "workers");
         structure!(HealthOptions, "adit_health_options", struct_bytes "struct_bytes", flags "flags",
             bytes_per_second "bytes_per_second", finding "finding", progress "progress",
             user_data "user_data");

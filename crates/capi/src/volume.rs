@@ -146,7 +146,8 @@ pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOpt
         let has_room = |end| chosen.struct_bytes as usize >= end;
         let fits = (
             has_room(offset_of!(OpenVolumeOptions, share)),
-            has_room(size_of::<OpenVolumeOptions>()),
+            has_room(offset_of!(OpenVolumeOptions, workers)),
+            has_room(offset_of!(OpenVolumeOptions, reserved)),
         );
         if let Some(directory) = variable(c"ADIT_SURVIVE_IN") {
             if !fits.0 {
@@ -159,6 +160,16 @@ pub unsafe extern "C" fn adit_options_from_environment(given: *mut OpenVolumeOpt
                 return Err(invalid("set share in options of an older adit.h"));
             }
             chosen.share = socket.as_ptr() as usize;
+        }
+        if let Some(workers) = variable(c"ADIT_WORKERS") {
+            if !fits.2 {
+                return Err(invalid("set workers in options of an older adit.h"));
+            }
+            let text = workers.to_string_lossy();
+            chosen.workers = text.parse().map_err(|_| {
+                let what = format!("ADIT_WORKERS is {text:?} and not a number");
+                Error::with(Errno::INVAL, what)
+            })?;
         }
         let len = (chosen.struct_bytes as usize).min(size_of::<OpenVolumeOptions>());
         // SAFETY: the caller's structure has at least so many bytes, and `options` has read them.
@@ -226,6 +237,12 @@ unsafe fn volume_options(given: &OpenVolumeOptions) -> Result<VolumeOptions> {
         let waits = ms != NO_RECONNECT;
         let wait = Duration::from_millis(if waits { ms.into() } else { 0 });
         chosen.reconnect(wait);
+    }
+    if given.reserved != 0 {
+        return Err(invalid("open a volume with a reserved field that isn't 0"));
+    }
+    if let Some(workers) = unless_zero(given.workers) {
+        chosen.workers(workers);
     }
     if given.survive_in != 0 {
         let directory = given.survive_in as *const c_char;

@@ -53,7 +53,7 @@ fn built() -> &'static Path {
                 .arg("-L")
                 .arg(folder.path())
                 .args(["-ladit_leveldb", "-lleveldb", "-lpthread"])
-                .args(["-Wl,-rpath,$ORIGIN", "-o"])
+                .args(["-Wl,--disable-new-dtags,-rpath,$ORIGIN", "-o"])
                 .arg(folder.path().join(name)))
         };
         for source in sources("plugins/leveldb/tests", "cc") {
@@ -151,7 +151,10 @@ fn the_example_of_the_documentation_works() {
         .arg(built())
         .args(["-ladit_leveldb", "-lleveldb", "-o"])
         .arg(folder.path().join("example"))
-        .arg(format!("-Wl,-rpath,{}", built().display())));
+        .arg(format!(
+            "-Wl,--disable-new-dtags,-rpath,{}",
+            built().display()
+        )));
     let mut example = Command::new("./example");
     example.current_dir(folder.path());
     let (code, _, words) = ends(&mut example);

@@ -85,7 +85,7 @@ fn of_another_rocksdb() -> Vec<String> {
         [
             format!("-I{root}/include"),
             format!("-L{root}"),
-            format!("-Wl,-rpath,{root}"),
+            format!("-Wl,--disable-new-dtags,-rpath,{root}"),
         ]
     };
     root.into_iter().flat_map(|root| arguments(&root)).collect()
@@ -135,7 +135,10 @@ fn rocksdbs_c_interface_gets_an_env_on_a_volume() {
         .arg(built())
         .args(of_another_rocksdb())
         .args(["-ladit_rocksdb", "-lrocksdb"])
-        .arg(format!("-Wl,-rpath,{}", built().display())));
+        .arg(format!(
+            "-Wl,--disable-new-dtags,-rpath,{}",
+            built().display()
+        )));
     let served = serve("256M");
     for address in [image, served.address().into()] {
         let output = run(Command::new(&program).arg(&address));

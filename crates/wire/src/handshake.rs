@@ -17,7 +17,7 @@ use adit_base::Error;
 use adit_fs::BlobId;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 /// As a volume's name: whichever. A session that is about the server needs no certain one.
 pub const ANY_VOLUME: &str = "/";
 /// Bound of a message of the handshake.

@@ -144,7 +144,7 @@ growing_structs! {
     }
     VolumeInfo {
         volume_id, label, volume_bytes, free_bytes, usable_bytes, journal_bytes, journal_live_bytes, cluster_bytes, blobs, epoch,
-        created_seconds, cache_bytes, cache_huge_bytes, dirty_bytes, data_checksums, survives, mapping, unsaved,
+        created_seconds, cache_bytes, cache_huge_bytes, workers, dirty_bytes, data_checksums, survives, mapping, unsaved,
         failure, lost_path,
     }
     DirEntry { inode, kind, cookie, name }

@@ -187,6 +187,20 @@ static void smaller_and_larger_structures_get_what_they_have_room_for(adit_volum
         newer.now.cache_bytes = older.cache_bytes = 8 << 20;
         IS(adit_open_volume("mem:16M", &newer.now, &memory), 0);
         IS(adit_close_volume(memory), 0);
+        newer.now.workers = 3;
+        IS(adit_open_volume("mem:64M", &newer.now, &memory), 0);
+        {
+            adit_info info = ADIT_INFO_INIT;
+            IS(adit_volume_info(memory, &info), 0);
+            IS(info.workers, 3);
+        }
+        IS(adit_close_volume(memory), 0);
+        newer.now.workers = 17;
+        IS(adit_open_volume("mem:64M", &newer.now, &memory), -EINVAL);
+        newer.now.workers = 0;
+        newer.now.reserved = 1;
+        IS(adit_open_volume("mem:16M", &newer.now, &memory), -EINVAL);
+        newer.now.reserved = 0;
         newer.later = 1;
         IS(adit_open_volume("mem:16M", &newer.now, &memory), -E2BIG);
         /* What is behind is not read. */

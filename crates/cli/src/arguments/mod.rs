@@ -310,6 +310,13 @@ pub(crate) struct Serve {
     /// Most threads that poll sessions; no more of them work than the load needs
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pollers: usize,
+    /// Workers of each volume, up to 16, so that sessions with files of their own don't wait for
+    /// each other: an experiment, without --survive
+    ///
+    /// It takes --survive off, volumes without checksums of data, and no mount; sessions then ask
+    /// for all that they read.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) workers: u32,
     /// Cores of the pollers, one each (else they run anywhere)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,

@@ -128,9 +128,9 @@ impl VolumeArguments {
     }
 
     /// Opens a volume for sessions, which may read its cache themselves.
-    pub(crate) fn open_to_serve(&self, address: &str) -> adit::Result<Volume> {
+    pub(crate) fn open_to_serve(&self, address: &str, workers: u32) -> adit::Result<Volume> {
         let mut options = self.options();
-        options.published(true).resumable(true);
+        options.published(true).resumable(true).workers(workers);
         patiently(address, || Volume::open_with(address, &options))
     }
 

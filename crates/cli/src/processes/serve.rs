@@ -86,7 +86,7 @@ pub(crate) fn serve(arguments: &Serve, options: &VolumeArguments, filter: Filter
     serve.check(&arguments.socket)?;
     let mut volumes: Vec<(String, Volume)> = Vec::new();
     for (name, address) in arguments.volumes.iter().map(|given| named(given)) {
-        match options.open_to_serve(address) {
+        match options.open_to_serve(address, arguments.workers) {
             Ok(volume) => volumes.push((name, volume)),
             Err(error) => return Err(pass_on(volumes, &arguments.socket, error)),
         }

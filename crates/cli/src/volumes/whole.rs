@@ -80,9 +80,10 @@ struct InfoLine {
     blobs: u64,
     epoch: u64,
     open_by: Option<OwnerLine>,
-    /// These three of the process that has it open, if one has.
+    /// These four of the process that has it open, if one has.
     cache_bytes: Option<u64>,
     cache_huge_bytes: Option<u64>,
+    workers: Option<u32>,
     survives: Option<bool>,
     /// A server tells it only root and its own user.
     survives_in: Option<String>,
@@ -114,6 +115,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
         epoch: info.epoch,
         cache_bytes: volume.owner().map(|_| info.cache_bytes),
         cache_huge_bytes: volume.owner().map(|_| info.cache_huge_bytes),
+        workers: volume.owner().map(|_| info.workers),
         open_by: volume.owner().map(OwnerLine::from),
         survives: volume.owner().map(|_| info.survives),
         survives_in: info.mapping,
@@ -167,6 +169,7 @@ pub(crate) fn info(arguments: &Info, options: &VolumeArguments) -> adit::Result<
             "cache",
             format!("{cache} at most, {huge} on huge pages now"),
         )?;
+        rows.row("workers", info.workers)?;
         match &line.survives_in {
             Some(path) => rows.row(
                 "survives",

@@ -24,10 +24,11 @@ fn the_server_process() {
     rig::server_process();
 }
 
-/// Runs attacks on a server in this process, then on one of its own.
+/// Runs attacks on servers in this process, with one worker and with several, then on one of its
+/// own.
 fn attack(attacks: &[fn(&Rig)]) {
     let _alone = alone();
-    for rig in [Rig::here, Rig::there] {
+    for rig in [Rig::here, Rig::by_several, Rig::there] {
         let rig = rig();
         for attack in attacks {
             attack(&rig);

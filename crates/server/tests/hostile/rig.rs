@@ -3,7 +3,7 @@
 #![allow(dead_code)] // each test program uses its part
 
 use adit_base::fork::Registered;
-use adit_block::{DeviceOptions, MemoryConfig, MemoryDevice, open_device};
+use adit_block::{Device, DeviceOptions, MemoryConfig, MemoryDevice, open_device};
 use adit_fs::{Follow, Fs, Workers};
 use adit_reactor::{Engine, EngineOptions};
 use adit_server::{ServeOptions, Server, perform};
@@ -80,12 +80,13 @@ pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A volume in memory, or an image that is made.
-pub(crate) fn volume(path: Option<&Path>) -> Arc<Engine<Fs>> {
-    let device: Arc<dyn adit_block::Device> = match path {
+/// A volume in memory, or an image that is made, with so many workers.
+pub(crate) fn volume(path: Option<&Path>, workers: u32) -> (Workers, Arc<dyn Device>) {
+    let device: Arc<dyn Device> = match path {
         None => {
             let config = MemoryConfig {
-                size_bytes: 128 << 20,
+                // A group each, at least.
+                size_bytes: u64::from(workers) * (128 << 20),
                 ..MemoryConfig::default()
             };
             MemoryDevice::new(config).expect("memory")
@@ -97,42 +98,69 @@ pub(crate) fn volume(path: Option<&Path>) -> Arc<Engine<Fs>> {
             open_device(path, &DeviceOptions::default()).expect("opened")
         }
     };
-    let options = EngineOptions {
-        queue_depth: 64,
-        keeper: true,
-        name: "attacked".into(),
-    };
     let store = StoreOptions {
         cache_bytes: 32 << 20,
         survive: match path {
             Some(_) => Survive::Require,
             None => Survive::Off,
         },
+        partitions: workers,
+        apart: true,
         ..StoreOptions::default()
     };
     let mkfs = adit_store::MkfsOptions {
         data_checksums: path.is_some(),
         ..adit_store::MkfsOptions::default()
     };
-    let engine = Engine::start(device, options, |reactor| async move {
+    let lead = Engine::start(device.clone(), engine_options(), |reactor| async move {
         adit_store::mkfs(&reactor, &mkfs).await?;
         Fs::format(Store::open(reactor, &store).await?).await
     });
-    engine.expect("formatted")
+    let workers = Workers::start(lead.expect("formatted"), &device, &engine_options());
+    (workers.expect("started"), device)
 }
 
-fn serve(engine: &Arc<Engine<Fs>>, socket: &Path) -> Server {
+fn engine_options() -> EngineOptions {
+    EngineOptions {
+        queue_depth: 64,
+        keeper: true,
+        name: "attacked".into(),
+    }
+}
+
+fn serve(workers: &Workers, socket: &Path) -> Server {
     let mut options = ServeOptions::default();
     options.sessions_max = SESSIONS_MAX;
     if std::env::var_os("ADIT_TEST_FOR_ALL").is_some() {
         options.mode = 0o666;
     }
-    if std::env::var_os("ADIT_TEST_DIRECTORY").is_some() {
+    if std::env::var_os("ADIT_TEST_DIRECTORY").is_some() || workers.count() > 1 {
         options.pollers = 2;
     }
-    let workers = Workers::alone(engine.clone()).expect("its names");
-    let volumes = vec![("v".to_owned(), workers)];
+    let volumes = vec![("v".to_owned(), workers.clone())];
     Server::start(volumes, socket, &options).expect("served")
+}
+
+/// Ends a volume; its problems.
+fn end(workers: Workers, device: Arc<dyn Device>) -> Vec<String> {
+    if workers.count() == 1 {
+        let problems = problems(workers.lead());
+        workers.shutdown().expect("closed");
+        return problems;
+    }
+    // One worker checks it.
+    workers.shutdown().expect("closed");
+    let options = StoreOptions {
+        survive: Survive::Off,
+        ..StoreOptions::default()
+    };
+    let engine = Engine::start(device, engine_options(), |reactor| async move {
+        Fs::open_volume(Store::open(reactor, &options).await?).await
+    });
+    let engine = engine.expect("opened");
+    let problems = problems(&engine);
+    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+    problems
 }
 
 fn problems(engine: &Arc<Engine<Fs>>) -> Vec<String> {
@@ -154,7 +182,7 @@ fn memories(pid: &str) -> usize {
 }
 
 enum Place {
-    Here(Arc<Engine<Fs>>, Option<Server>),
+    Here((Workers, Arc<dyn Device>), Option<Server>),
     There(OtherProcess, ChildStdin, BufReader<ChildStdout>),
 }
 
@@ -173,10 +201,19 @@ pub(crate) struct Rig {
 impl Rig {
     /// In this process, on a volume in memory.
     pub(crate) fn here() -> Rig {
+        Rig::by_workers(1)
+    }
+
+    /// The same, with two pollers and several workers.
+    pub(crate) fn by_several() -> Rig {
+        Rig::by_workers(3)
+    }
+
+    fn by_workers(workers: u32) -> Rig {
         let directory = tempfile::tempdir().expect("a directory");
-        let engine = volume(None);
-        let server = serve(&engine, &directory.path().join("s"));
-        let place = Place::Here(engine, Some(server));
+        let volume = volume(None, workers);
+        let server = serve(&volume.0, &directory.path().join("s"));
+        let place = Place::Here(volume, Some(server));
         Rig::begin(directory, place, "self".to_owned())
     }
 
@@ -310,10 +347,9 @@ impl Rig {
         });
         drop(peer);
         match self.place.into_inner().expect("no panic") {
-            Place::Here(engine, server) => {
+            Place::Here((workers, device), server) => {
                 server.expect("it runs").stop();
-                assert_eq!(problems(&engine), [""; 0]);
-                engine.shutdown(|fs| fs.close_volume()).expect("closed");
+                assert_eq!(end(workers, device), [""; 0]);
             }
             Place::There(mut child, mut input, mut output) => {
                 writeln!(input, "end").expect("asked");
@@ -346,8 +382,8 @@ fn expect_line(from: &mut impl BufRead, begin: &str) -> String {
 pub(crate) fn server_process() {
     let _alone = alone();
     let directory = PathBuf::from(std::env::var_os("ADIT_TEST_DIRECTORY").expect("given"));
-    let engine = volume(Some(&directory.join("v.adit")));
-    let mut server = serve(&engine, &directory.join("s"));
+    let (workers, device) = volume(Some(&directory.join("v.adit")), 1);
+    let mut server = serve(&workers, &directory.join("s"));
     println!("=ready");
     for line in std::io::stdin().lines() {
         match line.expect("read").as_str() {
@@ -356,8 +392,7 @@ pub(crate) fn server_process() {
         }
     }
     server.stop();
-    println!("=problems {:?}", problems(&engine));
-    engine.shutdown(|fs| fs.close_volume()).expect("closed");
+    println!("=problems {:?}", end(workers, device));
 }
 
 /// Minutes of a long run; none in CI.

@@ -36,6 +36,8 @@ pub struct VolumeInfo {
     /// Bytes of its memory that the cache put on huge pages. Huge pages that the kernel gives to
     /// anonymous memory by itself are not counted.
     pub cache_huge_bytes: u64,
+    /// Workers that share the work on the volume.
+    pub workers: u32,
     /// Dirty frames at the moment.
     pub dirty_bytes: u64,
     /// True if every page of data has a checksum.
@@ -94,6 +96,11 @@ impl Store {
             created_seconds: superblock.created_seconds,
             cache_bytes,
             cache_huge_bytes,
+            workers: if self.options.apart {
+                self.options.partitions
+            } else {
+                1
+            },
             dirty_bytes: dirty_pages * page_bytes,
             data_checksums: self.checksums.is_some(),
             survives: mapping.is_some(),

@@ -17,15 +17,15 @@ use std::sync::Arc;
 pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<()> {
     let refused = match options.partitions {
         1 => return Ok(()),
-        _ if options.read_only => "a volume that is read only has one partition",
-        0 => "a volume has one partition at least",
-        count if count > PARTITIONS_MAX => "a volume has at most 16 partitions",
+        _ if options.read_only => "a volume that is read only has one worker",
+        0 => "a volume has one worker at least",
+        count if count > PARTITIONS_MAX => "a volume has at most 16 workers",
         _ if options.survive != Survive::Off => {
-            "with several partitions writes don't survive the death of the process yet: open it \
-             with Survive::Off"
+            "with several workers writes don't survive the death of the process yet: open it with \
+             Survive::Off (--survive off)"
         }
-        _ if options.published => "other processes can't read the cache of several partitions yet",
-        _ if checksums => "a volume with checksums of data has one partition",
+        _ if options.published => "other processes can't read the cache of several workers yet",
+        _ if checksums => "a volume with checksums of data has one worker",
         _ => return Ok(()),
     };
     Err(Error::with(

@@ -274,15 +274,30 @@ impl Volume {
         self.opened.run(operation)
     }
 
-    /// Starts an operation of the file system itself.
+    /// Runs one operation of the file system itself on an inode, or on a name in a directory.
     #[cfg(feature = "internal")]
-    pub fn spawn<T, F, Fut>(&self, operation: F) -> Pending<T>
+    pub fn run_for<'a, T, F, Fut>(&'a self, id: adit_fs::BlobId, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a adit_fs::Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        let embedded = self.opened.embedded()?;
+        embedded.workers().of_blob(id).run(operation)
+    }
+
+    /// Starts an operation of the file system itself on an inode.
+    #[cfg(feature = "internal")]
+    pub fn spawn_for<T, F, Fut>(&self, id: adit_fs::BlobId, operation: F) -> Pending<T>
     where
         T: Send + 'static,
         F: FnOnce(&'static adit_fs::Fs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        self.opened.spawn(operation)
+        match self.opened.embedded() {
+            Ok(embedded) => Pending::running(embedded.workers().of_blob(id).spawn(operation)),
+            Err(error) => Pending::ready(Err(error)),
+        }
     }
 
     /// Does a call about the volume on behalf of a user, wherever the volume is.

@@ -789,3 +789,83 @@ fn each_of_several_volumes_has_a_directory_of_its_own() {
     assert!(status.success() && errors.is_empty(), "{errors}");
     assert!(!is_mounted(&place.path("a")) && !is_mounted(&place.path("b")));
 }
+
+/// Several workers have the volume: threads of programs on the mount and of a session, each with
+/// its directory and with one that all share.
+#[test]
+fn programs_and_sessions_use_a_volume_of_several_workers() {
+    const FILES: usize = 30;
+    take_a_mount!();
+    let several = ["--workers", "3", "--pollers", "2", "--survive", "off"];
+    let mut mounted = Mounted::with(&[MOUNTING, &several].concat());
+    fs::create_dir(mounted.path("all")).expect("made");
+    let root = mounted.root();
+    let content = |thread: usize, number: usize| format!("{thread} {number} ").repeat(2000);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (root, content) = (&root, &content);
+            scope.spawn(move || {
+                let own = root.join(thread.to_string());
+                fs::create_dir(&own).expect("made");
+                for number in 0..FILES {
+                    let (new, all) = (own.join("new"), root.join("all"));
+                    let mut file = File::create(&new).expect("made");
+                    file.write_all(content(thread, number).as_bytes())
+                        .expect("written");
+                    file.sync_all().expect("synced");
+                    let name = format!("{thread}-{number}");
+                    fs::rename(&new, all.join(&name)).expect("renamed");
+                    fs::hard_link(all.join(&name), own.join(&name)).expect("linked");
+                    let mode = fs::Permissions::from_mode(0o640);
+                    fs::set_permissions(own.join(&name), mode).expect("changed");
+                    if number % 3 == 0 {
+                        fs::remove_file(all.join(&name)).expect("removed");
+                    }
+                }
+            });
+        }
+        let session = mounted.session();
+        scope.spawn(move || {
+            for number in 0..FILES {
+                let path = format!("/all/s{number}");
+                session
+                    .write(&path, content(9, number).as_bytes())
+                    .expect("written");
+                let found = session.metadata(&path).expect("there").len();
+                assert_eq!(found, content(9, number).len() as u64);
+            }
+        });
+    });
+    // A lock of a session holds up one of a program, whoever has the file.
+    let session = mounted.session();
+    for number in 1..4 {
+        let path = format!("/all/s{number}");
+        let file = session
+            .open_file(&path, OpenOptions::new().read(true).write(true))
+            .expect("opened");
+        file.flock(FlockOperation::Exclusive { wait: false })
+            .expect("locked");
+        let other = File::open(mounted.path(&path[1..])).expect("opened");
+        assert!(other.try_lock().is_err());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| other.lock());
+            file.flock(FlockOperation::Unlock).expect("unlocked");
+            waits.join().expect("it ends").expect("locked");
+        });
+    }
+    let names = |directory: &str| {
+        let listed = fs::read_dir(mounted.path(directory)).expect("listed");
+        listed.count()
+    };
+    assert_eq!(names("all"), FILES * 2 + FILES);
+    assert_eq!(names("1"), FILES);
+    for thread in 0..3 {
+        for number in 0..FILES {
+            let found = session.read(format!("/{thread}/{thread}-{number}"));
+            assert_eq!(found.expect("read"), content(thread, number).as_bytes());
+        }
+    }
+    session.close().expect("closed");
+    mounted.end();
+    assert!(mounted.place.ok(&["check", "v.adit"]).contains("clean"));
+}

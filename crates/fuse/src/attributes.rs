@@ -22,20 +22,22 @@ impl Mounted {
         }
         if let Some(size_bytes) = change.size_bytes {
             match file {
-                Some(file) => self.run(|fs| fs.ftruncate(file, size_bytes))?,
-                None => self.run(|fs| fs.truncate(at, size_bytes))?,
+                Some(file) => self.on(file, |fs| fs.ftruncate(file, size_bytes))?,
+                None => self.at(at, |fs| fs.truncate(at, size_bytes))?,
             }
         }
         let (uid, gid) = (change.uid, change.gid);
         if uid.is_some() || gid.is_some() {
-            self.run(|fs| fs.change(at, Follow::No, Change::Owner(uid, gid)))?;
+            self.at(at, |fs| fs.change(at, Follow::No, Change::Owner(uid, gid)))?;
         }
         if let Some(mode) = change.mode {
-            self.run(|fs| fs.change(at, Follow::No, Change::Mode(mode)))?;
+            self.at(at, |fs| fs.change(at, Follow::No, Change::Mode(mode)))?;
         }
         let (accessed, modified) = (change.accessed, change.modified);
-        self.run(|fs| fs.change(at, Follow::No, Change::Times(accessed, modified)))?;
-        self.run(|fs| fs.stat(at, Follow::No))
+        self.at(at, |fs| {
+            fs.change(at, Follow::No, Change::Times(accessed, modified))
+        })?;
+        self.at(at, |fs| fs.stat(at, Follow::No))
     }
 
     /// A change by an unprivileged user clears the set-ID bits of a file, and so does a change of
@@ -43,7 +45,7 @@ impl Mounted {
     /// would ask for `security.capability` before each write. A flag of the write tells, or a
     /// SETATTR that sets nothing.
     pub(crate) fn drop_set_ids(&self, at: At<'_>) -> Result<()> {
-        let stat = self.run(|fs| fs.stat(at, Follow::No))?;
+        let stat = self.at(at, |fs| fs.stat(at, Follow::No))?;
         if stat.kind == FileKind::Directory {
             return Ok(());
         }
@@ -56,7 +58,9 @@ impl Mounted {
         };
         match mode & dropped {
             0 => Ok(()),
-            _ => self.run(|fs| fs.change(at, Follow::No, Change::Mode(mode & !dropped))),
+            _ => self.at(at, |fs| {
+                fs.change(at, Follow::No, Change::Mode(mode & !dropped))
+            }),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Filesystem {
         match &request.operation {
             Operation::Lookup(name) => {
                 let at = inside(name)?;
-                match mounted.run(|fs| fs.stat(at, Follow::No)) {
+                match mounted.at(at, |fs| fs.stat(at, Follow::No)) {
                     Ok(stat) => entry(stat),
                     // Number 0: the kernel remembers that there is nothing.
                     Err(error) if error.errno() == Errno::NOENT => {
@@ -146,33 +146,33 @@ impl Filesystem {
             }
             Operation::ReadLink => {
                 let at = inode()?;
-                body.put(&mounted.run(|fs| fs.read_link(at))?);
+                body.put(&mounted.at(at, |fs| fs.read_link(at))?);
             }
             Operation::MakeNode { name, mode, device } => {
                 let kind = FileKind::of_mode(*mode).ok_or(Errno::INVAL)?;
                 let at = inside(name)?;
-                entry(mounted.run(|fs| fs.mknod(at, kind, *mode, (*device).into()))?);
+                entry(mounted.at(at, |fs| fs.mknod(at, kind, *mode, (*device).into()))?);
             }
             Operation::MakeDirectory { name, mode } => {
                 let at = inside(name)?;
-                entry(mounted.run(|fs| fs.mkdir(at, *mode))?);
+                entry(mounted.at(at, |fs| fs.mkdir(at, *mode))?);
             }
             Operation::Symlink { name, target } => {
                 let at = inside(name)?;
-                entry(mounted.run(|fs| fs.symlink(target, at))?);
+                entry(mounted.at(at, |fs| fs.symlink(target, at))?);
             }
             Operation::Link { existing, name } => {
                 let existing = At::inode(who, mounted.id(*existing)?);
                 let at = inside(name)?;
-                entry(mounted.run(|fs| fs.link(existing, Follow::No, at))?);
+                entry(mounted.at(at, |fs| fs.link(existing, Follow::No, at))?);
             }
             Operation::Unlink(name) => {
                 let at = inside(name)?;
-                mounted.removing(at, || mounted.run(|fs| fs.unlink(at)))?;
+                mounted.removing(at, || mounted.at(at, |fs| fs.unlink(at)))?;
             }
             Operation::RemoveDirectory(name) => {
                 let at = inside(name)?;
-                mounted.removing(at, || mounted.run(|fs| fs.rmdir(at)))?;
+                mounted.removing(at, || mounted.at(at, |fs| fs.rmdir(at)))?;
             }
             Operation::Rename {
                 name,
@@ -183,7 +183,7 @@ impl Filesystem {
                 let from = inside(name)?;
                 let to = At::inside(who, mounted.id(*new_parent)?, new_name);
                 let flags = RenameFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
-                mounted.removing(to, || mounted.run(|fs| fs.rename(from, to, flags)))?;
+                mounted.removing(to, || mounted.at(to, |fs| fs.rename(from, to, flags)))?;
             }
             Operation::Open { flags } => {
                 let at = inode()?;
@@ -203,8 +203,8 @@ impl Filesystem {
                 // The kernel opens the inode that has the name now, and never through a symbolic
                 // link.
                 let flags = open_flags(*flags) | OpenFlags::CREATE | OpenFlags::NOFOLLOW;
-                let file = mounted.run(|fs| fs.open(at, flags, *mode))?;
-                entry(mounted.run(|fs| fs.fstat(&file))?);
+                let file = mounted.at(at, |fs| fs.open(at, flags, *mode))?;
+                entry(mounted.on(&file, |fs| fs.fstat(&file))?);
                 body.opened(mounted.handles.add(file), self.shared.changes.opened());
             }
             Operation::StatFs => body.space_of_volume(&mounted.run(|fs| fs.statfs())?),
@@ -216,11 +216,11 @@ impl Filesystem {
                     _ => return Err(Errno::INVAL.into()),
                 };
                 let at = inode()?;
-                mounted.run(|fs| fs.xattr_set(at, Follow::No, name, value, mode))?;
+                mounted.at(at, |fs| fs.xattr_set(at, Follow::No, name, value, mode))?;
             }
             Operation::GetXattr { name, len } => {
                 let at = inode()?;
-                match mounted.run(|fs| fs.xattr_get(at, Follow::No, name)) {
+                match mounted.at(at, |fs| fs.xattr_get(at, Follow::No, name)) {
                     Err(error) if error.errno() == Errno::NODATA && decides_nothing(name) => {
                         return Err(Errno::OPNOTSUPP.into());
                     }
@@ -233,7 +233,7 @@ impl Filesystem {
                 let who = Credentials::user(request.uid, request.gid, &[]);
                 let at = At::inode(&who, mounted.id(request.node)?);
                 let mut list = Vec::new();
-                for name in mounted.run(|fs| fs.xattr_list(at, Follow::No))? {
+                for name in mounted.at(at, |fs| fs.xattr_list(at, Follow::No))? {
                     list.extend(name);
                     list.push(0);
                 }
@@ -241,7 +241,7 @@ impl Filesystem {
             }
             Operation::RemoveXattr(name) => {
                 let at = inode()?;
-                mounted.run(|fs| fs.xattr_remove(at, Follow::No, name))?;
+                mounted.at(at, |fs| fs.xattr_remove(at, Follow::No, name))?;
             }
             _ => return self.operate_on_file(mounted, request, body),
         }
@@ -270,7 +270,7 @@ impl Filesystem {
                 let buffer = body.space((*len as usize).min(DATA_BYTES_MAX));
                 let count = match file.try_read(*offset, buffer) {
                     Some(count) => count,
-                    None => mounted.run(|fs| fs.read(&file, *offset, &mut *buffer))?,
+                    None => mounted.on(&file, |fs| fs.read(&file, *offset, &mut *buffer))?,
                 };
                 body.truncate(count);
             }
@@ -291,9 +291,9 @@ impl Filesystem {
             Operation::Sync { handle, data_only } => {
                 let file = mounted.file(*handle)?;
                 if *data_only {
-                    mounted.run(|fs| fs.fdatasync(&file))?
+                    mounted.on(&file, |fs| fs.fdatasync(&file))?
                 } else {
-                    mounted.run(|fs| fs.fsync(&file))?
+                    mounted.on(&file, |fs| fs.fsync(&file))?
                 }
             }
             Operation::ReadDirectory {
@@ -320,7 +320,7 @@ impl Filesystem {
                 let flags = AllocateFlags::from_bits(*mode).ok_or(Errno::OPNOTSUPP)?;
                 let file = mounted.file(*handle)?;
                 may_clear_set_ids(request.node)?;
-                mounted.run(|fs| fs.allocate(&file, flags, *offset, *len))?;
+                mounted.on(&file, |fs| fs.allocate(&file, flags, *offset, *len))?;
             }
             Operation::Seek {
                 handle,
@@ -332,8 +332,8 @@ impl Filesystem {
                     return Err(Errno::NXIO.into());
                 }
                 let found = match *whence as i32 {
-                    libc::SEEK_DATA => mounted.run(|fs| fs.next_data(&file, *offset))?,
-                    libc::SEEK_HOLE => mounted.run(|fs| fs.next_hole(&file, *offset))?,
+                    libc::SEEK_DATA => mounted.on(&file, |fs| fs.next_data(&file, *offset))?,
+                    libc::SEEK_HOLE => mounted.on(&file, |fs| fs.next_hole(&file, *offset))?,
                     _ => return Err(Errno::INVAL.into()),
                 };
                 body.u64s(&[found]);
@@ -350,8 +350,9 @@ impl Filesystem {
                 let len = (*len).min(u64::from(u32::MAX / 2));
                 let (from, to) = (mounted.file(*from)?, mounted.file(*to)?);
                 may_clear_set_ids(*to_node)?;
-                let copied =
-                    mounted.run(|fs| fs.copy_range(&from, *from_offset, &to, *to_offset, len))?;
+                let copied = mounted.on(&to, |fs| {
+                    fs.copy_range(&from, *from_offset, &to, *to_offset, len)
+                })?;
                 body.count(copied as u32);
             }
             Operation::Ioctl => return Err(Errno::from_raw(libc::ENOTTY).into()),
@@ -374,9 +375,9 @@ impl Filesystem {
         // The kernel's offset is the end of the file as it was when the kernel last asked.
         let appends = flags & libc::O_APPEND as u32 != 0;
         if appends && self.shared.changes == Changes::ByOthersToo {
-            mounted.run(|fs| fs.append(&file, data)).map(drop)
+            mounted.on(&file, |fs| fs.append(&file, data)).map(drop)
         } else {
-            mounted.run(|fs| fs.write(&file, offset, data))
+            mounted.on(&file, |fs| fs.write(&file, offset, data))
         }
     }
 

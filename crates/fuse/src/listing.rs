@@ -18,7 +18,9 @@ impl Mounted {
     ) -> Result<()> {
         loop {
             let mut entries = Vec::new();
-            self.run(|fs| fs.read_directory(directory, from, LISTING_BYTES, &mut entries))?;
+            self.on(directory, |fs| {
+                fs.read_directory(directory, from, LISTING_BYTES, &mut entries)
+            })?;
             let Some(last) = entries.last() else {
                 return Ok(());
             };
@@ -58,7 +60,7 @@ impl Mounted {
     ) -> Result<()> {
         self.each_entry(directory, from, |entry| {
             let at = At::inside(caller, directory.blob_id(), &entry.name);
-            let stat = match self.run(|fs| fs.stat(at, Follow::No)) {
+            let stat = match self.at(at, |fs| fs.stat(at, Follow::No)) {
                 Ok(stat) => Some(stat),
                 // It was removed while the directory was read.
                 Err(error) if error.errno() == Errno::NOENT => return Ok(true),

@@ -67,9 +67,9 @@ impl LockWaits {
             let owner = posix(lock);
             let (offset, len) = (lock.first, len_bytes(lock));
             if lock.is_flock {
-                mounted.run(|fs| fs.flock(&file, FlockOperation::Unlock))?
+                mounted.on(&file, |fs| fs.flock(&file, FlockOperation::Unlock))?
             } else {
-                mounted.run(|fs| fs.unlock_range(&file, owner, offset, len))?
+                mounted.on(&file, |fs| fs.unlock_range(&file, owner, offset, len))?
             }
             return Ok(Locked::Done);
         };
@@ -85,15 +85,15 @@ impl LockWaits {
             ))
         };
         let at_once = match wanted {
-            Wanted::Whole(_) => mounted.run(|fs| fs.flock(&file, whole(mode, false))),
-            Wanted::Range(range) => mounted.run(|fs| fs.lock_range(&file, &range, false)),
+            Wanted::Whole(_) => mounted.on(&file, |fs| fs.flock(&file, whole(mode, false))),
+            Wanted::Range(range) => mounted.on(&file, |fs| fs.lock_range(&file, &range, false)),
         };
         match at_once {
             Err(error) if wait && error.errno() == Errno::AGAIN => {}
             done => return done.map(|()| Locked::Done),
         }
         let stopped = self.begin(unique, &file);
-        let started = mounted.spawn(move |fs| async move {
+        let started = mounted.spawn_on(&file.clone(), move |fs| async move {
             let stop = || stopped.load(Ordering::Relaxed).then_some(Errno::INTR);
             match wanted {
                 Wanted::Whole(operation) => fs.flock_until(&file, operation, stop).await,
@@ -141,9 +141,9 @@ impl LockWaits {
             file.clone()
         };
         // The wait asks then, after this store: both are operations of one worker.
-        mounted.run(|fs| async move {
+        mounted.on(&file, |fs| {
             fs.ask_lock_waiters(&file);
-            Ok(())
+            async { Ok(()) }
         })
     }
 }
@@ -154,7 +154,7 @@ impl Mounted {
         let file = self.file(lock.handle)?;
         let mode = mode(lock.kind)?.ok_or(Errno::INVAL)?;
         let wanted = RangeLock::new(posix(lock), mode, lock.first, len_bytes(lock));
-        let Some(found) = self.run(|fs| fs.test_lock(&file, &wanted))? else {
+        let Some(found) = self.on(&file, |fs| fs.test_lock(&file, &wanted))? else {
             body.u64s(&[lock.first, lock.last]);
             body.u32s(&[libc::F_UNLCK as u32, 0]);
             return Ok(());
@@ -181,7 +181,7 @@ impl Mounted {
     pub(crate) fn release_locks(&self, handle: u64, owner: u64) -> Result<()> {
         let file = self.file(handle)?;
         self.handles.forget_owner(handle, owner);
-        self.run(|fs| fs.release_locks(&file, owner))
+        self.on(&file, |fs| fs.release_locks(&file, owner))
     }
 }
 

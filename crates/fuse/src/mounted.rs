@@ -63,10 +63,6 @@ pub(crate) struct Mounted {
 
 impl Shared {
     pub(crate) fn new(volume: Volume, changes: Changes) -> Result<Shared> {
-        if volume.workers() > 1 {
-            let what = "mount a volume with several workers: open it with one";
-            return Err(Error::with(Errno::OPNOTSUPP, what));
-        }
         let root = volume.run(|fs| async { Ok(fs.root()) })?;
         Ok(Shared {
             changes,
@@ -118,7 +114,28 @@ impl Shared {
 }
 
 impl Mounted {
-    /// Runs one operation of the file system.
+    /// Runs an operation on a name or an inode.
+    pub(crate) fn at<'a, T, F, Fut>(&'a self, at: At<'_>, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        let id = at.start().unwrap_or(self.root);
+        self.volume.run_for(id, operation)
+    }
+
+    /// Runs an operation on an open file.
+    pub(crate) fn on<'a, T, F, Fut>(&'a self, file: &OpenFile, operation: F) -> Result<T>
+    where
+        T: Send,
+        F: FnOnce(&'a Fs) -> Fut + Send,
+        Fut: Future<Output = Result<T>> + 'a,
+    {
+        self.volume.run_for(file.blob_id(), operation)
+    }
+
+    /// Runs an operation on the volume.
     pub(crate) fn run<'a, T, F, Fut>(&'a self, operation: F) -> Result<T>
     where
         T: Send,
@@ -128,13 +145,13 @@ impl Mounted {
         self.volume.run(operation)
     }
 
-    /// Starts an operation that a thread of the mount doesn't wait for.
-    pub(crate) fn spawn<F, Fut>(&self, operation: F) -> Pending<()>
+    /// Starts an operation on an open file that a thread of the mount doesn't wait for.
+    pub(crate) fn spawn_on<F, Fut>(&self, file: &OpenFile, operation: F) -> Pending<()>
     where
         F: FnOnce(&'static Fs) -> Fut + Send + 'static,
         Fut: Future<Output = Result<()>> + 'static,
     {
-        self.volume.spawn(operation)
+        self.volume.spawn_for(file.blob_id(), operation)
     }
 
     /// The inode of a number.
@@ -155,14 +172,14 @@ impl Mounted {
     }
 
     pub(crate) fn open(&self, at: At<'_>, flags: OpenFlags) -> Result<u64> {
-        Ok(self.handles.add(self.run(|fs| fs.open(at, flags, 0))?))
+        Ok(self.handles.add(self.at(at, |fs| fs.open(at, flags, 0))?))
     }
 
     /// The kernel has closed a file.
     pub(crate) fn release(&self, handle: u64) -> Result<()> {
         let open = self.handles.remove(handle).ok_or(Errno::BADF)?;
         let file = self.without_locks(open);
-        self.run(|fs| fs.close(&file))
+        self.on(&file, |fs| fs.close(&file))
     }
 
     /// Releases the locks of ranges that were taken through an open file. (Those of the whole file
@@ -170,13 +187,14 @@ impl Mounted {
     fn without_locks(&self, open: Handle) -> Arc<OpenFile> {
         for owner in open.lock_owners {
             // It fails only for a file that is closed.
-            let _ = self.run(|fs| fs.release_locks(&open.file, owner));
+            let _ = self.on(&open.file, |fs| fs.release_locks(&open.file, owner));
         }
         open.file
     }
 
     pub(crate) fn stat(&self, caller: &Credentials, id: BlobId) -> Result<Stat> {
-        self.run(|fs| fs.stat(At::inode(caller, id), Follow::No))
+        let at = At::inode(caller, id);
+        self.at(at, |fs| fs.stat(at, Follow::No))
     }
 
     /// Counts a lookup of an inode that the kernel is about to be told; returns its number.
@@ -199,7 +217,7 @@ impl Mounted {
     }
 
     pub(crate) fn close(&self, file: &OpenFile) {
-        if let Err(error) = self.run(|fs| fs.close(file)) {
+        if let Err(error) = self.on(file, |fs| fs.close(file)) {
             tracing::warn!(volume = self.volume.address(), %error, "a file was not closed");
         }
     }
@@ -211,12 +229,12 @@ impl Mounted {
         remove: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let handle = OpenFlags::PATH | OpenFlags::NOFOLLOW;
-        let Ok(file) = self.run(|fs| fs.open(victim, handle, 0)) else {
+        let Ok(file) = self.at(victim, |fs| fs.open(victim, handle, 0)) else {
             return remove();
         };
         let done = remove();
         let orphaned = self
-            .run(|fs| fs.fstat(&file))
+            .on(&file, |fs| fs.fstat(&file))
             .is_ok_and(|stat| stat.links == 0);
         let unneeded = if orphaned {
             self.nodes.keep(file)

@@ -139,19 +139,6 @@ impl OpenVolume {
         })
     }
 
-    /// Starts an operation of an embedded volume.
-    pub(crate) fn spawn<T, F, Fut>(&self, op: F) -> Pending<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&'static Fs) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<T>> + 'static,
-    {
-        match self.embedded() {
-            Ok(embedded) => Pending::running(embedded.engine().spawn(op)),
-            Err(error) => Pending::ready(Err(error)),
-        }
-    }
-
     /// Starts a call about the volume; `then` makes the result of the reply.
     pub(crate) fn start_call<C: StartedCall, T: Send + 'static>(
         self: &Arc<Self>,

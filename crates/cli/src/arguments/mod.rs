@@ -313,8 +313,8 @@ pub(crate) struct Serve {
     /// Workers of each volume, up to 16, so that sessions with files of their own don't wait for
     /// each other: an experiment, without --survive
     ///
-    /// It takes --survive off, volumes without checksums of data, and no mount; sessions then ask
-    /// for all that they read.
+    /// It takes --survive off and volumes without checksums of data; sessions then ask for all that
+    /// they read.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: u32,
     /// Cores of the pollers, one each (else they run anywhere)

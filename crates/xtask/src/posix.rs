@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The help text.
-pub(crate) const HELP: &str = "  posix [--calls N] [--seed S]
-                        Compare Adit with ext4: a test per rule, and N random calls (100000), as root
+pub(crate) const HELP: &str = "  posix [--calls N] [--seed S] [--workers W]
+                        Compare Adit with ext4: a test per rule, and N random calls (100000), as root;
+                        the mounted volume has W workers (1)
 ";
 
 /// Options of the task.
@@ -20,6 +21,7 @@ pub(crate) const HELP: &str = "  posix [--calls N] [--seed S]
 pub(crate) struct Options {
     calls: u64,
     seed: u64,
+    workers: u64,
 }
 
 impl Options {
@@ -27,6 +29,7 @@ impl Options {
         let mut options = Options {
             calls: 100_000,
             seed: 1,
+            workers: 1,
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -34,6 +37,7 @@ impl Options {
             match *word {
                 "--calls" => options.calls = value,
                 "--seed" => options.seed = value,
+                "--workers" => options.workers = value,
                 _ => return Err(format!("do not understand `{word}`\n\n{HELP}")),
             }
         }
@@ -95,7 +99,7 @@ impl Ground {
         self.directory.join(name)
     }
 
-    fn make(&self) -> Outcome<[Mounted; 2]> {
+    fn make(&self, workers: u64) -> Outcome<[Mounted; 2]> {
         let _ = std::fs::remove_dir_all(&self.directory);
         for name in ["ext4", "mount"] {
             std::fs::create_dir_all(self.path(name)).map_err(|error| error.to_string())?;
@@ -122,6 +126,9 @@ impl Ground {
         }
         let mut mount = Command::new(&self.adit);
         mount.args(["mount", "--allow-other"]);
+        if workers > 1 {
+            mount.args(["--survive", "off", "--workers", &workers.to_string()]);
+        }
         process::run(mount.args([self.path("mounted.adit"), self.path("mount")]))?;
         Ok([ext4, Mounted(self.path("mount"))])
     }
@@ -176,7 +183,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         directory: target.join("posix"),
     };
     let unprotected = Unprotected::set()?;
-    let mounted = ground.make()?;
+    let mounted = ground.make(options.workers)?;
     ground.calls(options)?;
     ground.rules(&ground.path("ext4"), &[])?;
     ground.rules(&ground.path("mount"), NOT_ON_A_MOUNT)?;

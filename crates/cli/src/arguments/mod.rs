@@ -273,6 +273,10 @@ pub(crate) struct Mount {
     /// Reading never changes times of access (else the rule of `relatime` does)
     #[arg(long)]
     pub(crate) noatime: bool,
+    /// Workers of the volume, up to 16, so that threads with files of their own don't wait for each
+    /// other: an experiment, with --survive off and without checksums of data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) workers: u32,
     /// Append messages to this file (else: stderr in the foreground, syslog in the background)
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,

@@ -127,6 +127,13 @@ impl VolumeArguments {
         patiently(address, || Volume::open_with(address, &self.options()))
     }
 
+    /// Opens a volume to be mounted.
+    pub(crate) fn open_to_mount(&self, address: &str, workers: u32) -> adit::Result<Volume> {
+        let mut options = self.options();
+        options.workers(workers);
+        patiently(address, || Volume::open_with(address, &options))
+    }
+
     /// Opens a volume for sessions, which may read its cache themselves.
     pub(crate) fn open_to_serve(&self, address: &str, workers: u32) -> adit::Result<Volume> {
         let mut options = self.options();

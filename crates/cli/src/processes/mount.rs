@@ -117,7 +117,7 @@ fn serve(
     let volume = if read_only {
         options.open_to_read(&arguments.volume)?
     } else {
-        options.open(&arguments.volume)?
+        options.open_to_mount(&arguments.volume, arguments.workers)?
     };
     let mount_options = MountOptions {
         read_only,

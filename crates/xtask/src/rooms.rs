@@ -242,6 +242,7 @@ const CRATES: &[(&str, &[Room])] = &[
     (
         "server",
         &[
+            ("begun", &[]),
             ("collected", &[]),
             ("counts", &[]),
             ("crowd", &[]),
@@ -262,6 +263,7 @@ const CRATES: &[(&str, &[Room])] = &[
             (
                 "serve",
                 &[
+                    "begun",
                     "collected",
                     "files",
                     "perform",
@@ -278,7 +280,8 @@ const CRATES: &[(&str, &[Room])] = &[
             (
                 "poller",
                 &[
-                    "crowd", "notices", "thread", "volume", "session", "post", "balance", "serve",
+                    "begun", "crowd", "notices", "thread", "volume", "session", "post", "balance",
+                    "serve",
                 ],
             ),
             (
@@ -300,6 +303,7 @@ const CRATES: &[(&str, &[Room])] = &[
             (
                 "stepped",
                 &[
+                    "begun",
                     "resume",
                     "volume",
                     "session",

@@ -4,8 +4,10 @@
 //! The bug is a progress function of `check`, which is called while the volume is driven.
 
 use adit::{
-    Errno, FlockOperation, MkfsOptions, OpenOptions, ServeOptions, Server, Volume, VolumeOptions,
+    Errno, FlockOperation, MkfsOptions, OpenOptions, ServeOptions, Server, Survive, Volume,
+    VolumeOptions,
 };
+use adit_fs::{At, BlobId, Credentials, Follow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -212,4 +214,108 @@ fn a_callback_that_panics_takes_nobody_with_it() {
         let volume = Volume::open(&address).expect("let go of");
         assert!(volume.read("/f").expect("read") == [1; 100_000]);
     });
+}
+
+/// With several workers, what waits for a lock in a healthy one went on to wait: closing its files
+/// was refused, or asked of the worker that had panicked, and the server never ended.
+#[test]
+fn a_panic_in_one_worker_of_a_server_leaves_no_wait_in_the_others() {
+    const FILES: usize = 20;
+    for in_lead in [true, false] {
+        within(move || {
+            let (directory, address) = image();
+            let mut larger = MkfsOptions::new();
+            Volume::mkfs(&address, larger.size_bytes(400 << 20).force(true)).expect("formatted");
+            let mut options = VolumeOptions::new();
+            options.survive(Survive::Off).workers(3);
+            let volume = Volume::open_with(&address, &options).expect("opened");
+            let socket = directory.path().join("s");
+            let mut serve = ServeOptions::new();
+            let server = Server::start(&[("v", &volume)], &socket, serve.pollers(2));
+            let server = server.expect("served");
+            let session = || {
+                let address = format!("unix:{}", socket.display());
+                let mut options = VolumeOptions::new();
+                options.reconnect(Duration::ZERO);
+                Volume::open_with(&address, &options).expect("a session")
+            };
+            let (owner, waiter) = (session(), session());
+            let files = |session: &Volume| -> Vec<_> {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true);
+                let open = |number| session.open_file(format!("/{number}"), &options);
+                (0..FILES)
+                    .map(|number| open(number).expect("opened"))
+                    .collect()
+            };
+            let mut held = files(&owner);
+            for file in &held {
+                let locked = file.flock(FlockOperation::Exclusive { wait: false });
+                locked.expect("free");
+            }
+            let waits: Vec<_> = files(&waiter)
+                .into_iter()
+                .map(|file| {
+                    let (begun, begins) = mpsc::channel();
+                    let wait = std::thread::spawn(move || {
+                        begun.send(()).expect("somebody listens");
+                        file.flock(FlockOperation::Exclusive { wait: true })
+                    });
+                    begins.recv().expect("it begins");
+                    wait
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(50));
+            let panics = |_| async { panic!("injected") };
+            let done: adit::Result<()> = match in_lead {
+                true => volume.run(panics),
+                false => {
+                    let ids = (0..FILES).map(|number| {
+                        let path = format!("/{number}");
+                        let stat = volume.run(|fs| async move {
+                            let who = Credentials::process();
+                            fs.stat(At::root(&who, path.as_bytes()), Follow::No).await
+                        });
+                        let stat = stat.expect("there");
+                        BlobId {
+                            slot: stat.inode,
+                            generation: stat.generation,
+                        }
+                    });
+                    let ids: Vec<_> = ids.collect();
+                    // By which worker is it? Its store says that.
+                    let is_others = |id: &BlobId| {
+                        let number = volume.run_for(*id, |fs| {
+                            let number = fs.store().partition();
+                            async move { Ok(number) }
+                        });
+                        number.expect("told") != 0
+                    };
+                    let other = ids.into_iter().find(is_others);
+                    volume.run_for(other.expect("files are spread"), panics)
+                }
+            };
+            assert_eq!(done.expect_err("poisoned").errno(), Errno::IO);
+            let mut waits = waits.into_iter();
+            // These are released, as far as their worker is healthy; the others' waits have ended.
+            held.drain(..FILES / 2);
+            let ended = waits.by_ref().take(FILES / 2);
+            let ended: Vec<_> = ended.map(|wait| wait.join().expect("no panic")).collect();
+            let granted = ended.iter().filter(|of| of.is_ok()).count();
+            assert!(granted > 0 && granted < FILES / 2, "{ended:?}");
+            for error in ended.into_iter().filter_map(Result::err) {
+                assert_eq!(error.errno(), Errno::IO);
+            }
+            server.stop();
+            for wait in waits {
+                wait.join().expect("no panic").expect_err("it was held");
+            }
+            drop((held, owner, waiter));
+            assert_eq!(volume.close().expect_err("poisoned").errno(), Errno::IO);
+            let volume = Volume::open(&address).expect("let go of, and recovered");
+            let problems = volume.check().expect("checked").problems;
+            assert!(problems.is_empty(), "{problems:?}");
+            volume.close().expect("closed");
+        });
+    }
 }

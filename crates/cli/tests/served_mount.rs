@@ -836,7 +836,7 @@ fn programs_and_sessions_use_a_volume_of_several_workers() {
             }
         });
     });
-    // A lock of a session holds up one of a program, whoever has the file.
+    // A session's lock holds up a program's, in each worker.
     let session = mounted.session();
     for number in 1..4 {
         let path = format!("/all/s{number}");

@@ -135,8 +135,8 @@ impl Workers {
         self.names.partition_of(id)
     }
 
-    /// The partition of an operation on a name, and how that is reached there: from its directory, so
-    /// that the operation needs no worker of the directories above. A path with symbolic links on
+    /// The partition of an operation on a name, and how that is reached there: from its directory,
+    /// so that the operation needs no worker of the directories above. A path with symbolic links on
     /// the way, or that isn't in the caches, stays as it is.
     ///
     /// As on Linux, the directories above may move between this and the operation.
@@ -151,12 +151,6 @@ impl Workers {
     /// The names, as any thread may read them without a worker.
     pub fn names(&self) -> &SharedNames {
         &self.names
-    }
-
-    /// Would an operation be refused by any of them, as by [`Engine::check`]?
-    #[inline]
-    pub fn check(&self) -> Result<()> {
-        self.engines.iter().try_for_each(|engine| engine.check())
     }
 
     /// True after a bug has poisoned one of them.

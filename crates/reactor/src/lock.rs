@@ -41,8 +41,8 @@
 //!    it notifies itself, as in rule 8. The wake-ups that it owes for its appointments wait for the
 //!    release of the worker from which it came; until then it is awake.
 //! 10. A thread that steps aside, and has no wake-ups to deliver, is counted until it comes back,
-//!     within some µs. A driver that leaves work to it calls it, so that it comes back at once. The
-//!     thread uncounts itself before it notifies: a driver that has seen it counted either releases
+//!     within some µs. A driver that leaves work to it calls it, so that it comes back at once.
+//!     The thread uncounts itself before it notifies: a driver that has seen it counted either releases
 //!     the lock before that, or is notified, and finds another successor.
 //!
 //! A caller goes to sleep by a compare-and-swap from WAITING to SLEEPING. Every change to APPOINTED

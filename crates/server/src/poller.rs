@@ -11,7 +11,7 @@
 //! session, goes to another core itself.
 //!
 //! Invariants: a session is polled by one poller at a time. A turn of a session begins at most
-//! [`TURN_MESSAGES`] messages, and none after [`TURN_NS`]; volumes are driven for [`DRIVE_NS`]
+//! [`TURN_MESSAGES`] messages, and none after [`TURN_NS`]; each worker is driven for [`DRIVE_NS`]
 //! between two rounds of turns. So a busy session, or one with long operations, takes no more than
 //! its share.
 
@@ -43,7 +43,7 @@ use std::time::Duration;
 const TURN_MESSAGES: u32 = 16;
 /// No message is begun in a turn that has taken so long: a read copies up to 1 MiB.
 const TURN_NS: u64 = 5_000;
-/// A volume is driven for so long before sessions have their turn again, even if there is work.
+/// A worker is driven for so long before sessions have their turn again, even if there is work.
 const DRIVE_NS: u64 = 20_000;
 /// Looks of a driver at whether it is to go on, before it looks at the clock, too.
 const LOOKS_WITHOUT_CLOCK: u32 = 3;

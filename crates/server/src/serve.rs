@@ -30,8 +30,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The first worker: for operations that are about no name and no file, and for those of several
-/// files.
+/// The first worker: for operations that are about no name and no file.
 const LEAD: u32 = 0;
 
 /// The duty to reply to a message.
@@ -141,24 +140,25 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         let what = format!("the words in slot {slot} aren't a message");
         return Err(Error::with(Errno::PROTO, what));
     };
-    if let Err(error) = session.volume.workers.check() {
-        // What needs no worker is refused, too.
-        ticket.finish_with(Err(error));
-        return Ok(());
-    }
     if session.is_resuming() && !resuming::may_be(&message) {
         ticket.finish_with(Err(Errno::PROTO.into()));
         let what = "a session sent another call before it had reopened its files";
         return Err(Error::with(Errno::PROTO, what));
     }
+    // What needs no worker is refused, too, once the file's has failed. Others go on, so that what
+    // waits in them for a lock can end.
+    let usable = |file| {
+        let open = session.file(file)?;
+        session.volume.workers.of(&open).check().map(|()| open)
+    };
     match message {
-        Message::Nothing => ticket.finish_with(Ok(0)),
+        Message::Nothing => ticket.finish_with(session.volume.workers.lead().check().map(|()| 0)),
         Message::Read {
             file,
             len,
             offset,
             hint,
-        } => match session.file(file) {
+        } => match usable(file) {
             Ok(open) => read(ticket, open, offset, DataAt::Area(slot), (len, hint), begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
@@ -167,7 +167,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             len,
             offset,
             at,
-        } => match session.file(file) {
+        } => match usable(file) {
             Ok(open) => read(ticket, open, offset, DataAt::Arena(at), (len, false), begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
@@ -177,7 +177,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             offset,
             flags,
             at,
-        } => match session.file(file) {
+        } => match usable(file) {
             Ok(open) => write(ticket, open, offset, (DataAt::Arena(at), len), flags, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
@@ -186,7 +186,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             len,
             offset,
             flags,
-        } => match session.file(file) {
+        } => match usable(file) {
             Ok(open) if collected.is_some() || flags.contains(WriteFlags::MORE) => {
                 write_collected(ticket, open, offset, len, flags, collected, begun);
             }
@@ -200,11 +200,11 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             ),
             Err(error) => ticket.finish_with(Err(error)),
         },
-        Message::Sync { file, all } => match session.file(file) {
+        Message::Sync { file, all } => match usable(file) {
             Ok(open) => sync(ticket, open, all, begun),
             Err(error) => ticket.finish_with(Err(error)),
         },
-        Message::Size { file } => match session.file(file) {
+        Message::Size { file } => match usable(file) {
             // The worker absorbs what there is.
             Ok(open) if open.tail().is_some() => {
                 let worker = ticket.worker_of(&open);
@@ -230,7 +230,7 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
             let Some(bytes) = session.memory.copy_of_area(slot, len as usize) else {
                 return Err(Error::with(Errno::PROTO, "a call is longer than its area"));
             };
-            match session.file(file) {
+            match usable(file) {
                 Ok(open) => return file_call(ticket, number, file, open, bytes, begun),
                 Err(error) => ticket.finish_with(Err(error)),
             }
@@ -540,6 +540,13 @@ const fn is_same(some: &[u16], others: &[u16]) -> bool {
 }
 
 fn volume_call(ticket: Ticket, number: u16, bytes: Vec<u8>, begun: &mut Begun) -> Result<()> {
+    // A withdrawal asks the worker of the lock.
+    if number != Withdraw::NUMBER
+        && let Err(error) = ticket.session.volume.workers.lead().check()
+    {
+        ticket.finish_with(Err(error));
+        return Ok(());
+    }
     special! { number VolumeCall SPECIAL_VOLUME_CALLS;
         Open => open(ticket, bytes, begun);
         OpenBlob => open_blob(ticket, bytes, begun);
@@ -885,16 +892,20 @@ pub(crate) fn close_files(
     files: Vec<Arc<OpenFile>>,
     is_handed_over: bool,
 ) {
-    if files.is_empty() {
-        return;
+    let mut parts: Vec<Vec<_>> = volume.workers.all().iter().map(|_| Vec::new()).collect();
+    for file in files {
+        parts[volume.workers.number_of(&file) as usize].push(file);
     }
-    let under_way = UnderWay::begin(volume, LEAD);
-    let close = move |fs: &'static Fs| async move {
-        let _under_way = under_way;
-        close_each(fs, files, is_handed_over).await;
-        Ok(())
-    };
-    let _ = volume.workers.lead().start_together([close], false);
+    for (worker, files) in (0..).zip(parts).filter(|(_, files)| !files.is_empty()) {
+        let under_way = UnderWay::begin(volume, worker);
+        let close = move |fs: &'static Fs| async move {
+            let _under_way = under_way;
+            close_each(fs, files, is_handed_over).await;
+            Ok(())
+        };
+        let engine = volume.workers.engine(worker);
+        let _ = engine.start_together([close], false);
+    }
 }
 
 /// Closes files, each in its worker.
@@ -925,28 +936,39 @@ pub(crate) fn hand_over(session: &Arc<Session>, begun: &mut Begun) {
     }
 }
 
+/// Each worker closes its files: what one that has failed had is gone, and the others' locks end.
 fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
     let is_handed_over = session.is_handed_over();
-    let under_way = UnderWay::begin(&session.volume, LEAD);
-    let lead = session.volume.workers.lead();
-    let prepared = lead.prepare(move |fs| async move {
-        let _under_way = under_way;
-        close_each(fs, left.files, is_handed_over).await;
-        // Last: a lock that waited for one of these files may have been granted meanwhile.
-        for (id, owners) in left.lock_owners.into_files() {
-            let release = fs.within(id, move |fs| {
+    let workers = &session.volume.workers;
+    let mut parts: Vec<(Vec<_>, Vec<_>)> =
+        workers.all().iter().map(|_| Default::default()).collect();
+    for file in left.files {
+        parts[workers.number_of(&file) as usize].0.push(file);
+    }
+    for (id, owners) in left.lock_owners.into_files() {
+        parts[workers.partition_of(id) as usize]
+            .1
+            .push((id, owners));
+    }
+    for (worker, (files, lock_owners)) in (0..).zip(parts) {
+        if files.is_empty() && lock_owners.is_empty() {
+            continue;
+        }
+        let under_way = UnderWay::begin(&session.volume, worker);
+        let prepared = workers.engine(worker).prepare(move |fs| async move {
+            let _under_way = under_way;
+            close_each(fs, files, is_handed_over).await;
+            // Last: a lock that waited for one of these files may have been granted meanwhile.
+            for (id, owners) in lock_owners {
                 if !planted(Bug::SurvivingLock) {
                     fs.release_locks_of(id, &owners);
                 }
-                Box::pin(async { Ok(()) })
-            });
-            // It has no locks, if its worker has failed.
-            let _ = release.await;
-            fs.store().reactor().yield_now().await;
+                fs.store().reactor().yield_now().await;
+            }
+            Ok(())
+        });
+        if let Ok(prepared) = prepared {
+            begun.add(worker, prepared);
         }
-        Ok(())
-    });
-    if let Ok(prepared) = prepared {
-        begun.add(LEAD, prepared);
     }
 }

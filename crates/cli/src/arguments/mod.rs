@@ -315,7 +315,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pollers: usize,
     /// Workers of each volume, up to 16, so that sessions with files of their own don't wait for
-    /// each other: an experiment, without --survive
+    /// each other: an experiment
     ///
     /// It takes --survive off and volumes without checksums of data; sessions then ask for all that
     /// they read.

@@ -4,14 +4,16 @@ use adit_base::{Errno, Error};
 use adit_fs::{BlobId, Credentials, Workers};
 use adit_wire::calls::{Place, VolumeCall};
 
-/// The worker that performs a call about the volume: that of the directory of the last place that
-/// the call names, which is where a name is made. And how the call reaches its places there:
-/// [from their directories](Workers::near).
+/// The worker that performs a call about the volume, and the way from there to the places that the
+/// call names: [from their directories](Workers::near). It is the worker of the last place's
+/// directory, where a name is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Route {
     worker: u32,
     /// The directory, and the bytes of the path that follow from there. None: the place stays.
     near: [Option<(BlobId, usize)>; 2],
+    /// A place that stays begins at an inode that the caller has named.
+    names_inode: bool,
 }
 
 impl Route {
@@ -34,6 +36,7 @@ impl Route {
                 .zip(at.path())
                 .filter(|_| is_other)
                 .map(|(start, path)| (start, path.len()));
+            route.names_inode |= near.is_none() && place.start.is_some();
         }
         route
     }
@@ -58,12 +61,12 @@ impl Route {
         call
     }
 
-    /// The error of the call: that a directory is gone at which the call began is what a path says
-    /// whose directory is gone.
+    /// The error of the call. A directory at which the route let the call begin may be gone; the
+    /// path then leads nowhere, and the caller has named no inode that could be stale.
     #[inline]
     pub fn error(&self, error: Error) -> Error {
         match error.errno() {
-            Errno::STALE if self.near != [None, None] => Errno::NOENT.into(),
+            Errno::STALE if self.near != [None, None] && !self.names_inode => Errno::NOENT.into(),
             _ => error,
         }
     }

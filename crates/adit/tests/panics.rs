@@ -4,8 +4,7 @@
 //! The bug is a progress function of `check`, which is called while the volume is driven.
 
 use adit::{
-    Errno, FlockOperation, MkfsOptions, OpenOptions, ServeOptions, Server, Survive, Volume,
-    VolumeOptions,
+    Errno, FlockOperation, MkfsOptions, OpenOptions, ServeOptions, Server, Volume, VolumeOptions,
 };
 use adit_fs::{At, BlobId, Credentials, Follow};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -227,7 +226,7 @@ fn a_panic_in_one_worker_of_a_server_leaves_no_wait_in_the_others() {
             let mut larger = MkfsOptions::new();
             Volume::mkfs(&address, larger.size_bytes(400 << 20).force(true)).expect("formatted");
             let mut options = VolumeOptions::new();
-            options.survive(Survive::Off).workers(3);
+            options.workers(3);
             let volume = Volume::open_with(&address, &options).expect("opened");
             let socket = directory.path().join("s");
             let mut serve = ServeOptions::new();

@@ -2,14 +2,14 @@
 
 use adit::{
     Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner, MkfsOptions,
-    OpenOptions, RangeLock, ServeOptions, Server, Survive, Volume, VolumeOptions,
+    OpenOptions, RangeLock, ServeOptions, Server, Volume, VolumeOptions,
 };
 use std::path::Path;
 use std::thread;
 
 fn options() -> VolumeOptions {
     let mut options = VolumeOptions::new();
-    options.cache_bytes(16 << 20).survive(Survive::Off);
+    options.cache_bytes(16 << 20);
     options
 }
 
@@ -204,11 +204,8 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
         assert!(error.to_string().contains(why), "{error}");
     };
     let path = image(directory.path(), &mut MkfsOptions::new());
-    let address = path.to_str().expect("UTF-8");
     refused(open(&path, 0), "a volume has one worker at least");
     refused(open(&path, 17), "at most 16 workers");
-    let surviving = Volume::open_with(address, VolumeOptions::new().workers(2));
-    refused(surviving, "Survive::Off");
     // Nothing of that has harmed it.
     let volume = open(&path, 2).expect("opened");
     let error = volume.check().expect_err("refused");

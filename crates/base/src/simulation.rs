@@ -53,6 +53,8 @@ labels! {
             "a commit counts as durable though one before it is still on its way",
         PartialCut = "a commit leaves out what one of the partitions has in it",
         FoldedTwice = "what a partition has taken and freed is counted twice",
+        ForgottenLedger =
+            "a takeover forgets what other partitions have taken and freed since the last commit",
         StrangersMapping = "a copy takes over what belongs to another image",
         OlderImage = "a mapping is taken over by an image that is older than it",
         UnreadableMapping = "a mapping that can't be used is passed over",

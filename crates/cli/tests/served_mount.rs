@@ -796,7 +796,7 @@ fn each_of_several_volumes_has_a_directory_of_its_own() {
 fn programs_and_sessions_use_a_volume_of_several_workers() {
     const FILES: usize = 30;
     take_a_mount!();
-    let several = ["--workers", "3", "--pollers", "2", "--survive", "off"];
+    let several = ["--workers", "3", "--pollers", "2"];
     let mut mounted = Mounted::with(&[MOUNTING, &several].concat());
     fs::create_dir(mounted.path("all")).expect("made");
     let root = mounted.root();

@@ -206,7 +206,7 @@ impl Plan {
         };
         // Of a generator of its own; those that `tests/seeds.rs` keeps have one partition.
         let mut divides = Prng::new(seed ^ PARTITIONS_SALT);
-        if !plan.shared && !plan.checksums && divides.chance(1, 2) {
+        if !plan.checksums && divides.chance(1, 2) {
             plan.partitions = *divides.pick(&[2, 2, 3, 4, 5, 8]);
             plan.device.size_bytes = crate::ground::DIVIDED_BYTES;
         }

@@ -46,7 +46,7 @@ pub use health::{CheckReport, Damage, NameEntry, NameLeaves, NameTarget, Problem
 pub use health::{RepairOptions, ScrubPlace, ScrubReport, SlotTable};
 pub use journal::{COMMITS_MAX, Point};
 pub use metadata::{Need, extents, node, page_view, pages, slot_page, space};
-pub use recovery::{Finding, FindingKind, Findings, Predecessor, Takeover};
+pub use recovery::{AppliedUpTo, Finding, FindingKind, Findings, Predecessor, Takeover};
 pub use state::{Beside, introduce};
 pub use state::{CACHE_BYTES_MIN, HasStore, PARTITIONS_MAX, Receipt, Store, StoreOptions};
 pub use volume::Seat;

@@ -15,9 +15,10 @@
 use crate::value::{structs, variants};
 use adit_base::Error;
 use adit_fs::BlobId;
+use adit_store::AppliedUpTo;
 
 /// Changes with every change of messages, calls or memory.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 /// As a volume's name: whichever. A session that is about the server needs no certain one.
 pub const ANY_VOLUME: &str = "/";
 /// Bound of a message of the handshake.
@@ -152,9 +153,8 @@ pub struct Opening {
 /// What a session that goes on has to know of the end of its last server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resumed {
-    /// Transactions up to this number were applied ([`Slot`](crate::slot::Slot)'s receipts). All,
-    /// if the server ended in order: then it is the largest number.
-    pub applied: u64,
+    /// The transactions that were applied ([`Slot`](crate::slot::Slot)'s receipts).
+    pub applied: AppliedUpTo,
     /// Nobody has changed anything since: appends without a reply can be looked at, locks are free.
     pub in_grace: bool,
 }

@@ -14,7 +14,7 @@ use adit_fs::{
     Follow, ListedEntry, LockMode, LockOwner, OpenDescriptor, OpenFlags, RangeLock, RenameFlags,
     SetTime, Stat, StatFs,
 };
-use adit_store::{VolumeInfo, XattrMode};
+use adit_store::{AppliedUpTo, VolumeInfo, XattrMode};
 
 /// Words of an error beyond this are cut off.
 pub(crate) const WORDS_BYTES_MAX: usize = 1024;
@@ -218,6 +218,19 @@ impl<const N: usize> Value<'_> for [u8; N] {
         let (bytes, rest) = input.split_first_chunk()?;
         *input = rest;
         Some(*bytes)
+    }
+}
+
+impl Value<'_> for AppliedUpTo {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|number| number.put(out));
+    }
+    fn take(input: &mut &[u8]) -> Option<Self> {
+        let mut numbers = AppliedUpTo::ALL;
+        for number in &mut numbers.0 {
+            *number = u64::take(input)?;
+        }
+        Some(numbers)
     }
 }
 

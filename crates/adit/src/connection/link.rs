@@ -394,7 +394,7 @@ impl Link {
         let is_applied = match (applies, self.ended.get()) {
             (None, _) => Some(false),
             (Some(_), Some(_)) if planted(Bug::RepeatedMessage) => Some(false),
-            (Some(number), Some(ended)) => Some(number <= ended.applied),
+            (Some(number), Some(ended)) => Some(ended.applied.has(number)),
             (Some(_), None) => None,
         };
         let append = notes.and_then(Notes::appends).map(|offset| {

@@ -641,8 +641,7 @@ pub(crate) fn store_options(options: &VolumeOptions) -> StoreOptions {
         read_only: false,
         in_memory: false,
         survive: options.survive,
-        // Other processes can't read the caches of several workers.
-        published: workers == 1 && (options.published || options.share.is_some()),
+        published: options.published || options.share.is_some(),
         partitions: workers,
         apart: true,
         takeover: options.takeover,

@@ -4,7 +4,7 @@
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
-use adit::{Errno, ServeOptions, Server, Survive, Volume, VolumeOptions};
+use adit::{Errno, ServeOptions, Server, Volume, VolumeOptions};
 use std::cell::RefCell;
 
 /// Do the volumes of this file lie in servers?
@@ -88,9 +88,9 @@ pub fn open_with(address: &str, options: &VolumeOptions) -> adit::Result<Volume>
 pub fn placed(options: &VolumeOptions) -> VolumeOptions {
     let mut options = options.clone();
     // Sessions of the server's user read its cache themselves, where it is in shared memory.
-    options.published(SERVED && WORKERS == 1);
+    options.published(SERVED);
     if WORKERS > 1 {
-        options.workers(WORKERS).survive(Survive::Off);
+        options.workers(WORKERS);
     }
     options
 }

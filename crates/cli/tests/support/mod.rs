@@ -69,6 +69,12 @@ pub fn library() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("libadit_preload.so")
 }
 
+/// How many workers the servers of these tests have for each volume: `ADIT_SERVED_WORKERS`; one if
+/// it isn't set.
+pub fn workers() -> Option<String> {
+    std::env::var("ADIT_SERVED_WORKERS").ok()
+}
+
 pub struct Place {
     directory: tempfile::TempDir,
 }
@@ -88,7 +94,9 @@ impl Place {
     /// With a formatted volume `v.adit`.
     pub fn with_volume() -> Place {
         let place = Place::new();
-        place.ok(&["mkfs", "v.adit", "--size", "128M"]);
+        // Several workers have groups each.
+        let size = if workers().is_some() { "512M" } else { "128M" };
+        place.ok(&["mkfs", "v.adit", "--size", size]);
         place
     }
 
@@ -129,6 +137,11 @@ impl Place {
             arguments = rest;
         }
         command.args(arguments);
+        if let (Some(&"serve"), Some(workers)) = (arguments.first(), workers())
+            && !arguments.contains(&"--workers")
+        {
+            command.args(["--workers", &workers]);
+        }
         command
     }
 

@@ -51,7 +51,7 @@ impl Fs {
         const KNOWN: usize = 3;
         let unfit = OpenFlags::DIRECT | OpenFlags::SYNC | OpenFlags::DSYNC | OpenFlags::PATH;
         let inode = self.writable(file)?;
-        let name = self.store.tail_name(inode.id, nonce).await?;
+        let name = self.store.tail_name(inode.id, nonce);
         let is_fit = inode.kind == FileKind::File && !file.flags().intersects(unfit);
         let (Some(name), true) = (name, is_fit) else {
             let what = "append in memory to this file";

@@ -10,6 +10,7 @@ use adit_base::random::os_random_u64;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result, from_rustix, numbers};
 use adit_fs::{BlobId, FileKind, OpenFlags};
+use adit_store::AppliedUpTo;
 use adit_wire::handshake::{Key, Opening};
 use adit_wire::socket::own_uid;
 use adit_wire::value::{Value, structs};
@@ -25,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bound of the file, which has some fifty bytes for each of a million sessions.
 const BYTES_MAX: usize = 64 << 20;
 const MAGIC: u64 = u64::from_le_bytes(*b"aditnext");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What the next server has to know, in a file beside the socket.
 #[derive(Clone, Default, Debug)]
@@ -96,8 +97,8 @@ impl SessionRecord {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Earlier {
     pub(super) opening: Opening,
-    /// The number of its last transaction.
-    pub(super) applied: u64,
+    /// Its last transactions.
+    pub(super) applied: AppliedUpTo,
     /// Sessions may have changed something since it ended.
     pub(super) is_past: bool,
 }

@@ -3,6 +3,7 @@
 use super::record::{open_own, read, with_suffix};
 use super::*;
 use adit_base::thread::with_umask;
+use adit_store::AppliedUpTo;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -117,7 +118,7 @@ fn a_server_reads_the_record_of_another_release() {
     };
     let earlier = super::record::Earlier {
         opening: opening(6),
-        applied: 7,
+        applied: AppliedUpTo([7; 16]),
         is_past: true,
     };
     let volume = VolumeRecord {
@@ -161,7 +162,7 @@ fn next(socket: &Path, epoch: u64) -> (SessionsFile, Resumption) {
     let (file, last) = SessionsFile::take(socket);
     let before = Predecessor {
         epoch: epoch - 1,
-        applied: u64::MAX,
+        applied: AppliedUpTo::ALL,
     };
     let resumption = Resumption::new((1, 2), Some(before), &last, true);
     file.add(opening(epoch), &resumption);

@@ -149,7 +149,7 @@ pub(crate) fn with_a_last_server() {
     });
     let (mut next, second) = Peer::resume(&socket, Some(claim(&begun))).expect("it goes on");
     let resumed = second.resumed.expect("it goes on");
-    assert!(resumed.in_grace && resumed.applied == u64::MAX);
+    assert!(resumed.in_grace && resumed.applied == adit_store::AppliedUpTo::ALL);
     let again = |opened: &Opened| Reopen {
         file: opened.file,
         id: opened.id,

@@ -3,9 +3,13 @@
 //! A shadow has only those granules of its page that the transaction asked for; `pending` of the
 //! shadow's frame says which.
 //!
+//! A transaction may change several caches, parts of one memory: the one whose worker runs it
+//! *decides*. Its shadows in all of them carry its number there, and the deciding part's (where a
+//! page's frame has its kind). So one store decides about all of them.
+//!
 //! For a process that dies in the middle, shared memory says at each instant what to do: the
-//! shadows carry the number of their `apply`, the header says which number is being applied, and
-//! `salvage.rs` repeats that one. So the order of stores is the point here: `pending` and JOURNALED
+//! shadows carry the number of their `apply`, the header says which number each part is applying,
+//! and `salvage.rs` repeats that one. So the order of stores is the point here: `pending` and JOURNALED
 //! before the bytes; a shadow that becomes the page's frame first takes over its numbers, then its
 //! flags (that moment counts), then its place.
 //!
@@ -25,7 +29,7 @@
 //! It can't fail: if a thread reads or pins a target, the shadow takes its place instead of a copy.
 
 use super::frames::FrameMeta;
-use super::owner::Cache;
+use super::owner::{Cache, KIND_SHIFT};
 use super::{FrameFlags, FrameId, PageBytes};
 use adit_base::{GRANULE_BYTES, PAGE_BYTES, memory};
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -53,6 +57,11 @@ impl Cache {
     /// `raw_mut` and then applied (or given up with `free_raw`). While it exists the page is not
     /// evicted, and not changed otherwise. None: no frame to be had.
     pub fn shadow(&mut self, target: FrameId) -> Option<FrameId> {
+        self.shadow_for(target, self.frames.part())
+    }
+
+    /// [`Cache::shadow`] for an apply about which another part decides.
+    pub fn shadow_for(&mut self, target: FrameId, decides: u32) -> Option<FrameId> {
         assert!(
             self.flags(target).contains(FrameFlags::VALID),
             "a frame without content is shadowed"
@@ -75,7 +84,7 @@ impl Cache {
         meta.loads.store(0, Ordering::Relaxed);
         meta.next.store(target.0 + 1, Ordering::Relaxed);
         let flags = FrameFlags::RAW | FrameFlags::SHADOW;
-        self.set_flags_word(shadow.0, flags.bits());
+        self.set_flags_word(shadow.0, flags.bits() | decides << KIND_SHIFT);
         Some(shadow)
     }
 
@@ -114,8 +123,8 @@ impl Cache {
         meta.pending.store(filled | granules, Ordering::Release);
     }
 
-    /// A transaction changes other partitions' caches, too: a reader of several sees that in each
-    /// of them from here on, until all have changed.
+    /// A transaction changes several caches: a reader of several sees that in each of them from here
+    /// on, until all have changed.
     pub fn begin_change(&mut self) {
         let before = std::mem::replace(&mut self.changes_others, true);
         assert!(!before, "one transaction at a time");
@@ -140,9 +149,23 @@ impl Cache {
         decided: impl FnOnce(u64),
         mut report: impl FnMut(Applied),
     ) {
-        let number = next_apply(self.applies);
-        self.applies = number;
-        let apply = number as u32;
+        let number = self.next_apply();
+        self.number_shadows(edits, number);
+        self.decide(number, decided);
+        self.apply_decided(edits, &mut report);
+        self.end_apply(number);
+        self.free_shadows(edits);
+    }
+
+    /// The number of this part's next apply. [`Cache::apply`] in its steps, for a transaction over
+    /// several caches: the deciding one takes a number, each numbers its shadows, one decides, each
+    /// applies, one ends, each frees its shadows.
+    pub fn next_apply(&self) -> u64 {
+        next_apply(self.applies)
+    }
+
+    /// The edits belong to the deciding part's apply with this number.
+    pub fn number_shadows(&mut self, edits: &[(FrameId, FrameId)], number: u64) {
         for &(target, shadow) in edits {
             assert!(
                 self.flags(shadow).contains(FrameFlags::SHADOW),
@@ -153,11 +176,23 @@ impl Cache {
                 meta.next.load(Ordering::Relaxed) == target.0 + 1,
                 "another frame's shadow"
             );
-            meta.loads.store(apply, Ordering::Relaxed);
+            meta.loads.store(number as u32, Ordering::Relaxed);
         }
+    }
+
+    /// From here on the apply counts. Right before, `decided` is told its number.
+    pub fn decide(&mut self, number: u64, decided: impl FnOnce(u64)) {
+        assert!(number == next_apply(self.applies), "numbers in turn");
+        self.applies = number;
         decided(number);
-        let header = self.frames.mapping().header();
-        header.applying.store(apply, Ordering::Release);
+        let mapping = self.frames.mapping();
+        let applying = mapping.header().applying(mapping.part());
+        applying.store(number as u32, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Makes edits of an apply that counts visible.
+    pub fn apply_decided(&mut self, edits: &[(FrameId, FrameId)], mut report: impl FnMut(Applied)) {
         let within = self.changes_others;
         if !within {
             self.frames.versions().begin();
@@ -173,9 +208,19 @@ impl Cache {
         if !within {
             self.frames.versions().end();
         }
-        let header = self.frames.mapping().header();
-        header.applied.store(number, Ordering::Release);
-        header.applying.store(0, Ordering::Release);
+    }
+
+    /// The apply with this number is complete.
+    pub fn end_apply(&mut self, number: u64) {
+        compiler_fence(Ordering::SeqCst);
+        let mapping = self.frames.mapping();
+        let (header, part) = (mapping.header(), mapping.part());
+        header.applied(part).store(number, Ordering::Release);
+        header.applying(part).store(0, Ordering::Release);
+    }
+
+    /// The shadows of an apply that is complete are used up.
+    pub fn free_shadows(&mut self, edits: &[(FrameId, FrameId)]) {
         for &(_, shadow) in edits {
             if self.flags(shadow).contains(FrameFlags::SHADOW) {
                 self.free_raw(shadow);

@@ -23,7 +23,7 @@ use super::hazards::Hazards;
 use super::header::CacheHeader;
 use super::index::{Index, zeroed};
 use super::mapping::Mapping;
-use super::owner::KIND_SHIFT;
+use super::owner::{Cache, KIND_SHIFT};
 use super::published::{Hint, PublishedFrames, is_verified};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::PageKind;
@@ -193,7 +193,18 @@ impl Frames {
         self.mapping.delete()
     }
 
-    /// Gives the mapping up: this process changes nothing in it, so another may salvage it.
+    /// The cache that has another part of the memory: once for each part.
+    pub fn other_part(&self, part: u32) -> Cache {
+        Cache::of(self.mapping.other_part(part))
+    }
+
+    /// The number of this part of the memory.
+    pub(crate) fn part(&self) -> u32 {
+        self.mapping.part()
+    }
+
+    /// Gives this part of the mapping up: its owner changes nothing in it. Once that is so of all
+    /// parts, another process may salvage the mapping.
     pub fn abandon(&self) {
         self.mapping.give_up();
     }
@@ -213,7 +224,7 @@ impl Frames {
         self.memory().1 as u64
     }
 
-    /// Bytes of memory that the cache put on huge pages.
+    /// Bytes of memory that all parts put on huge pages.
     pub fn huge_bytes(&self) -> u64 {
         self.mapping.huge_bytes()
     }
@@ -457,7 +468,7 @@ impl Frames {
         let flags = FrameFlags::from_bits_retain(meta.flags.load(Ordering::Acquire));
         let version = version.filter(|_| flags.contains(FrameFlags::VALID));
         self.unpin(frame);
-        Hint::new(frame, len?, version?)
+        Hint::new(self.mapping.number_among_all(frame), len?, version?)
     }
 
     /// True if readers in other processes have hints of pages.

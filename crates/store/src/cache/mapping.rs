@@ -1,4 +1,4 @@
-//! The memory of a cache: header page, metadata of the frames, frames; one mapping.
+//! The memory of a volume's caches: header page, metadata of the frames, frames; one mapping.
 //!
 //! ```text
 //! 0            4096                     2 MiB-aligned
@@ -6,9 +6,13 @@
 //! ```
 //!
 //! Either anonymous, or a file in `/dev/shm` that outlives the process (see `salvage.rs`). Its size
-//! is the cache's bound; memory is used a chunk (2 MiB, 512 frames) at a time, when the owner first
+//! is the caches' bound; memory is used a chunk (2 MiB, 512 frames) at a time, when an owner first
 //! needs it, and for a shared mapping it is *reserved* then: running out of shared memory is an
 //! answer, never a SIGBUS.
+//!
+//! Where a volume has several caches, each has a *part*: a row of frames, whose numbers begin at 0
+//! in each part. Readers in other processes and `salvage.rs` count the frames of all parts in one
+//! row.
 //!
 //! Invariants: the file appears under its name with a complete header and locked; the lock ends
 //! with the process, after its last store (the kernel takes a dying process's memory away before
@@ -17,7 +21,7 @@
 
 use super::PageBytes;
 use super::frames::FrameMeta;
-use super::header::{CacheHeader, Layout, META_OFFSET};
+use super::header::{CacheHeader, Layout, META_OFFSET, PARTS_MAX};
 use super::huge_pages::HugePages;
 use super::memory_limit;
 use super::name::SharedName;
@@ -25,7 +29,7 @@ use super::published::{PublishedFrames, VersionWords, for_reading};
 use adit_base::fork::Registered;
 use adit_base::memory::prefetch;
 use adit_base::simulation::{Bug, Host, host_error, planted};
-use adit_base::sync::atomic::AtomicU32;
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use adit_base::sync::{RaceCheck, SeqCount};
 use adit_base::{Errno, Error, PAGE_BYTES, Result, from_rustix, limits, numbers};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
@@ -34,6 +38,7 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Frames whose memory is taken and given back together.
@@ -46,8 +51,11 @@ const MADV_COLLAPSE: i32 = 25;
 /// Size and memory of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// The bound: the cache reserves address space for this many frames of 4 KiB.
+    /// The bound: the caches reserve address space for this many frames of 4 KiB.
     pub frames_max: u32,
+    /// How many caches share them, at most 16. [`Cache::new`](super::Cache::new) makes the first
+    /// one, [`Frames::other_part`](super::Frames::other_part) the others.
+    pub parts: u32,
     /// Some: the memory shall survive the process, unless `survive` says otherwise.
     pub shared: Option<SharedName>,
     /// Whether the memory has to survive, or the opening goes on without.
@@ -63,6 +71,7 @@ impl CacheOptions {
     pub fn new(frames_max: u32) -> CacheOptions {
         CacheOptions {
             frames_max,
+            parts: 1,
             shared: None,
             survive: Survive::Off,
             published: false,
@@ -107,12 +116,30 @@ pub enum CachePlacement {
     },
 }
 
-/// The mapped memory. Thread-safe by itself: it hands out raw places.
+/// A cache's part of the mapped memory. Thread-safe by itself: it hands out raw places.
 pub(super) struct Mapping {
+    memory: Arc<Memory>,
+    /// Of its first frame.
+    metas: NonNull<FrameMeta>,
+    pages: NonNull<PageBytes>,
+    frames: u32,
+    part: u32,
+    /// The owner hasn't given it up.
+    is_owned: AtomicBool,
+}
+
+// SAFETY: the memory lives as long as `memory`; frames.rs has the rules for the pointers.
+unsafe impl Send for Mapping {}
+// SAFETY: methods that take `&self` write through atomics, or by the rules of frames.rs.
+unsafe impl Sync for Mapping {}
+
+/// The mapped memory of all parts.
+struct Memory {
     base: NonNull<u8>,
     len_bytes: usize,
-    memory_offset: usize,
-    frames: u32,
+    layout: Layout,
+    /// Parts whose owners have not given them up.
+    parts_owned: AtomicU32,
     placement: CachePlacement,
     /// Locked while the owner lives.
     file: Option<Registered<OwnedFd>>,
@@ -134,13 +161,15 @@ struct Model {
 }
 
 // SAFETY: the mapping is plain memory; frames.rs has the rules for its pointers.
-unsafe impl Send for Mapping {}
+unsafe impl Send for Memory {}
 // SAFETY: methods that take `&self` write through atomics, or by the rules of frames.rs.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for Memory {}
 
-impl Mapping {
-    pub(super) fn new(options: &CacheOptions) -> Result<Mapping> {
-        if options.frames_max == 0 || options.frames_max >= 1 << 31 {
+impl Memory {
+    fn new(options: &CacheOptions) -> Result<Memory> {
+        let is_possible = (1..=PARTS_MAX).contains(&options.parts)
+            && (options.parts..1 << 31).contains(&options.frames_max);
+        if !is_possible {
             return Err(Error::with(Errno::INVAL, "make a cache of this size"));
         }
         adit_base::fork::install();
@@ -149,17 +178,18 @@ impl Mapping {
             && options.survive != Survive::Off
         {
             let shared = frames_that_fit(name, options).and_then(|frames| {
+                let layout = Layout::of_parts(frames, options.parts);
                 let versions = if options.published {
-                    Some(VersionWords::new(frames)?)
+                    Some(VersionWords::new(layout.frames)?)
                 } else {
                     None
                 };
-                let mut mapping = Mapping::shared(name, Layout::of(frames))?;
-                mapping.versions = versions;
-                Ok(mapping)
+                let mut memory = Memory::shared(name, layout)?;
+                memory.versions = versions;
+                Ok(memory)
             });
             match (shared, options.survive) {
-                (Ok(mapping), _) => return Ok(mapping),
+                (Ok(memory), _) => return Ok(memory),
                 (Err(error), Survive::Require) if !planted(Bug::UnkeptSurvival) => {
                     return Err(impossible(error, &name.directory));
                 }
@@ -167,10 +197,10 @@ impl Mapping {
             }
         }
         let frames = frames_in_limit(options.frames_max, options);
-        Mapping::anonymous(Layout::of(frames), fallback)
+        Memory::anonymous(Layout::of_parts(frames, options.parts), fallback)
     }
 
-    fn anonymous(layout: Layout, fallback: Option<Error>) -> Result<Mapping> {
+    fn anonymous(layout: Layout, fallback: Option<Error>) -> Result<Memory> {
         let huge_len = layout.len_bytes.next_multiple_of(HUGE_PAGE_BYTES);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -204,12 +234,12 @@ impl Mapping {
             huge_tlb: huge.is_ok(),
             fallback,
         };
-        let mapping = Mapping::adopt(base, len_bytes, layout, placement)?;
-        mapping.header().stamp(layout, None)?;
-        Ok(mapping)
+        let memory = Memory::adopt(base, len_bytes, layout, placement)?;
+        memory.header().stamp(layout, None)?;
+        Ok(memory)
     }
 
-    fn shared(name: &SharedName, layout: Layout) -> Result<Mapping> {
+    fn shared(name: &SharedName, layout: Layout) -> Result<Memory> {
         if let Some(errno) = host_error(Host::MakeMapping) {
             return Err(Error::with(errno, "make a file for shared memory"));
         }
@@ -234,11 +264,11 @@ impl Mapping {
         };
         let base = base.map_err(say("map the file for shared memory"))?;
         let placement = CachePlacement::Shared(path.clone());
-        let mut mapping = Mapping::adopt(base, layout.len_bytes, layout, placement)?;
-        mapping.header().stamp(layout, Some(name))?;
+        let mut memory = Memory::adopt(base, layout.len_bytes, layout, placement)?;
+        memory.header().stamp(layout, Some(name))?;
         publish(&file, &path)?;
-        mapping.file = Some(file);
-        Ok(mapping)
+        memory.file = Some(file);
+        Ok(memory)
     }
 
     fn adopt(
@@ -246,7 +276,7 @@ impl Mapping {
         len_bytes: usize,
         layout: Layout,
         placement: CachePlacement,
-    ) -> Result<Mapping> {
+    ) -> Result<Memory> {
         // SAFETY: advice about memory that was just mapped; neither kind changes its content here.
         unsafe {
             // Not available everywhere, and only faster.
@@ -255,11 +285,11 @@ impl Mapping {
                 Error::with(from_rustix(e), "keep the cache out of forked children")
             })?;
         }
-        Ok(Mapping {
+        Ok(Memory {
             base: NonNull::new(base.cast()).expect("mmap never answers null"),
             len_bytes,
-            memory_offset: layout.memory_offset,
-            frames: layout.frames,
+            layout,
+            parts_owned: AtomicU32::new(0),
             placement,
             file: None,
             versions: None,
@@ -273,22 +303,94 @@ impl Mapping {
         })
     }
 
-    /// True in the process that made it. A forked child has no mapping at all.
-    pub(super) fn is_ours(&self) -> bool {
+    fn is_ours(&self) -> bool {
         self.generation == adit_base::fork::generation()
     }
 
+    fn header(&self) -> &CacheHeader {
+        // SAFETY: the mapping starts with the header, whose fields are all atomics or unused.
+        unsafe { self.base.cast().as_ref() }
+    }
+
+    /// Gives back all of the file but its header, which says that it has ended. The next opening
+    /// with the right to do so deletes the file: it is older than the superblock.
+    fn empty(&self) -> rustix::io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let len = (self.len_bytes - META_OFFSET) as u64;
+        rustix::fs::fallocate(file, flags, META_OFFSET as u64, len)
+    }
+}
+
+impl Mapping {
+    /// New memory, and its first part.
+    pub(super) fn new(options: &CacheOptions) -> Result<Mapping> {
+        let memory = Arc::new(Memory::new(options)?);
+        Ok(Mapping::of_part(memory, 0))
+    }
+
+    /// Another part of the same memory: each has one owner.
+    pub(super) fn other_part(&self, part: u32) -> Mapping {
+        Mapping::of_part(self.memory.clone(), part)
+    }
+
+    fn of_part(memory: Arc<Memory>, part: u32) -> Mapping {
+        let Layout {
+            parts,
+            memory_offset,
+            ..
+        } = memory.layout;
+        assert!(part < parts, "the memory has not that many parts");
+        memory.parts_owned.fetch_add(1, Ordering::Relaxed);
+        let frames = memory.layout.part_frames();
+        let first = (part * frames) as usize;
+        // SAFETY: inside the mapping: the metadata and the frames of all parts are.
+        let (metas, pages) = unsafe {
+            let metas = memory.base.add(META_OFFSET).cast::<FrameMeta>();
+            let pages = memory.base.add(memory_offset).cast::<PageBytes>();
+            (metas.add(first), pages.add(first))
+        };
+        Mapping {
+            metas,
+            pages,
+            frames,
+            part,
+            is_owned: AtomicBool::new(true),
+            memory,
+        }
+    }
+
+    /// True in the process that made it. A forked child has no mapping at all.
+    pub(super) fn is_ours(&self) -> bool {
+        self.memory.is_ours()
+    }
+
+    /// Frames of this part.
     pub(super) fn frames(&self) -> u32 {
         self.frames
     }
 
-    pub(super) fn placement(&self) -> &CachePlacement {
-        &self.placement
+    /// The number of this part.
+    #[inline]
+    pub(super) fn part(&self) -> u32 {
+        self.part
     }
 
+    /// The number that a frame of this part has in the row of all.
+    #[inline]
+    pub(super) fn number_among_all(&self, frame: u32) -> u32 {
+        self.part * self.frames + frame
+    }
+
+    pub(super) fn placement(&self) -> &CachePlacement {
+        &self.memory.placement
+    }
+
+    /// That of all parts.
     pub(super) fn header(&self) -> &CacheHeader {
-        // SAFETY: the mapping starts with the header, whose fields are all atomics or unused.
-        unsafe { self.base.cast().as_ref() }
+        self.memory.header()
     }
 
     /// The metadata of a frame.
@@ -296,42 +398,43 @@ impl Mapping {
     pub(super) fn meta(&self, frame: u32) -> &FrameMeta {
         assert!(frame < self.frames, "frame number out of range");
         #[cfg(loom)]
-        return &self.model.metas[frame as usize];
+        return &self.memory.model.metas[self.number_among_all(frame) as usize];
         #[cfg(not(loom))]
         // SAFETY: in range, so inside the metadata area; all fields are atomics, for which any
         // bytes are valid.
         unsafe {
-            &*self
-                .base
-                .as_ptr()
-                .add(META_OFFSET)
-                .cast::<FrameMeta>()
-                .add(frame as usize)
+            self.metas.add(frame as usize).as_ref()
         }
     }
 
     /// The version of a frame, if readers in other processes look at it.
     #[inline]
     pub(super) fn version(&self, frame: u32) -> Option<&SeqCount> {
-        self.versions.as_ref().map(|versions| versions.of(frame))
+        let versions = self.memory.versions.as_ref()?;
+        Some(versions.of(self.number_among_all(frame)))
     }
 
     /// The counts of blobs that are ahead of their slots, if readers in other processes look at
     /// them.
     pub(super) fn ahead_counts(&self) -> Option<&[AtomicU32]> {
-        self.versions.as_ref().map(VersionWords::ahead_counts)
+        (self.memory.versions.as_ref()).map(VersionWords::ahead_counts)
     }
 
-    /// The files for readers in other processes; None: the cache isn't published.
+    /// The files for readers in other processes, of all parts; None: the cache isn't published.
     pub(super) fn published(&self) -> Result<Option<PublishedFrames>> {
-        let (Some(file), Some(versions)) = (&self.file, &self.versions) else {
+        let (Some(file), Some(versions)) = (&self.memory.file, &self.memory.versions) else {
             return Ok(None);
         };
+        let Layout {
+            frames,
+            memory_offset,
+            ..
+        } = self.memory.layout;
         Ok(Some(PublishedFrames {
             memory: for_reading(file)?,
             versions: for_reading(versions.file())?,
-            frames: self.frames,
-            memory_offset: self.memory_offset as u64,
+            frames,
+            memory_offset: memory_offset as u64,
         }))
     }
 
@@ -339,7 +442,7 @@ impl Mapping {
     #[inline]
     pub(super) fn accesses(&self, _frame: u32) -> &RaceCheck {
         #[cfg(loom)]
-        return &self.model.accesses[_frame as usize];
+        return &self.memory.model.accesses[self.number_among_all(_frame) as usize];
         #[cfg(not(loom))]
         &RaceCheck
     }
@@ -349,13 +452,7 @@ impl Mapping {
     pub(super) fn page(&self, frame: u32) -> *mut PageBytes {
         debug_assert!(frame < self.frames);
         // SAFETY: inside the mapping for every frame number that `meta` accepts.
-        unsafe {
-            self.base
-                .as_ptr()
-                .add(self.memory_offset)
-                .cast::<PageBytes>()
-                .add(frame as usize)
-        }
+        unsafe { self.pages.add(frame as usize).as_ptr() }
     }
 
     /// Starts fetching a frame's numbers and its bytes at `offset` into this processor's cache:
@@ -380,31 +477,33 @@ impl Mapping {
 
     /// Whether `back_chunk` does anything.
     pub(super) fn is_backed_by_chunks(&self) -> bool {
-        self.file.is_some()
+        self.memory.file.is_some()
     }
 
     /// Makes the memory of a chunk of frames usable; the answer is no when there is none. Some
     /// system calls.
     pub(super) fn back_chunk(&self, chunk: u32) -> bool {
-        let Some(file) = &self.file else {
+        let Some(file) = &self.memory.file else {
             return true;
         };
+        let huge_pages = &self.memory.huge_pages;
         let (first, frames) = self.chunk(chunk);
-        let offset = (self.memory_offset + first as usize * PAGE_BYTES) as u64;
+        let among_all = self.number_among_all(first) as usize;
+        let offset = (self.memory.layout.memory_offset + among_all * PAGE_BYTES) as u64;
         let len_bytes = frames as usize * PAGE_BYTES;
-        let meta_first = META_OFFSET + first as usize * size_of::<FrameMeta>();
+        let meta_first = META_OFFSET + among_all * size_of::<FrameMeta>();
         let meta_len = frames as usize * size_of::<FrameMeta>();
         let reserve = |from: u64, len: usize| allocate(file, from, len as u64).is_ok();
         if !reserve(meta_first as u64, meta_len) {
             return false;
         }
         let start = self.page(first).cast::<c_void>();
-        if len_bytes == CHUNK_BYTES && self.huge_pages.are_due() && reserve(offset, PAGE_BYTES) {
+        if len_bytes == CHUNK_BYTES && huge_pages.are_due() && reserve(offset, PAGE_BYTES) {
             let started = Instant::now();
             // A tmpfs gives no huge pages by itself (mount option huge=never); asked in this way it
             // does. SAFETY: keeps the content; a whole chunk of our own mapping.
             let collapsed = unsafe { libc::madvise(start, len_bytes, MADV_COLLAPSE) } == 0;
-            self.huge_pages.note(collapsed, started.elapsed());
+            huge_pages.note(collapsed, started.elapsed());
             if collapsed {
                 return true;
             }
@@ -418,11 +517,12 @@ impl Mapping {
         true
     }
 
-    /// Bytes of memory that the cache put on huge pages.
+    /// Bytes of memory that all parts put on huge pages.
     pub(super) fn huge_bytes(&self) -> u64 {
-        match &self.placement {
-            CachePlacement::Anonymous { huge_tlb: true, .. } => self.len_bytes as u64,
-            _ => (self.huge_pages.count() * CHUNK_BYTES) as u64,
+        let memory = &self.memory;
+        match &memory.placement {
+            CachePlacement::Anonymous { huge_tlb: true, .. } => memory.len_bytes as u64,
+            _ => (memory.huge_pages.count() * CHUNK_BYTES) as u64,
         }
     }
 
@@ -434,11 +534,11 @@ impl Mapping {
     /// A clean end: nothing is left behind.
     pub(super) fn delete(&self) -> Result<()> {
         self.end_published(); // first: nobody finds it any more to say so
-        match &self.placement {
+        match &self.memory.placement {
             CachePlacement::Shared(path) if self.is_ours() => match delete_file(path) {
                 // The process has become another user since it made the file.
                 Err(error) if matches!(error.errno(), Errno::PERM | Errno::ACCESS) => {
-                    self.empty().map_err(|_| error)
+                    self.memory.empty().map_err(|_| error)
                 }
                 deleted => deleted,
             },
@@ -446,21 +546,10 @@ impl Mapping {
         }
     }
 
-    /// Gives back all of the file but its header, which says that it has ended. The next opening
-    /// with the right to do so deletes the file: it is older than the superblock.
-    fn empty(&self) -> rustix::io::Result<()> {
-        let Some(file) = &self.file else {
-            return Ok(());
-        };
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let len = (self.len_bytes - META_OFFSET) as u64;
-        rustix::fs::fallocate(file, flags, META_OFFSET as u64, len)
-    }
-
     /// True if the file was removed, renamed, or hidden behind a mount. Then the next opening won't
     /// find it.
     pub(super) fn is_nameless(&self) -> bool {
-        match (&self.placement, &self.file) {
+        match (&self.memory.placement, &self.memory.file) {
             (CachePlacement::Shared(path), Some(file)) if self.is_ours() => {
                 adit_block::leads_elsewhere(path, file)
             }
@@ -475,13 +564,19 @@ impl Mapping {
         }
     }
 
-    /// Gives the mapping up: the owner changes nothing in it, so another process may salvage it.
+    /// Gives the part up: its owner changes nothing in it. Once that is so of all parts, another
+    /// process may salvage the mapping.
     pub(super) fn give_up(&self) {
+        if !self.is_owned.swap(false, Ordering::AcqRel)
+            || self.memory.parts_owned.fetch_sub(1, Ordering::AcqRel) != 1
+        {
+            return;
+        }
         if self.header().is_copy() {
             // One that stays is deleted by the next opening.
             let _ = self.delete();
         }
-        if let (Some(file), true) = (&self.file, self.is_ours()) {
+        if let (Some(file), true) = (&self.memory.file, self.is_ours()) {
             self.header().end();
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         }
@@ -647,7 +742,7 @@ pub(crate) fn delete_file(path: &Path) -> Result<()> {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for Memory {
     fn drop(&mut self) {
         if !self.is_ours() {
             return;

@@ -84,7 +84,7 @@ impl OwnedCache {
         get_mut fn free_allocated(frame: FrameId);
         get_mut fn allocate_raw() -> Option<FrameId>;
         get_mut fn free_raw(frame: FrameId);
-        get_mut fn shadow(target: FrameId) -> Option<FrameId>;
+        get_mut fn shadow_for(target: FrameId, decides: u32) -> Option<FrameId>;
         get_mut fn fill_shadow(shadow: FrameId, granules: u64);
         get_mut fn publish_journal_buffer(frame: FrameId, lsn: u64);
         get_mut fn unpublish_journal_buffer(frame: FrameId);
@@ -201,6 +201,30 @@ impl OwnedCache {
         report: impl FnMut(Applied),
     ) {
         self.get_mut().apply(edits, decided, report);
+    }
+
+    /// [`Cache::apply`] with edits in other partitions' caches, about which this one decides.
+    pub(crate) fn apply_with(
+        &self,
+        edits: &[(FrameId, FrameId)],
+        others: &[(&OwnedCache, &[(FrameId, FrameId)])],
+        decided: impl FnOnce(u64),
+        mut report: impl FnMut(usize, Applied),
+    ) {
+        let own = [(self, edits)];
+        let all = || own.iter().chain(others);
+        let number = self.get().next_apply();
+        for (cache, edits) in all() {
+            cache.get_mut().number_shadows(edits, number);
+        }
+        self.get_mut().decide(number, decided);
+        for (at, (cache, edits)) in all().enumerate() {
+            (cache.get_mut()).apply_decided(edits, |applied| report(at, applied));
+        }
+        self.get_mut().end_apply(number);
+        for (cache, edits) in all() {
+            cache.get_mut().free_shadows(edits);
+        }
     }
 
     /// See [`Cache::begin_change`].

@@ -75,13 +75,16 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Sets the memory aside. A shared cache that can't be had becomes an anonymous one, and
-    /// [`Cache::placement`] says why.
+    /// Sets the memory aside: of this cache, and of all that share it ([`Frames::other_part`]). A
+    /// shared cache that can't be had becomes an anonymous one, and [`Cache::placement`] says why.
     pub fn new(options: &CacheOptions) -> Result<Cache> {
-        let mapping = Arc::new(Mapping::new(options)?);
+        Ok(Cache::of(Mapping::new(options)?))
+    }
+
+    pub(super) fn of(mapping: Mapping) -> Cache {
         let total = mapping.frames();
-        let frames = Arc::new(Frames::new(mapping, Index::new(total)));
-        Ok(Cache {
+        let frames = Arc::new(Frames::new(Arc::new(mapping), Index::new(total)));
+        Cache {
             loads: Arc::new(Loads(frames.clone())),
             ahead: Ahead::new(frames.clone()),
             frames,
@@ -99,7 +102,7 @@ impl Cache {
             applies: NOTHING_APPLIED,
             changes_others: false,
             not_sync: std::marker::PhantomData,
-        })
+        }
     }
 
     /// The part that other threads read.

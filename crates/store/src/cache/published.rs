@@ -25,7 +25,7 @@
 
 use super::ahead_counts::{AHEAD_COUNTS, AheadCounts, AheadOf};
 use super::frames::FrameMeta;
-use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION};
+use super::header::{CacheHeader, MAGIC, META_OFFSET, VERSION, VERSION_OF_PARTS};
 use super::{FrameFlags, FrameKey, PageBytes};
 use crate::format::{BlobId, SLOTS_PER_PAGE, Slot};
 use adit_base::fork::{self, Registered};
@@ -228,7 +228,8 @@ impl RemoteFrames {
             .checked_add(frames as usize * PAGE_BYTES)
             .ok_or_else(foreign)?;
         let fits = metas_end <= memory_offset && memory_offset.is_multiple_of(PAGE_BYTES);
-        if !fits || size(memory)? < memory_bytes || size(versions)? < file_bytes(frames) {
+        // The counts are found by the number of frames.
+        if !fits || size(memory)? < memory_bytes || size(versions)? != file_bytes(frames) {
             return Err(foreign());
         }
         let map = |fd, len| {
@@ -265,7 +266,7 @@ impl RemoteFrames {
         if header.magic.load(Ordering::Relaxed) != MAGIC {
             return Err(foreign());
         }
-        if theirs != VERSION {
+        if theirs != VERSION && theirs != VERSION_OF_PARTS {
             let what = format!(
                 "the server's cache has format {theirs}, this program knows {VERSION}: both sides \
                  need the same version of Adit"

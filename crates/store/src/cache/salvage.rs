@@ -6,11 +6,12 @@
 //!
 //! | found | meaning |
 //! |---|---|
-//! | `applying` ≠ 0, shadows that carry it | a transaction was half visible: repeat its copies |
+//! | a part's `applying` ≠ 0, shadows of any part that carry it and that part's number | a transaction was half visible: repeat its copies |
 //! | JOURNAL_BUFFER | a sealed journal page, perhaps not on the device |
 //! | VALID, JOURNALED, `pending` ≠ 0 | bytes of transactions that were not sealed |
 //! | VALID, DIRTY or WRITEBACK | data that was not at home |
-//! | two VALID frames of one page | one was being replaced; the later sequence counts |
+//! | two VALID frames of one page in one part | one was being replaced; the later sequence counts |
+//! | a state page in another part than the first | a ledger (`commit/ledgers.rs`) |
 //! | RETIRED | void |
 //!
 //! Everything here is outside input: it is read with bounds (a file may be cut short; nothing is
@@ -21,7 +22,11 @@
 
 use super::apply::{changed_granules, copy_granules, next_apply};
 use super::frames::{FrameMeta, RETIRED};
-use super::header::{ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, VERSION};
+use super::header::{
+    ADDRESS_BYTES_MAX, CacheHeader, Layout, MAGIC, META_OFFSET, PARTS_MAX, PartProgress, VERSION,
+    VERSION_OF_PARTS,
+};
+use super::owner::KIND_SHIFT;
 use super::tail::TailMemory;
 use super::{FrameFlags, FrameId, FrameKey, META_SPACE, PageBytes};
 use adit_base::fork::Registered;
@@ -64,6 +69,8 @@ pub struct SalvagedPending {
     pub generation: u32,
     /// Bytes of the page that are inside the file, when it is one's data.
     pub end_bytes: u32,
+    /// The part of the memory that has it.
+    pub part: u32,
     /// Where its bytes are: [`Abandoned::read`].
     pub frame: FrameId,
 }
@@ -89,7 +96,8 @@ pub struct Abandoned {
     file: Registered<OwnedFd>,
     path: PathBuf,
     header: Header,
-    metas: Vec<Meta>,
+    /// The used frames of each part.
+    metas: Vec<Vec<Meta>>,
     /// Pages changed by `finish_applying`.
     patched: HashMap<u32, Box<PageBytes>>,
     finished: bool,
@@ -131,8 +139,14 @@ impl Abandoned {
         path: PathBuf,
         header: Header,
     ) -> Result<Abandoned> {
-        let metas = read_metas(&file, header.frames_touched)?;
-        let finished = header.applying == 0;
+        let parts = header.parts.iter().zip(0..);
+        let metas: Result<Vec<Vec<Meta>>> = parts
+            .map(|(part, number)| {
+                read_metas(&file, header.part_frames() * number, part.frames_touched)
+            })
+            .collect();
+        let metas = metas?;
+        let finished = header.parts.iter().all(|part| part.applying == 0);
         let mut abandoned = Abandoned {
             file,
             path,
@@ -149,7 +163,7 @@ impl Abandoned {
     /// EUCLEAN for a frame that holds something and has impossible numbers: nothing of it may be
     /// left out.
     fn check(&self) -> Result<()> {
-        for (frame, meta) in self.winners() {
+        for (_, frame, meta) in self.winners() {
             let journaled = meta.has(FrameFlags::JOURNALED)
                 && (meta.pending != 0 || meta.has(FrameFlags::FRESH));
             let dirty = meta.flags & UNWRITTEN.bits() != 0;
@@ -188,11 +202,19 @@ impl Abandoned {
         self.header.horizon
     }
 
-    /// Number of the last complete apply: of the applies since the owner opened the volume, exactly
-    /// those up to it are here; 1 if none are. None: the owner did not count, or the number is
-    /// damaged.
-    pub fn applied(&self) -> Option<u64> {
-        let (applied, applying) = (self.header.applied, self.header.applying);
+    /// Number of the last complete apply of each part: of the applies since the owner opened the
+    /// volume, exactly those up to it are here; 1 if none are. None: the owner did not count, or a
+    /// number is damaged.
+    pub fn applied(&self) -> Option<Vec<u64>> {
+        self.header
+            .parts
+            .iter()
+            .map(Abandoned::applied_by)
+            .collect()
+    }
+
+    fn applied_by(part: &Part) -> Option<u64> {
+        let (applied, applying) = (part.applied, part.applying);
         let next = next_apply(applied);
         if applied as u32 == 0 {
             None // no apply has such a number
@@ -202,6 +224,30 @@ impl Abandoned {
             // The next one counted and was not complete.
             (applying == next as u32).then_some(next)
         }
+    }
+
+    /// Number of the first part's last apply that folded ledgers. None: its number is known, but it
+    /// did not count, so no ledger goes with it.
+    pub fn fold(&self) -> Option<u64> {
+        let applied = Abandoned::applied_by(&self.header.parts[0]);
+        let counts = applied.is_some_and(|applied| self.header.fold <= applied);
+        counts.then_some(self.header.fold)
+    }
+
+    /// The frames in which other parts than the first have a page of metadata.
+    pub fn of_other_parts(&self, page: u64) -> Vec<FrameId> {
+        let is_it = |part: u32, meta: &Meta| part > 0 && meta.key() == FrameKey::meta(page);
+        let found = self.winners().filter(|(part, _, meta)| is_it(*part, meta));
+        let mut found: Vec<_> = found.map(|(_, frame, _)| FrameId(frame)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// The frame in which the first part has a page of metadata, with pending granules or not.
+    pub fn of_first_part(&self, page: u64) -> Option<FrameId> {
+        let mut all = self.winners();
+        let found = all.find(|(part, _, meta)| *part == 0 && meta.key() == FrameKey::meta(page))?;
+        Some(FrameId(found.1))
     }
 
     /// Not 0: its owner was taking over the mappings with this sum of seals, which have all that
@@ -220,29 +266,34 @@ impl Abandoned {
         if self.finished {
             return Ok(());
         }
-        for frame in 0..self.metas.len() {
-            let shadow = self.metas[frame];
-            if !shadow.has(FrameFlags::SHADOW) || shadow.loads != self.header.applying {
-                continue;
+        for part in 0..self.metas.len() {
+            for at in 0..self.metas[part].len() {
+                let shadow = self.metas[part][at];
+                let decides = self.header.parts.get(shadow.kind() as usize);
+                let applying = decides.map_or(0, |part| part.applying);
+                if !shadow.has(FrameFlags::SHADOW) || applying == 0 || shadow.loads != applying {
+                    continue;
+                }
+                let first = self.header.part_frames() * part as u32;
+                let target = shadow.next.wrapping_sub(1);
+                let meta = self.metas[part].get(target as usize).copied();
+                let Some(mut meta) = meta.filter(Meta::is_live) else {
+                    let what = format!("find the target of shadow {at} (a damaged cache)");
+                    return Err(Error::with(Errno::UCLEAN, what));
+                };
+                let mut old = Box::new([0; PAGE_BYTES]);
+                let mut new = [0; PAGE_BYTES];
+                self.read(FrameId(first + target), &mut old)?;
+                self.read(FrameId(first + at as u32), &mut new)?;
+                let changed = changed_granules(&old, &new) & shadow.pending;
+                copy_granules(&mut old, &new, changed);
+                meta.pending |= changed;
+                if meta.pending != 0 {
+                    meta.flags |= FrameFlags::JOURNALED.bits();
+                }
+                self.metas[part][target as usize] = meta;
+                self.patched.insert(first + target, old);
             }
-            let target = shadow.next.wrapping_sub(1);
-            let meta = self.metas.get(target as usize).copied();
-            let Some(mut meta) = meta.filter(Meta::is_live) else {
-                let what = format!("find the target of shadow {frame} (a damaged cache)");
-                return Err(Error::with(Errno::UCLEAN, what));
-            };
-            let mut old = Box::new([0; PAGE_BYTES]);
-            let mut new = [0; PAGE_BYTES];
-            self.read(FrameId(target), &mut old)?;
-            self.read(FrameId(frame as u32), &mut new)?;
-            let changed = changed_granules(&old, &new) & shadow.pending;
-            copy_granules(&mut old, &new, changed);
-            meta.pending |= changed;
-            if meta.pending != 0 {
-                meta.flags |= FrameFlags::JOURNALED.bits();
-            }
-            self.metas[target as usize] = meta;
-            self.patched.insert(target, old);
         }
         self.finished = true;
         Ok(())
@@ -250,10 +301,12 @@ impl Abandoned {
 
     /// Sealed journal pages, by LSN. The caller verifies each.
     pub fn journal_buffers(&self) -> Vec<SalvagedJournal> {
-        let mut buffers: Vec<_> = (0u32..)
-            .zip(&self.metas)
-            .filter(|(_, meta)| meta.has(FrameFlags::JOURNAL_BUFFER) && meta.state & RETIRED == 0)
-            .map(|(frame, meta)| SalvagedJournal {
+        let mut buffers: Vec<_> = self
+            .all()
+            .filter(|(_, _, meta)| {
+                meta.has(FrameFlags::JOURNAL_BUFFER) && meta.state & RETIRED == 0
+            })
+            .map(|(_, frame, meta)| SalvagedJournal {
                 lsn: meta.page,
                 frame: FrameId(frame),
             })
@@ -267,22 +320,23 @@ impl Abandoned {
     pub fn pending(&self) -> Vec<SalvagedPending> {
         let mut pages: Vec<_> = self
             .winners()
-            .filter(|(_, meta)| {
+            .filter(|(_, _, meta)| {
                 meta.has(FrameFlags::JOURNALED)
                     && (meta.pending != 0 || meta.has(FrameFlags::FRESH))
             })
-            .map(|(frame, meta)| SalvagedPending {
+            .map(|(part, frame, meta)| SalvagedPending {
                 home: meta.home,
                 key: meta.key(),
-                kind: (meta.flags >> 16) as u8,
+                kind: meta.kind(),
                 fresh: meta.has(FrameFlags::FRESH),
                 granules: meta.pending,
                 generation: meta.generation,
                 end_bytes: meta.end,
+                part,
                 frame: FrameId(frame),
             })
             .collect();
-        pages.sort_by_key(|page| page.home);
+        pages.sort_by_key(|page| (page.home, page.part));
         pages
     }
 
@@ -290,8 +344,8 @@ impl Abandoned {
     pub fn dirty(&self) -> Vec<SalvagedData> {
         let mut pages: Vec<_> = self
             .winners()
-            .filter(|(_, meta)| meta.flags & UNWRITTEN.bits() != 0 && meta.space != META_SPACE)
-            .map(|(frame, meta)| SalvagedData {
+            .filter(|(_, _, meta)| meta.flags & UNWRITTEN.bits() != 0 && meta.space != META_SPACE)
+            .map(|(_, frame, meta)| SalvagedData {
                 slot_address: meta.space,
                 generation: meta.generation,
                 page: meta.page,
@@ -309,7 +363,8 @@ impl Abandoned {
             into.copy_from_slice(&page[..]);
             return Ok(());
         }
-        if frame.0 >= self.header.frames_touched {
+        let (part, at) = self.header.place_of(frame);
+        if part.is_none_or(|part| at >= part.frames_touched) {
             return Err(Error::with(Errno::INVAL, "read a frame that isn't there"));
         }
         let offset = self.header.memory_offset + u64::from(frame.0) * PAGE_BYTES as u64;
@@ -326,23 +381,35 @@ impl Abandoned {
         super::delete_file(&self.path)
     }
 
-    /// The frames that count, one for a page.
-    fn winners(&self) -> impl Iterator<Item = (u32, &Meta)> {
+    /// The used frames: the part, the number, the metadata.
+    fn all(&self) -> impl Iterator<Item = (u32, u32, &Meta)> {
+        let each = self.header.part_frames();
+        let parts = self.metas.iter().zip(0u32..);
+        parts.flat_map(move |(metas, part)| {
+            let numbers = each * part..;
+            metas
+                .iter()
+                .zip(numbers)
+                .map(move |(meta, frame)| (part, frame, meta))
+        })
+    }
+
+    /// The frames that count, one for a page of a part.
+    fn winners(&self) -> impl Iterator<Item = (u32, u32, &Meta)> {
         assert!(self.finished, "loading finishes what was being applied");
-        let mut by_key: HashMap<FrameKey, u32> = HashMap::new();
-        for (frame, meta) in (0u32..).zip(&self.metas) {
+        let mut by_key: HashMap<(u32, FrameKey), (u32, &Meta)> = HashMap::new();
+        for (part, frame, meta) in self.all() {
             if !meta.is_live() {
                 continue;
             }
-            let best = by_key.entry(meta.key()).or_insert(frame);
-            let than = self.metas[*best as usize].sequence;
-            if (meta.sequence.wrapping_sub(than) as i32) > 0 {
-                *best = frame;
+            let best = by_key.entry((part, meta.key())).or_insert((frame, meta));
+            if (meta.sequence.wrapping_sub(best.1.sequence) as i32) > 0 {
+                *best = (frame, meta);
             }
         }
         by_key
-            .into_values()
-            .map(|frame| (frame, &self.metas[frame as usize]))
+            .into_iter()
+            .map(|((part, _), (frame, meta))| (part, frame, meta))
     }
 }
 
@@ -369,13 +436,33 @@ pub struct Header {
     pub address: String,
     horizon: u64,
     memory_offset: u64,
-    frames_touched: u32,
-    applying: u32,
-    applied: u64,
+    /// One at least, with as many frames each.
+    parts: Vec<Part>,
+    fold: u64,
     copy_of: u64,
 }
 
+/// How far a part came.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    frames_touched: u32,
+    applying: u32,
+    applied: u64,
+}
+
 impl Header {
+    fn part_frames(&self) -> u32 {
+        self.frames / self.parts.len() as u32
+    }
+
+    /// The part that has a frame, and the frame's number there.
+    fn place_of(&self, frame: FrameId) -> (Option<&Part>, u32) {
+        match self.part_frames() {
+            0 => (None, 0),
+            each => (self.parts.get((frame.0 / each) as usize), frame.0 % each),
+        }
+    }
+
     /// Reads it from a file; an error names the defect.
     pub(super) fn read(file: &OwnedFd, stat: &rustix::fs::Stat) -> Result<Header> {
         let (len_bytes, allocated_bytes) = (stat.st_size as u64, stat.st_blocks as u64 * 512);
@@ -392,13 +479,37 @@ impl Header {
             return bad("it isn't the memory of an Adit volume".into());
         }
         let version = word(offset_of!(CacheHeader, version));
-        if version != VERSION {
+        if version != VERSION && version != VERSION_OF_PARTS {
             return bad(format!(
-                "another version of Adit made it (its format is {version}, this program knows {VERSION})"
+                "another version of Adit made it (its format is {version}, this program knows \
+                 {VERSION} and {VERSION_OF_PARTS})"
             ));
         }
         let frames = word(offset_of!(CacheHeader, frames));
-        let frames_touched = word(offset_of!(CacheHeader, frames_touched));
+        let count = match (version, word(offset_of!(CacheHeader, parts))) {
+            (VERSION, 0) => 1,
+            (VERSION, _) => 0,
+            (_, parts) => parts,
+        };
+        let is_divided = (1..=PARTS_MAX).contains(&count) && frames.is_multiple_of(count);
+        let mut parts = vec![Part {
+            frames_touched: word(offset_of!(CacheHeader, frames_touched)),
+            applying: word(offset_of!(CacheHeader, applying)),
+            applied: wide(offset_of!(CacheHeader, applied)),
+        }];
+        parts.extend((1..if is_divided { count } else { 1 }).map(|number| {
+            let of_others = offset_of!(CacheHeader, others);
+            let at = of_others + (number as usize - 1) * size_of::<PartProgress>();
+            Part {
+                frames_touched: word(at + offset_of!(PartProgress, frames_touched)),
+                applying: word(at + offset_of!(PartProgress, applying)),
+                applied: wide(at + offset_of!(PartProgress, applied)),
+            }
+        }));
+        let touched: u64 = parts
+            .iter()
+            .map(|part| u64::from(part.frames_touched))
+            .sum();
         let layout = Layout::of(frames);
         let expected = match frames {
             0 => PAGE_BYTES,
@@ -407,9 +518,10 @@ impl Header {
         let good = expected as u64 == len_bytes
             && wide(offset_of!(CacheHeader, meta_offset)) == META_OFFSET as u64
             && wide(offset_of!(CacheHeader, memory_offset)) == layout.memory_offset as u64
-            && frames_touched <= frames
+            && is_divided
+            && (parts.iter()).all(|part| part.frames_touched <= frames / count)
             // Used frames have memory: a sparse file must not make its reader allocate more.
-            && u64::from(frames_touched) * size_of::<FrameMeta>() as u64 <= allocated_bytes;
+            && touched * size_of::<FrameMeta>() as u64 <= allocated_bytes;
         if !good {
             return bad(format!("its header doesn't fit its {len_bytes} bytes"));
         }
@@ -428,9 +540,8 @@ impl Header {
             address: String::from_utf8_lossy(address).into_owned(),
             horizon: wide(offset_of!(CacheHeader, horizon)),
             memory_offset: layout.memory_offset as u64,
-            frames_touched,
-            applying: word(offset_of!(CacheHeader, applying)),
-            applied: wide(offset_of!(CacheHeader, applied)),
+            parts,
+            fold: wide(offset_of!(CacheHeader, fold)),
             copy_of: wide(offset_of!(CacheHeader, copy_of)),
         })
     }
@@ -471,6 +582,11 @@ impl Meta {
         }
     }
 
+    /// Of a shadow: the part that decides.
+    fn kind(&self) -> u8 {
+        (self.flags >> KIND_SHIFT) as u8
+    }
+
     fn has(&self, flag: FrameFlags) -> bool {
         FrameFlags::from_bits_retain(self.flags).contains(flag)
     }
@@ -487,7 +603,8 @@ impl Meta {
     }
 }
 
-fn read_metas(file: &OwnedFd, frames: u32) -> Result<Vec<Meta>> {
+/// Those of so many frames from `begin` on.
+fn read_metas(file: &OwnedFd, begin: u32, frames: u32) -> Result<Vec<Meta>> {
     const AT_ONCE: u32 = 1024;
     let each = size_of::<FrameMeta>();
     let mut metas = Vec::new();
@@ -497,7 +614,8 @@ fn read_metas(file: &OwnedFd, frames: u32) -> Result<Vec<Meta>> {
     for first in (0..frames).step_by(AT_ONCE as usize) {
         let count = AT_ONCE.min(frames - first) as usize;
         let bytes = &mut bytes[..count * each];
-        read_exact(file, bytes, (META_OFFSET + first as usize * each) as u64)?;
+        let at = (begin + first) as usize * each;
+        read_exact(file, bytes, (META_OFFSET + at) as u64)?;
         metas.extend(bytes.chunks_exact(each).map(Meta::parse));
     }
     Ok(metas)

@@ -396,7 +396,7 @@ fn check(left: Abandoned, witness: &Witness) -> u64 {
         }
     }
     assert!(pages == expected, "not the state after a transaction");
-    assert_eq!(left.applied(), Some(NOTHING_APPLIED + last));
+    assert_eq!(left.applied(), Some(vec![NOTHING_APPLIED + last]));
 
     let (begun, done) = (
         witness.writes_begun.load(Ordering::Acquire),

@@ -57,8 +57,9 @@ impl Cache {
         }
         let frame = self.touched;
         self.touched += 1;
-        let header = self.frames.mapping().header();
-        header.frames_touched.store(self.touched, Ordering::Release);
+        let mapping = self.frames.mapping();
+        let touched = mapping.header().frames_touched(mapping.part());
+        touched.store(self.touched, Ordering::Release);
         Some(frame)
     }
 

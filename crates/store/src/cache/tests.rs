@@ -337,6 +337,72 @@ fn salvage_repeats_an_apply_with_the_granules_that_a_shadow_has() {
     assert_eq!(bytes, expected);
 }
 
+/// A transaction over several caches is repeated in all of them, or in none: whatever the numbers
+/// of their own applies are.
+#[test]
+fn salvage_repeats_an_apply_in_all_parts_about_which_one_decided() {
+    for (decided, own_number_too) in [(false, false), (true, false), (true, true), (false, true)] {
+        let directory = in_shared_memory();
+        let mut options = CacheOptions::shared(3000, SharedName::new(directory.path(), 42, 9));
+        options.parts = 3;
+        let first = Cache::new(&options).expect("a cache");
+        let mut parts = vec![first];
+        parts.extend([1, 2].map(|part| parts[0].frames().other_part(part)));
+        let number = parts[1].next_apply();
+        for part in [0, 1, 2] {
+            let cache = &mut parts[part];
+            // An apply of its own before, whose shadow's frame is used again.
+            let other = add(cache, 100 + part as u64, 1);
+            let shadow = cache.shadow(other).expect("a frame");
+            cache.apply(&[(other, shadow)], |_| (), |_| ());
+            let target = add(cache, part as u64, 4);
+            cache.set_home(target, 4000 + part as u64);
+            let decides = if part == 0 && own_number_too { 0 } else { 1 };
+            let shadow = cache.shadow_for(target, decides).expect("a frame");
+            cache.fill_shadow(shadow, 0b110);
+            cache.raw_mut(shadow)[128] = 44;
+            cache.number_shadows(&[(target, shadow)], number + 1);
+        }
+        if decided {
+            parts[1].decide(number + 1, |_| ());
+        }
+        drop(parts);
+        let left = found(directory.path()).remove(0);
+        assert_eq!(left.applied().expect("numbers").len(), 3);
+        let pending = left.pending();
+        let repeated: Vec<u32> = pending.iter().map(|of| of.part).collect();
+        // Another part's number means nothing.
+        let expected: &[u32] = match (decided, own_number_too) {
+            (false, _) => &[],
+            (true, false) => &[0, 1, 2],
+            (true, true) => &[1, 2],
+        };
+        assert_eq!(repeated, expected);
+        for page in pending {
+            let (mut bytes, mut expected) = ([0; 4096], [4; 4096]);
+            expected[128] = 44;
+            left.read(page.frame, &mut bytes).expect("read");
+            assert_eq!((bytes, page.home), (expected, 4000 + u64::from(page.part)));
+        }
+        left.delete().expect("deleted");
+    }
+}
+
+/// The lock goes with the last part: until then somebody may change the memory.
+#[test]
+fn memory_is_given_up_with_its_last_part() {
+    let directory = in_shared_memory();
+    let mut options = CacheOptions::shared(2000, SharedName::new(directory.path(), 42, 9));
+    options.parts = 2;
+    let first = Cache::new(&options).expect("a cache");
+    let other = first.frames().other_part(1);
+    first.frames().abandon();
+    drop(first);
+    assert!(found(directory.path()).is_empty(), "the other part is used");
+    drop(other);
+    assert_eq!(found(directory.path()).len(), 1);
+}
+
 #[test]
 fn salvage_says_which_apply_was_the_last_that_counts() {
     const WRAP: u64 = 1 << 32;
@@ -374,6 +440,7 @@ fn salvage_says_which_apply_was_the_last_that_counts() {
         header.applying.store(applying, Ordering::Relaxed);
         drop(cache);
         let left = found(directory.path()).remove(0);
+        let expected = expected.map(|number| vec![number]);
         assert_eq!(left.applied(), expected, "{applied} {applying}");
         left.delete().expect("deleted");
     }

@@ -8,15 +8,67 @@
 //! Invariants: a fold counts each change once, also if it fails. No other copy than the first
 //! partition's is encoded or goes home, and one that was evicted is made from the folded state,
 //! never read from the device. All copies know the same number of groups.
+//!
+//! *After a kill.* A ledger's frame has, behind the page, the state as of the last fold, and the
+//! number of the first partition's apply that was it ([`Ledger`]). The mapping's header has the
+//! number of the last fold, stored right before that apply counts. So the next opening knows which
+//! ledgers are in the first partition's copy ([`unfolded`]):
+//!
+//! | store | a process that dies right after it |
+//! |---|---|
+//! | the header's number | the fold did not count: all ledgers do |
+//! | the apply's (`cache/apply.rs`) | it counts: only ledgers that name it do |
+//! | a ledger: the page, the state of the fold | as before: it is void |
+//! | … the number of the fold | it counts: nothing in it has changed |
 
 use crate::cache::{FrameFlags, FrameId, FrameKey};
 use crate::commit::{Transaction, View};
 use crate::format::{PageKind, StatePage};
 use crate::metadata::pages::Stop;
 use crate::state::{Owners, PARTITIONS_MAX, Partitions, Store};
+use adit_base::PAGE_BYTES;
 use adit_base::Result;
 use adit_base::simulation::{Bug, planted};
-use zerocopy::IntoBytes;
+use std::mem::offset_of;
+use std::sync::atomic::{Ordering, compiler_fence};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The frame of a ledger, in any partition but the first.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone)]
+#[repr(C)]
+pub(crate) struct Ledger {
+    /// The state page, with the partition's changes.
+    pub(crate) state: StatePage,
+    unused: [u8; FOLDED_OFFSET - size_of::<StatePage>()],
+    /// The state as of the last fold.
+    pub(crate) folded: StatePage,
+    unused_too: [u8; PAGE_BYTES - FOLDED_OFFSET - size_of::<StatePage>() - 8],
+    /// Number of the apply that was it.
+    pub(crate) fold: u64,
+}
+
+/// In a granule that no transaction stages.
+const FOLDED_OFFSET: usize = PAGE_BYTES / 2;
+const _: () = assert!(size_of::<Ledger>() == PAGE_BYTES);
+
+/// The state page of a killed process with the changes in those of its ledgers that it does not
+/// have yet. `fold`: the last fold that counts; None: the one that the header names does not.
+pub(crate) fn unfolded(
+    mut state: StatePage,
+    ledgers: &[Box<Ledger>],
+    fold: Option<u64>,
+) -> StatePage {
+    if planted(Bug::ForgottenLedger) {
+        return state;
+    }
+    for ledger in ledgers {
+        let counts = fold.is_none_or(|fold| ledger.fold == fold);
+        if counts {
+            add(&mut state, &ledger.state, &ledger.folded);
+        }
+    }
+    state
+}
 
 impl Store {
     /// Folds the ledgers of all partitions, before a seal.
@@ -35,7 +87,7 @@ impl Store {
         // The only step that may fail, and the first one.
         self.stage_state(&new)?;
         for other in others {
-            other.end_ledger(&new);
+            other.end_ledger(&new, self.frames.header().fold());
             other.has_to_fold.set(false);
         }
         if !planted(Bug::FoldedTwice) {
@@ -90,8 +142,8 @@ impl Store {
     }
 
     /// Another partition's copy becomes as the folded state, and has nothing that could be sealed.
-    /// Its cursors stay: each partition has its own.
-    fn end_ledger(&self, new: &StatePage) {
+    /// Its cursors stay: each partition has its own. `fold`: the number of that fold.
+    fn end_ledger(&self, new: &StatePage, fold: u64) {
         let key = FrameKey::meta(self.layout.get().state_page);
         self.changes.open.forget(key);
         let (Some(old), Some(frame)) = (self.ledger(), self.cache.find(key)) else {
@@ -105,7 +157,12 @@ impl Store {
         };
         // SAFETY: the caller has all workers' locks, and no closure that reads a ledger runs.
         let page = unsafe { &mut *self.cache.page_ptr(frame) };
-        page.0[..size_of::<StatePage>()].copy_from_slice(new.as_bytes());
+        let mut set = |at: usize, bytes: &[u8]| page.0[at..at + bytes.len()].copy_from_slice(bytes);
+        set(0, new.as_bytes());
+        set(FOLDED_OFFSET, new.as_bytes());
+        compiler_fence(Ordering::SeqCst);
+        set(offset_of!(Ledger, fold), &fold.to_ne_bytes());
+        compiler_fence(Ordering::SeqCst);
         self.cache.set_pending(frame, 0);
         self.cache.clear(frame, FrameFlags::JOURNALED);
     }
@@ -114,9 +171,13 @@ impl Store {
     pub(super) fn make_ledger(&self, frame: FrameId) {
         let page = self.layout.get().state_page;
         let state = self.folded.get().expect("a volume with several partitions");
+        let fold = self.frames.header().fold();
         let fill = |bytes: &mut [u8]| {
             bytes.fill(0);
-            bytes[..size_of::<StatePage>()].copy_from_slice(state.as_bytes());
+            let mut set = |at: usize, from: &[u8]| bytes[at..at + from.len()].copy_from_slice(from);
+            set(0, state.as_bytes());
+            set(FOLDED_OFFSET, state.as_bytes());
+            set(offset_of!(Ledger, fold), &fold.to_ne_bytes());
         };
         let kind = PageKind::State as u8;
         (self.cache).insert_filled(frame, FrameKey::meta(page), kind, fill);

@@ -15,13 +15,14 @@
 
 use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
-use crate::cache::{FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache};
+use crate::cache::{Applied, FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache};
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
 use crate::metadata::Need;
 use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{Mark, PageState, Run, Space, SpaceGeometry};
+use crate::recovery::AppliedUpTo;
 use crate::state::{Owners, RESERVE_PAGES, Receipt, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::Ordering;
@@ -86,9 +87,26 @@ struct Shadow {
 }
 
 impl Shadow {
+    fn frames(&self) -> (FrameId, FrameId) {
+        (self.target, self.shadow)
+    }
+
     /// A metadata page of which nothing at home counts.
     fn is_fresh(&self) -> bool {
         self.new && self.key.space == META_SPACE
+    }
+}
+
+/// Pairs of a target and its shadow.
+type Edits = SmallVec<[(FrameId, FrameId); 12]>;
+
+/// An edit has become visible in a partition.
+fn note_applied(store: &Store, shadow: &Shadow, applied: &Applied) {
+    let open = &store.changes.open;
+    open.count(applied.changed & !applied.was_pending);
+    let listed = applied.was_pending != 0 || store.cache.has(applied.frame, FrameFlags::FRESH);
+    if applied.changed != 0 && !listed {
+        open.join(shadow.key, false);
     }
 }
 
@@ -521,7 +539,8 @@ impl<'s> Transaction<'s> {
             },
         });
         let cache = &self.owners.staged(partition).cache;
-        let shadow = match room.and_then(|()| cache.shadow(target).ok_or_else(no_frames)) {
+        let shadow = || cache.shadow_for(target, self.store.partition);
+        let shadow = match room.and_then(|()| shadow().ok_or_else(no_frames)) {
             Ok(shadow) => shadow,
             Err(stop) => {
                 if new {
@@ -612,7 +631,7 @@ impl<'s> Transaction<'s> {
         // Before all else: should the process die in between, pages are without a checksum, not
         // with a wrong one.
         if !self.checksums.is_empty() {
-            self.apply_shadows(store, |key| self.is_checksums(key), None);
+            self.apply_shadows(|shadow| self.is_checksums(&shadow.key), None);
         }
         // Before the map that makes them readable: if the process dies in between, they are
         // applied, but nothing refers to them.
@@ -656,15 +675,8 @@ impl<'s> Transaction<'s> {
             let all = changed_together.iter().copied().chain([store]);
             all.for_each(|one| one.cache.begin_change());
         }
-        self.apply_shadows(store, |key| !self.is_checksums(key), receipt.as_deref());
+        self.apply_shadows(|shadow| !self.is_checksums(&shadow.key), receipt.as_deref());
         drop(held);
-        for other in self.owners.others() {
-            let before = other.changes.open.bytes();
-            self.apply_shadows(other, |_| true, None);
-            // This partition's credit was for these bytes, too.
-            let grown = other.changes.open.bytes() - before;
-            changes.open.give_credit(&other.changes.open, grown);
-        }
         if is_seen_together {
             let all = changed_together.iter().copied().chain([store]);
             all.for_each(|one| one.cache.end_change());
@@ -703,42 +715,75 @@ impl<'s> Transaction<'s> {
         key.space == META_SPACE && self.checksums.contains(&key.page)
     }
 
-    /// Makes those of the staged pages visible that a partition has, in one step.
+    /// Makes some of the staged pages visible, in one step.
     fn apply_shadows(
         &self,
-        store: &Store,
-        which: impl Fn(&FrameKey) -> bool,
+        which: impl Fn(&Shadow) -> bool,
         receipt: Option<&(dyn Receipt + Send + Sync)>,
     ) {
+        let store = self.store;
+        let decided = |apply| {
+            if let Some(receipt) = receipt {
+                receipt.decided(AppliedUpTo::receipt(store.partition, apply));
+            }
+            if self.folds {
+                store.frames.header().set_fold(apply);
+            }
+        };
+        let own = self.edits(store, &which);
+        let mut reported = own.iter();
+        let mut next = || *reported.next().expect("a report for each edit");
+        if self.owners.others().next().is_none() {
+            let edits: Edits = own.iter().map(|edit| edit.frames()).collect();
+            let report = |applied| note_applied(store, next(), &applied);
+            return store.cache.apply(&edits, decided, report);
+        }
+        let others: SmallVec<[&Store; 2]> = self.owners.others().collect();
+        let of_others: SmallVec<[SmallVec<[&Shadow; 12]>; 2]> = others
+            .iter()
+            .map(|other| self.edits(other, &which))
+            .collect();
+        let frames = |shadows: &[&Shadow]| shadows.iter().map(|shadow| shadow.frames()).collect();
+        let edits: Edits = frames(&own);
+        let other_edits: SmallVec<[Edits; 2]> = of_others.iter().map(|of| frames(of)).collect();
+        let with: SmallVec<[(&OwnedCache, &[(FrameId, FrameId)]); 2]> = others
+            .iter()
+            .zip(&other_edits)
+            .map(|(other, edits)| (&other.cache, &edits[..]))
+            .collect();
+        let bytes = |other: &&Store| other.changes.open.bytes();
+        let before: SmallVec<[_; 2]> = others.iter().map(bytes).collect();
+        let mut reported: SmallVec<[_; 2]> = of_others.iter().map(|of| of.iter()).collect();
+        store
+            .cache
+            .apply_with(&edits, &with, decided, |at, applied| match at {
+                0 => note_applied(store, next(), &applied),
+                _ => {
+                    let shadow = reported[at - 1].next().expect("a report for each edit");
+                    note_applied(others[at - 1], shadow, &applied);
+                }
+            });
+        for (other, before) in others.iter().zip(before) {
+            // This partition's credit was for these bytes, too.
+            let grown = other.changes.open.bytes() - before;
+            store.changes.open.give_credit(&other.changes.open, grown);
+        }
+    }
+
+    /// Those of the staged pages that a partition has, ready to be applied.
+    fn edits(&self, store: &Store, which: &impl Fn(&Shadow) -> bool) -> SmallVec<[&Shadow; 12]> {
         let (cache, changes) = (&store.cache, &store.changes);
-        let own = |shadow: &&Shadow| shadow.partition == store.partition && which(&shadow.key);
-        let shadows = || self.shadows.iter().filter(own);
-        let mut edits: SmallVec<[(FrameId, FrameId); 12]> = SmallVec::new();
-        for shadow in shadows() {
-            changes
-                .images
-                .save(&store.cache, shadow.target, cache.home(shadow.target));
+        let of_it = |shadow: &&Shadow| shadow.partition == store.partition && which(shadow);
+        let shadows: SmallVec<[&Shadow; 12]> = self.shadows.iter().filter(of_it).collect();
+        for shadow in &shadows {
+            (changes.images).save(cache, shadow.target, cache.home(shadow.target));
             if shadow.is_fresh() {
                 // Before anything refers to it: its salvage alone is harmless.
                 cache.set(shadow.target, FrameFlags::FRESH | FrameFlags::JOURNALED);
                 changes.open.join(shadow.key, true);
             }
-            edits.push((shadow.target, shadow.shadow));
         }
-        let mut reported = shadows();
-        let decided = |apply| {
-            if let Some(receipt) = receipt {
-                receipt.decided(apply);
-            }
-        };
-        cache.apply(&edits, decided, |applied| {
-            let shadow = reported.next().expect("a report for each edit");
-            changes.open.count(applied.changed & !applied.was_pending);
-            let listed = applied.was_pending != 0 || cache.has(applied.frame, FrameFlags::FRESH);
-            if applied.changed != 0 && !listed {
-                changes.open.join(shadow.key, false);
-            }
-        });
+        shadows
     }
 
     /// Throws away all staged changes.

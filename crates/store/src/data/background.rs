@@ -59,6 +59,9 @@ impl Store {
     /// Logs once that the file in which unsynced data survives this process has no name, and once
     /// that the image is gone.
     fn look_for_names(&self) {
+        if self.lead.is_none() {
+            return; // the first partition looks
+        }
         let volume = self.reactor.name();
         if self.frames.is_nameless() && !self.write_back.told_of_name.replace(true) {
             let path = self.mapping.as_deref().unwrap_or("".as_ref()).display();

@@ -19,10 +19,9 @@ fn pages(capacity: u64) -> u64 {
 
 impl Store {
     /// The name for a new tail of a blob. None: this process's cache doesn't survive it either.
-    pub async fn tail_name(&self, id: BlobId, nonce: u64) -> Result<Option<PathBuf>> {
-        let mapping = self.info().await?.mapping;
-        let name = |mapping: String| tail::name(Path::new(&mapping), id.slot, id.generation, nonce);
-        Ok(mapping.and_then(name))
+    pub fn tail_name(&self, id: BlobId, nonce: u64) -> Option<PathBuf> {
+        let name = |mapping: &Path| tail::name(mapping, id.slot, id.generation, nonce);
+        self.surviving_mapping().and_then(name)
     }
 
     /// Begins a tail of this capacity at the blob's end. `make` makes it; `check` may refuse it

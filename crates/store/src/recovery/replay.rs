@@ -16,15 +16,19 @@ use super::raw_io::RawIo;
 use super::redo::Redo;
 use super::scan::{Scan, Step, header_at, runs};
 use super::tail::{find_tail, healed_finding, journal_finding};
-use crate::cache::{Abandoned, FrameId, META_SPACE};
+use crate::cache::{Abandoned, FrameId, FrameKey, META_SPACE};
+use crate::commit::{Ledger, unfolded};
 use crate::format::memo::Memo;
 use crate::format::record;
-use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, Page, STATE_CLEAN, Superblock, VolumeId};
+use crate::format::superblock::Layout;
+use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, STATE_CLEAN, Superblock, VolumeId};
+use crate::format::{Page, PageKind, StatePage};
 use crate::journal::encode_page;
 use crate::recovery::older;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use std::collections::BTreeMap;
+use zerocopy::FromBytes;
 
 /// The result of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -233,8 +237,15 @@ impl<'a> Replay<'a> {
 
     /// Seals the changes in a dead process's frames beyond its journal pages, and redoes them.
     async fn continue_with_pending(&mut self, dead: &Abandoned) -> Result<()> {
-        let pending = dead.pending();
-        if pending.is_empty() || planted(Bug::ForgottenPending) {
+        let state_page = Layout::of(self.superblock).state_page;
+        let state = self.unfolded_state(dead, state_page).await?;
+        let mut pending = dead.pending();
+        // That of other partitions is folded.
+        pending.retain(|frame| {
+            let is_state = frame.key == FrameKey::meta(state_page);
+            !is_state || frame.part == 0 && state.is_none()
+        });
+        if pending.is_empty() && state.is_none() || planted(Bug::ForgottenPending) {
             return Ok(());
         }
         let volume = VolumeId(self.superblock.volume_id);
@@ -248,6 +259,18 @@ impl<'a> Replay<'a> {
             transaction.last_mut().map(|page| &mut **page as *mut Page)
         };
         let mut encoder = record::Encoder::new(&mut next_page);
+        if let Some(state) = &state {
+            let kind = PageKind::State as u8;
+            encode_page(
+                &mut encoder,
+                &volume,
+                state_page,
+                kind,
+                false,
+                u64::MAX,
+                state,
+            )?;
+        }
         for frame in &pending {
             let (home, key, kind) = (frame.home, frame.key, frame.kind);
             if !places.contains(&home) || key.space == META_SPACE && key.page != home {
@@ -266,6 +289,28 @@ impl<'a> Replay<'a> {
             self.io.write_superblocks(self.superblock).await?;
         }
         self.write_and_redo(&transaction).await
+    }
+
+    /// The state page of a dead process that had several partitions, with what is in their ledgers
+    /// only; None: there is nothing.
+    async fn unfolded_state(&self, dead: &Abandoned, place: u64) -> Result<Option<Box<Page>>> {
+        let mut ledgers = Vec::new();
+        for frame in dead.of_other_parts(place) {
+            let page = read_left(dead, frame)?;
+            let ledger = Ledger::read_from_bytes(&page.0).map_err(|_| Error::new(Errno::UCLEAN));
+            ledgers.push(Box::new(ledger?));
+        }
+        if ledgers.is_empty() {
+            return Ok(None);
+        }
+        let mut page = match dead.of_first_part(place) {
+            Some(frame) => read_left(dead, frame)?,
+            None => self.redo.page(place).await?,
+        };
+        let state = StatePage::mut_from_prefix(&mut page.0);
+        let (state, _) = state.map_err(|_| Error::new(Errno::UCLEAN))?;
+        *state = unfolded(*state, &ledgers, dead.fold());
+        Ok(Some(page))
     }
 
     /// Writes the pages of the next transaction to the ring, and redoes it.

@@ -6,7 +6,7 @@
 //!
 //! `Store::open` and `Store::repair` (`open.rs`) decide about the steps in between.
 
-use super::open::{CACHE_FRAMES_MIN, build, frames_max};
+use super::open::{build, frames_max, frames_min};
 use crate::cache::{Claim, Purpose, SharedName, Survive, has_room_for, impossible};
 use crate::format::memo::{Memo, Memory};
 use crate::format::superblock::verify_writable;
@@ -39,8 +39,10 @@ pub(super) struct Begun<'a> {
     memo: Option<Memo>,
     pub(super) resolution: Resolution,
     last: Last,
-    /// The mapping of this opening comes after the takeover, as there is no room for both.
-    pub(super) makes_room: bool,
+    /// The volume is closed when all is taken over, and opened again: the mapping of this opening
+    /// has no room beside those that it takes over, or it has several partitions, of which one
+    /// alone takes over.
+    pub(super) opens_again: bool,
 }
 
 /// Reads the superblock, claims the volume, decides about the mappings found, and checks that no
@@ -99,7 +101,7 @@ impl<'a> Begun<'a> {
             memo: None,
             resolution,
             last,
-            makes_room: false,
+            opens_again: false,
         })
     }
 
@@ -107,11 +109,12 @@ impl<'a> Begun<'a> {
     /// memory that it takes over or discards? Then that goes first.
     pub(super) fn decide_about_room(&mut self) {
         let directory = &self.options.shared_directory;
-        let frames = (frames_max(self.options), CACHE_FRAMES_MIN as u32);
-        self.makes_room = !self.looks
-            && self.options.survive != Survive::Off
+        let (max, min) = (frames_max(self.options), frames_min(self.options));
+        let lacks_room = self.options.survive != Survive::Off
             && self.resolution.lies_on_that_of(directory)
-            && !has_room_for(directory, frames.0, frames.1);
+            && !has_room_for(directory, max, min);
+        let divides_later = self.options.partitions > 1 && !self.resolution.take.is_empty();
+        self.opens_again = !self.looks && (lacks_room || divides_later);
     }
 
     /// True if there is nothing to recover.
@@ -142,7 +145,7 @@ impl<'a> Begun<'a> {
             let volume = self.io.reactor.name();
             self.resolution.tell_of_other_boots(volume);
             self.resolution.delete_obsolete()?;
-            let survives = self.options.survive != Survive::Off && !self.makes_room;
+            let survives = self.options.survive != Survive::Off && !self.opens_again;
             self.memo = self.next_memo(survives);
         }
         Ok(Next {
@@ -219,7 +222,7 @@ impl<'a> Begun<'a> {
             Err(error) => return Err(store.whole.failure.get().cloned().unwrap_or(error)),
         }
         store.whole.read_only.set_to(self.options.read_only);
-        if store.options.partitions > 1 && !self.options.read_only {
+        if store.options.partitions > 1 && !store.options.read_only {
             store.divide().await?;
         }
         Ok(store)
@@ -229,9 +232,11 @@ impl<'a> Begun<'a> {
         let without = StoreOptions {
             survive: Survive::Off,
             cache_bytes: CACHE_BYTES_MIN,
+            partitions: 1,
+            apart: false,
             ..self.options.clone()
         };
-        let options = if self.makes_room {
+        let options = if self.opens_again {
             &without
         } else {
             self.options

@@ -3,6 +3,7 @@
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 use crate::state::{Owners, Partitions, RESERVE_PAGES, Store};
+use std::path::Path;
 
 /// Figures of an open store.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +58,13 @@ pub struct VolumeInfo {
 }
 
 impl Store {
+    /// The mapping that survives this process, if the next opening would find it.
+    pub(crate) fn surviving_mapping(&self) -> Option<&Path> {
+        self.mapping
+            .as_deref()
+            .filter(|_| !self.frames.is_nameless())
+    }
+
     /// Figures of the volume.
     pub async fn info(&self) -> Result<VolumeInfo> {
         let lead = self.lead.as_ref().ok_or_else(not_the_first)?;
@@ -71,13 +79,10 @@ impl Store {
             .next()
             .unwrap_or(&[]);
         let page_bytes = PAGE_BYTES as u64;
-        let mapping = self.mapping.as_ref();
-        let mapping = mapping.filter(|_| !self.frames.is_nameless());
-        let (mut cache_bytes, mut cache_huge_bytes) = (0, 0);
-        self.for_all_frames(|frames| {
-            cache_bytes += frames.bound_bytes();
-            cache_huge_bytes += frames.huge_bytes();
-        });
+        let mapping = self.surviving_mapping();
+        let mapping = mapping.map(|path| path.display().to_string());
+        let mut cache_bytes = 0;
+        self.for_all_frames(|frames| cache_bytes += frames.bound_bytes());
         Ok(VolumeInfo {
             volume_id: superblock.volume_id,
             label: String::from_utf8_lossy(label).into_owned(),
@@ -95,7 +100,7 @@ impl Store {
             epoch: superblock.epoch,
             created_seconds: superblock.created_seconds,
             cache_bytes,
-            cache_huge_bytes,
+            cache_huge_bytes: self.frames.huge_bytes(),
             workers: if self.options.apart {
                 self.options.partitions
             } else {
@@ -104,7 +109,7 @@ impl Store {
             dirty_bytes: dirty_pages * page_bytes,
             data_checksums: self.checksums.is_some(),
             survives: mapping.is_some(),
-            mapping: mapping.map(|path| path.display().to_string()),
+            mapping,
             unsaved: lead.unsaved.borrow().clone(),
             failure: self.whole.failure.get().map(|error| error.to_string()),
             lost_path: (self.reactor.device().lost_path()).map(|path| path.display().to_string()),

@@ -3,8 +3,9 @@
 //! ```text
 //!  open: superblock -> claim, mappings (takeover.rs) -> recovery (journal, then what a dead process left)
 //!        -> cache -> Store -> dead process's data
-//!        Where a cache that survives has no room beside what a dead process left, the first cache is in
-//!        private memory; the volume is closed when all is taken over, and opened again.
+//!        Where a cache that survives has no room beside what a dead process left, and where the volume is
+//!        to have several partitions, the first cache is in private memory and has one; the volume is closed
+//!        when all is taken over, and opened again.
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
@@ -13,7 +14,7 @@ use super::grow::VOLUME_PAGES_MAX;
 use super::info::not_the_first;
 use super::partitions::{Seat, check_options};
 use crate::blob::BlobTable;
-use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose, Survive};
+use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose};
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
 use crate::format::superblock::geometry;
 use crate::format::superblock::{
@@ -273,10 +274,10 @@ impl Store {
         let dead = opening.resolution.of_epoch(opening.superblock.epoch);
         let recovered = recover(&io, &mut opening.superblock, dead, next).await?;
         opening.tell(&recovered);
-        let (predecessor, makes_room) = (opening.predecessor(), opening.makes_room);
+        let (predecessor, opens_again) = (opening.predecessor(), opening.opens_again);
         let store = opening.start(Some(recovered)).await?;
         store.leading().predecessor.set(predecessor);
-        if makes_room {
+        if opens_again {
             store.open_again(options).await
         } else {
             Ok(store)
@@ -397,10 +398,15 @@ impl Store {
     }
 }
 
-/// Of a partition: each has a part of the cache.
+/// Of all partitions together.
 pub(super) fn frames_max(options: &StoreOptions) -> u32 {
-    let bytes = options.cache_bytes / u64::from(options.partitions.max(1));
-    (bytes / PAGE).clamp(CACHE_FRAMES_MIN, 1 << 30) as u32
+    let frames = (options.cache_bytes / PAGE).min(1 << 30) as u32;
+    frames.max(frames_min(options))
+}
+
+/// Each partition needs as many as the only one of a volume.
+pub(super) fn frames_min(options: &StoreOptions) -> u32 {
+    CACHE_FRAMES_MIN as u32 * options.partitions.max(1)
 }
 
 pub(super) fn build(
@@ -416,10 +422,11 @@ pub(super) fn build(
         .then(|| OpeningName::of(&superblock).name(&**reactor.device(), options));
     let cache = Cache::new(&CacheOptions {
         frames_max: frames_max(options),
+        parts: options.partitions,
         shared,
         survive: options.survive,
         published: options.published,
-        frames_min: CACHE_FRAMES_MIN as u32,
+        frames_min: frames_min(options),
     })?;
     let mapping = match cache.placement() {
         CachePlacement::Shared(path) => {
@@ -496,18 +503,8 @@ pub(super) fn build(
 
 impl Seat {
     /// The partition, which has nothing of the volume yet.
-    pub(super) fn build(self, reactor: Rc<Reactor>) -> Result<Store> {
-        let cache = Cache::new(&CacheOptions {
-            frames_max: frames_max(&self.options),
-            shared: None,
-            survive: Survive::Off,
-            published: false,
-            frames_min: CACHE_FRAMES_MIN as u32,
-        })?;
-        let header = cache.frames().header();
-        header.set_horizon(self.whole.progress.ring.horizon());
-        header.set_sequence(self.sequence);
-        Ok(partition(Parts {
+    pub(super) fn build(self, reactor: Rc<Reactor>) -> Store {
+        partition(Parts {
             reactor,
             options: &self.options,
             whole: self.whole,
@@ -516,10 +513,10 @@ impl Seat {
             layout: self.layout,
             geometry: self.geometry,
             checksums: None,
-            cache,
-            mapping: None,
+            cache: self.frames.other_part(self.number),
+            mapping: self.mapping,
             pool: self.pool,
-        }))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Dividing an open volume into partitions ([0041](../../../../docs/decisions/0041-partitions.md)).
 
-use crate::cache::Survive;
+use crate::cache::Frames;
 use crate::data::Busy;
 use crate::format::StatePage;
 use crate::format::superblock::Layout;
@@ -10,6 +10,7 @@ use adit_base::sync::atomic::Ordering;
 use adit_base::{Errno, Error, Result};
 use adit_block::BufferPool;
 use adit_reactor::Reactor;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,11 +21,6 @@ pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<(
         _ if options.read_only => "a volume that is read only has one worker",
         0 => "a volume has one worker at least",
         count if count > PARTITIONS_MAX => "a volume has at most 16 workers",
-        _ if options.survive != Survive::Off => {
-            "with several workers writes don't survive the death of the process yet: open it with \
-             Survive::Off (--survive off)"
-        }
-        _ if options.published => "other processes can't read the cache of several workers yet",
         _ if checksums => "a volume with checksums of data has one worker",
         _ => return Ok(()),
     };
@@ -42,7 +38,9 @@ pub struct Seat {
     pub(super) layout: Layout,
     pub(super) geometry: SpaceGeometry,
     pub(super) folded: Option<StatePage>,
-    pub(super) sequence: u64,
+    /// Of the first partition: its memory has a part for each.
+    pub(super) frames: Arc<Frames>,
+    pub(super) mapping: Option<PathBuf>,
     pub(super) pool: Arc<BufferPool>,
 }
 
@@ -56,7 +54,7 @@ impl Seat {
     /// The partition, on a worker's reactor, whose device is the volume's.
     pub fn take(self, reactor: Rc<Reactor>) -> Result<Store> {
         let folded = self.folded;
-        let store = self.build(reactor)?;
+        let store = self.build(reactor);
         store.take_part(folded);
         Ok(store)
     }
@@ -65,11 +63,7 @@ impl Seat {
 impl Store {
     /// Divides the volume, which one partition has so far.
     pub(super) async fn divide(&self) -> Result<()> {
-        if !self.blobs.is_empty() {
-            let what = "divide a volume that a killed process has left: open it once with one \
-                        partition";
-            return Err(Error::with(Errno::BUSY, what));
-        }
+        assert!(self.blobs.is_empty(), "one partition alone takes over");
         let count = self.options.partitions;
         let groups = self.state().await?.groups;
         while u64::from(self.state().await?.groups_initialized) < groups.min(u64::from(count)) {
@@ -117,7 +111,8 @@ impl Store {
             layout: self.layout.get(),
             geometry: *self.space.borrow().geometry(),
             folded: self.folded.get(),
-            sequence: self.leading().superblock.borrow().sequence,
+            frames: self.frames.clone(),
+            mapping: self.mapping.clone(),
             pool: self.pool.clone(),
         }
     }

@@ -1,14 +1,12 @@
 //! A volume that is divided among partitions: its refusals, and that it is full for all of them or
 //! for none. Power cuts are in `power_cut.rs`.
 
-use crate::rig::{PAGE, device, engine_options, format_as, formatted, formatted_with};
+use crate::rig::{PAGE, create_in, device, engine_options, format_as, formatted, formatted_with};
 use adit_base::{Errno, Result};
 use adit_block::{Device, FaultDevice};
 use adit_reactor::Engine;
-use adit_store::format::{BlobKind, Slot};
-use adit_store::{BlobId, MkfsOptions, PARTITIONS_MAX, Store, StoreOptions, Survive, SyncKind};
+use adit_store::{MkfsOptions, PARTITIONS_MAX, Store, StoreOptions, Survive, SyncKind};
 use std::sync::Arc;
-use zerocopy::FromZeros;
 
 /// Five groups.
 const VOLUME_BYTES: u64 = 300 << 20;
@@ -31,15 +29,6 @@ fn open(
     })
 }
 
-async fn create_in(store: &Store, partition: u32) -> Result<BlobId> {
-    let created = store.transact(|transaction| {
-        let mut slot = Slot::new_zeroed();
-        slot.kind = BlobKind::Blob as u8;
-        transaction.create_in(partition, slot)
-    });
-    created.await
-}
-
 #[test]
 fn what_does_not_go_with_several_partitions_is_refused() {
     let plain = formatted(VOLUME_BYTES);
@@ -49,8 +38,6 @@ fn what_does_not_go_with_several_partitions_is_refused() {
     };
     refused(&plain, 0, &|_| ());
     refused(&plain, PARTITIONS_MAX + 1, &|_| ());
-    refused(&plain, 2, &|options| options.survive = Survive::Require);
-    refused(&plain, 2, &|options| options.published = true);
     refused(&formatted_with(VOLUME_BYTES, true), 2, &|_| ());
     let engine = open(&plain, 2, |_| ()).unwrap();
     let errors = engine.run(|store| async move {

@@ -1,12 +1,18 @@
-//! A volume whose partitions have a worker each: threads work in all of them, and the power goes.
+//! A volume whose partitions have a worker each: threads work in all of them, and the power goes, or
+//! the process is killed.
 
+use crate::process_death::file_options;
 use crate::rig::{self, PAGE, engine_options, formatted, pattern};
 use adit_base::random::Prng;
 use adit_base::{Errno, Result};
-use adit_block::{Device, FaultDevice, MemoryConfig, MemoryDevice};
+use adit_block::{Device, FaultDevice, FileDevice, MemoryConfig, MemoryDevice};
 use adit_reactor::Engine;
 use adit_store::format::{BlobKind, Slot};
 use adit_store::{BlobId, MkfsOptions, Store, StoreOptions, Survive, SyncKind, introduce, mkfs};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -30,8 +36,15 @@ impl Volume {
             cache_bytes,
             survive: Survive::Off,
             partitions,
-            apart: true,
             ..StoreOptions::default()
+        };
+        Volume::open_with(device, options)
+    }
+
+    fn open_with(device: &Arc<dyn Device>, options: StoreOptions) -> Volume {
+        let options = StoreOptions {
+            apart: true,
+            ..options
         };
         let lead = Engine::start(device.clone(), engine_options(), |reactor| async move {
             Store::open(reactor, &options).await
@@ -231,6 +244,236 @@ fn threads_in_all_partitions_lose_nothing_to_power_cuts() {
         let log = log.into_inner().unwrap();
         judge(&device, &log, &log);
     }
+}
+
+/// What a thread of a process that is to be killed did: a line of the log before (`?`) and after
+/// (`!`) each, with the number of the thread.
+#[derive(Clone, Debug, PartialEq)]
+enum Told {
+    /// Blobs of one transaction. They have its number as their group. Before it is done only how
+    /// many is known.
+    Create(u32, Vec<BlobId>),
+    /// Bytes of [`pattern`] with this seed.
+    Append(BlobId, usize, u64),
+    Delete(BlobId),
+}
+
+impl Told {
+    fn line(&self) -> String {
+        let of = |id: &BlobId| format!(" {} {}", id.slot, id.generation);
+        match self {
+            Told::Create(number, ids) => {
+                let ids: String = ids.iter().map(of).collect();
+                format!("create {number}{ids}")
+            }
+            Told::Append(id, len, seed) => format!("append {len} {seed}{}", of(id)),
+            Told::Delete(id) => format!("delete{}", of(id)),
+        }
+    }
+
+    fn of_line(line: &str) -> Told {
+        let mut words = line.split(' ');
+        let what = words.next().unwrap();
+        let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
+        let id = |at: usize| BlobId {
+            slot: numbers[at],
+            generation: numbers[at + 1] as u32,
+        };
+        match what {
+            "create" => {
+                let ids = (1..numbers.len()).step_by(2).map(id);
+                Told::Create(numbers[0] as u32, ids.collect())
+            }
+            "append" => Told::Append(id(2), numbers[0] as usize, numbers[1]),
+            _ => Told::Delete(id(0)),
+        }
+    }
+}
+
+/// The part of a process that is to be killed: threads work in all partitions, and sync seldom.
+pub(crate) fn work_until_killed(place: &Path, options: &StoreOptions, seed: u64) {
+    let device = FileDevice::open(place.join("image"), &file_options()).unwrap();
+    let device: Arc<dyn Device> = device;
+    let mut log = File::options()
+        .append(true)
+        .open(place.join("log"))
+        .unwrap();
+    log.write_all(b"opening\n").unwrap();
+    let volume = Volume::open_with(&device, options.clone());
+    log.write_all(b"opened\n").unwrap();
+    thread::scope(|scope| {
+        for thread in 0..3 {
+            let (volume, log) = (&volume, log.try_clone().unwrap());
+            scope.spawn(move || work_and_tell(volume, thread, seed, log));
+        }
+    });
+}
+
+fn work_and_tell(volume: &Volume, thread: u64, seed: u64, mut log: File) {
+    let count = volume.0.len() as u64;
+    let mut random = Prng::new(seed ^ thread);
+    // With the partition of each.
+    let mut own: Vec<(u32, BlobId)> = Vec::new();
+    // One write each, so that a line is there or not.
+    let mut say = |mark: &str, told: &Told| {
+        let line = format!("{thread} {mark} {}\n", told.line());
+        log.write_all(line.as_bytes()).unwrap();
+    };
+    for number in (thread as u32 + 1..).step_by(3) {
+        let by = random.below(count) as usize;
+        let chosen = (!own.is_empty()).then(|| random.index(own.len()));
+        match (random.below(16), chosen) {
+            (0..=4, _) | (_, None) => {
+                let blobs = 1 + random.index(3);
+                let partitions: Vec<u32> = (0..blobs).map(|_| random.below(count) as u32).collect();
+                say("?", &Told::Create(number, vec![BlobId::default(); blobs]));
+                let ids = volume.0[by].run(|store| async {
+                    let created = store.transact(|transaction| {
+                        let create = |partition: &u32| {
+                            let mut slot = Slot::new_zeroed();
+                            (slot.kind, slot.gid) = (BlobKind::Blob as u8, number);
+                            transaction.create_in(*partition, slot)
+                        };
+                        partitions.iter().map(create).collect::<Result<Vec<_>, _>>()
+                    });
+                    created.await
+                });
+                let ids = ids.unwrap();
+                own.extend(partitions.into_iter().zip(ids.iter().copied()));
+                say("!", &Told::Create(number, ids));
+            }
+            (5, Some(at)) if own.len() > 40 => {
+                let (partition, id) = own.swap_remove(at);
+                let told = Told::Delete(id);
+                say("?", &told);
+                let deleted = volume.0[partition as usize].run(|store| store.delete(id));
+                deleted.unwrap();
+                say("!", &told);
+            }
+            (6, Some(_)) if random.below(8) == 0 => {
+                let synced = match random.below(2) {
+                    0 => volume.0[by].run(|store| store.commit()),
+                    _ => volume.0[by].run(|store| store.checkpoint()),
+                };
+                synced.unwrap();
+            }
+            (_, Some(at)) => {
+                let (partition, id) = own[at];
+                let (len, seed) = (1 + random.index(6000), random.next_u64());
+                let told = Told::Append(id, len, seed);
+                say("?", &told);
+                let appended = volume.0[partition as usize].run(|store| async move {
+                    let blob = store.blob(id).await?;
+                    store.append(&blob, &pattern(len, seed)).await
+                });
+                appended.unwrap();
+                say("!", &told);
+            }
+        }
+    }
+}
+
+/// Compares a volume with the log of a process that was killed, and empties it. Before, one with so
+/// many partitions takes it over, and is killed, too.
+pub(crate) fn judge_killed(image: &Path, log: &[String], partitions: u32) {
+    let mut contents: HashMap<BlobId, Vec<u8>> = HashMap::new();
+    let (mut deleted, mut begun) = (HashSet::new(), HashMap::new());
+    let mut made: HashMap<u32, usize> = HashMap::new();
+    for line in log.iter().skip(2) {
+        let (thread, line) = line.split_once(' ').unwrap();
+        let (mark, line) = line.split_once(' ').unwrap();
+        let told = Told::of_line(line);
+        if mark == "?" {
+            begun.insert(thread, told);
+            continue;
+        }
+        begun.remove(thread);
+        match told {
+            Told::Create(number, ids) => {
+                made.insert(number, ids.len());
+                contents.extend(ids.into_iter().map(|id| (id, Vec::new())));
+            }
+            Told::Append(id, len, seed) => {
+                contents.get_mut(&id).unwrap().extend(pattern(len, seed));
+            }
+            Told::Delete(id) => {
+                contents.remove(&id);
+                deleted.insert(id);
+            }
+        }
+    }
+    let device: Arc<dyn Device> = FileDevice::open(image, &file_options()).unwrap();
+    if partitions > 1 {
+        let options = StoreOptions {
+            cache_bytes: 8 << 20,
+            partitions,
+            ..StoreOptions::default()
+        };
+        let volume = Volume::open_with(&device, options);
+        volume.0.into_iter().for_each(rig::drop_dead);
+    }
+    let engine = Engine::start(device, engine_options(), |reactor| async move {
+        Store::open(reactor, &StoreOptions::default()).await
+    });
+    let engine = engine.unwrap();
+    rig::assert_clean(&engine);
+    let mut there: HashMap<BlobId, u32> = HashMap::new();
+    let listed = engine.run(|store| async {
+        let visit = &mut |id, slot: &Slot| {
+            there.insert(id, slot.gid);
+            Ok(())
+        };
+        store.for_each_blob(visit).await
+    });
+    listed.unwrap();
+    for (id, content) in &contents {
+        if begun.values().any(|told| *told == Told::Delete(*id)) {
+            continue;
+        }
+        assert!(there.contains_key(id), "{id:?} was acknowledged");
+        let found = engine.run(|store| async move {
+            let blob = store.blob(*id).await?;
+            let mut bytes = vec![0; content.len()];
+            let got = store.read(&blob, 0, &mut bytes).await?;
+            bytes.truncate(got);
+            Ok(bytes)
+        });
+        let found = found.unwrap();
+        let same = found
+            .iter()
+            .zip(content)
+            .take_while(|(a, b)| a == b)
+            .count();
+        assert!(
+            found == *content,
+            "{id:?}: {} bytes were acknowledged, {} are there, {same} of them right",
+            content.len(),
+            found.len()
+        );
+    }
+    for id in deleted {
+        assert!(!there.contains_key(&id), "{id:?} was deleted");
+    }
+    // Of transactions in flight: all blobs or none. Their number is not in the log.
+    let mut unknown: HashMap<u32, usize> = HashMap::new();
+    for (id, number) in &there {
+        if !contents.contains_key(id) {
+            *unknown.entry(*number).or_default() += 1;
+        }
+    }
+    for (number, count) in unknown {
+        assert!(!made.contains_key(&number), "all of it was acknowledged");
+        let is_whole = |told: &Told| match told {
+            Told::Create(of, ids) => *of == number && ids.len() == count,
+            _ => false,
+        };
+        let what = "is not a transaction in flight, as a whole";
+        assert!(begun.values().any(is_whole), "{count} of {number} {what}");
+    }
+    for id in there.into_keys() {
+        engine.run(|store| store.delete(id)).unwrap();
+    }
+    rig::close(engine);
 }
 
 /// Prints the times of threads with a blob each; for humans.

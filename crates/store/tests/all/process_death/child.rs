@@ -31,6 +31,8 @@ const VARIABLE: &str = "ADIT_DEATH";
 pub(crate) enum Role {
     /// Open the volume and work on it.
     Work,
+    /// Open the volume with a worker for each partition, and work on it with threads.
+    Workers,
     /// Open the volume with `survive` off, and work on it.
     WorkUnprotected,
     /// Open the volume and wait.
@@ -103,7 +105,7 @@ impl Place {
     }
 }
 
-fn file_options() -> FileOptions {
+pub(crate) fn file_options() -> FileOptions {
     FileOptions {
         engine: FileEngine::Sync,
         direct: false,
@@ -127,9 +129,10 @@ pub(crate) fn run() {
     let Ok(order) = std::env::var(VARIABLE) else {
         return;
     };
-    let mut words = order.splitn(3, ' ');
+    let mut words = order.splitn(4, ' ');
     let role = words.next().unwrap();
     let seed = words.next().unwrap().parse().unwrap();
+    let partitions = words.next().unwrap().parse().unwrap();
     let place = Path::new(words.next().unwrap());
     let mut random = Prng::new(seed);
     let interval = *random.pick(&[1, 1, 5, 30, 3_600_000]);
@@ -141,8 +144,12 @@ pub(crate) fn run() {
         },
         writeback_interval: Duration::from_millis(interval),
         cache_bytes: *random.pick(&[8 << 20, 8 << 20, 24 << 20]),
+        partitions,
         ..options()
     };
+    if role == "workers" {
+        return crate::workers::work_until_killed(place, &options, seed);
+    }
     let mut log = (File::options().append(true))
         .open(place.join("log"))
         .unwrap();
@@ -189,12 +196,24 @@ pub(crate) struct Child {
 
 impl Child {
     pub(crate) fn start(place: &Place, role: Role, seed: u64, world: &World) -> Child {
+        Child::start_divided(place, role, seed, world, 1)
+    }
+
+    /// One that has the volume with so many partitions.
+    pub(crate) fn start_divided(
+        place: &Place,
+        role: Role,
+        seed: u64,
+        world: &World,
+        partitions: u32,
+    ) -> Child {
         let directory = place.0.path();
         let log = directory.join("log");
         File::create(&log).unwrap();
         std::fs::write(directory.join("world"), world.outline()).unwrap();
         let role = match role {
             Role::Work => "work",
+            Role::Workers => "workers",
             Role::WorkUnprotected => "unprotected",
             Role::Open => "open",
             Role::OpenUpTo => "up-to",
@@ -202,7 +221,10 @@ impl Child {
         let process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "process_death::the_other_process"])
             .args(["--ignored", "--nocapture"])
-            .env(VARIABLE, format!("{role} {seed} {}", directory.display()))
+            .env(
+                VARIABLE,
+                format!("{role} {seed} {partitions} {}", directory.display()),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

@@ -13,6 +13,9 @@ use adit_base::random::Prng;
 use adit_store::{BlobId, StoreOptions, Survive};
 use std::time::{Duration, Instant};
 
+/// Five groups.
+const DIVIDED_BYTES: u64 = 300 << 20;
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -25,14 +28,24 @@ struct Volume {
     random: Prng,
     seed: u64,
     kills: u64,
+    /// Of those that are killed.
+    partitions: u32,
 }
 
 impl Volume {
     fn new(seed: u64) -> Volume {
+        Volume::divided(seed, 1)
+    }
+
+    fn divided(seed: u64, partitions: u32) -> Volume {
         let place = Place::new();
         let mut random = Prng::new(seed);
-        let data_checksums = random.chance(1, 2);
-        format(create_image(&place.image(), VOLUME_BYTES), data_checksums);
+        let data_checksums = random.chance(1, 2) && partitions == 1;
+        let bytes = match partitions {
+            1 => VOLUME_BYTES,
+            _ => DIVIDED_BYTES,
+        };
+        format(create_image(&place.image(), bytes), data_checksums);
         let head = std::fs::read(place.image()).unwrap();
         Volume {
             mappings: Mappings(volume_id(&head)),
@@ -41,6 +54,7 @@ impl Volume {
             random,
             seed,
             kills: 0,
+            partitions,
         }
     }
 
@@ -60,7 +74,8 @@ impl Volume {
     }
 
     fn start(&mut self, role: Role) -> Child {
-        Child::start(&self.place, role, self.random.next_u64(), &self.world)
+        let seed = self.random.next_u64();
+        Child::start_divided(&self.place, role, seed, &self.world, self.partitions)
     }
 
     /// Lets a process work and kills it, somewhere.
@@ -83,9 +98,20 @@ impl Volume {
             },
             ..options()
         };
-        let engine = open_image(&self.place.image(), &options).unwrap_or_else(|error| {
-            panic!("seed {}, kill {}: {error}", self.seed, self.kills);
-        });
+        let open = |partitions| {
+            let options = StoreOptions {
+                partitions,
+                ..options.clone()
+            };
+            open_image(&self.place.image(), &options).unwrap_or_else(|error| {
+                panic!("seed {}, kill {}: {error}", self.seed, self.kills);
+            })
+        };
+        if self.partitions > 1 && self.random.chance(1, 2) {
+            // One with several takes over, and is killed.
+            drop_dead(open(self.random.below(5) as u32 + 2));
+        }
+        let engine = open(1);
         if let Err(what) = self.world.judge(&engine, in_flight) {
             panic!("seed {}, kill {}: {what}", self.seed, self.kills);
         }
@@ -127,6 +153,38 @@ fn what_was_acknowledged_survives_a_kill_anywhere() {
         volume.kills,
         began.elapsed()
     );
+}
+
+/// Transactions change several partitions, and each partition decides some.
+#[test]
+fn what_was_acknowledged_in_several_partitions_survives_a_kill_anywhere() {
+    let seed = number("ADIT_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    for partitions in [2, 3, 5] {
+        let mut volume = Volume::divided(seed, partitions);
+        for _ in 0..number("ADIT_KILLS").unwrap_or(20) / 3 {
+            let lines = *volume.random.pick(&[20, 200, 1500]);
+            let in_flight = volume.work_and_die(Role::Work, lines);
+            volume.judge(in_flight);
+        }
+    }
+}
+
+/// … and each partition has a worker of its own, and threads that work there.
+#[test]
+fn what_threads_were_told_in_several_partitions_survives_a_kill_anywhere() {
+    let seed = number("ADIT_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    for partitions in [2, 3, 5] {
+        let mut volume = Volume::divided(seed, partitions);
+        for _ in 0..number("ADIT_KILLS").unwrap_or(20) / 3 {
+            let mut child = volume.start(Role::Workers);
+            child.wait_for_lines(2);
+            let lines = 2 + volume.random.below(3000) as usize;
+            child.wait_for_lines(lines);
+            let log = child.kill();
+            let image = volume.place.image();
+            crate::workers::judge_killed(&image, &log, volume.random.below(4) as u32 + 1);
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ mod requests;
 mod scenes;
 mod world;
 
+pub(crate) use child::file_options;
+
 #[test]
 #[ignore = "is what the tests start and kill"]
 fn the_other_process() {

@@ -114,7 +114,7 @@ fn predecessor(engine: &Arc<Engine<Store>>) -> Option<Predecessor> {
 
 fn came(predecessor: Option<Predecessor>) -> (u64, u64) {
     let Predecessor { epoch, applied, .. } = predecessor.expect("a dead process");
-    (epoch, applied)
+    (epoch, applied.0[0])
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! and a part of the one in flight.
 
 use crate::crash::model::{Model, stamp, stamped};
-use crate::rig::{PAGE, create};
+use crate::rig::{PAGE, create_in};
 use adit_base::random::Prng;
 use adit_base::{Errno, Result};
 use adit_reactor::Engine;
@@ -261,7 +261,16 @@ impl World {
     /// Performs it. Returns the id of a created blob.
     pub(crate) async fn perform(&self, store: &Store, op: Op) -> Result<Option<BlobId>> {
         match op {
-            Op::Create => return create(store).await.map(Some),
+            Op::Create => {
+                // Decided by the partition of some blob, made in the next one.
+                let by = self.blobs.len().checked_sub(1).map(|last| {
+                    let known = &self.blobs[self.next_tag as usize % (last + 1)];
+                    store.of(known.id)
+                });
+                let by = by.unwrap_or(store);
+                let partition = self.next_tag as u32 % store.partitions_count();
+                return create_in(by, partition).await.map(Some);
+            }
             Op::Commit => store.commit().await?,
             Op::Checkpoint => store.checkpoint().await?,
             _ => {
@@ -415,7 +424,7 @@ impl World {
     /// Deletes unknown blobs.
     pub(crate) fn delete_unknown(&self, engine: &Arc<Engine<Store>>) {
         for id in self.unknown(engine).unwrap() {
-            engine.run(|store| store.delete(id)).unwrap();
+            engine.run(|store| store.of(id).delete(id)).unwrap();
         }
     }
 
@@ -440,7 +449,7 @@ impl World {
         let mut unknown = unknown.map_err(|error| format!("listing: {error}"))?;
         if let (1, Some(Op::Create)) = (unknown.len(), in_flight) {
             let id = unknown.pop().unwrap();
-            let deleted = engine.run(|store| store.delete(id));
+            let deleted = engine.run(|store| store.of(id).delete(id));
             deleted.map_err(|error| format!("deleting what was being created: {error}"))?;
             self.gone.retain(|gone| *gone != id);
         }
@@ -456,6 +465,7 @@ impl World {
 
 async fn perform_on(store: &Store, op: Op, known: &Known) -> Result<()> {
     let id = known.id;
+    let store = store.of(id);
     if let Op::Delete { .. } = op {
         return store.delete(id).await;
     }
@@ -487,6 +497,7 @@ async fn perform_on(store: &Store, op: Op, known: &Known) -> Result<()> {
 /// All of a blob.
 pub(crate) fn content(engine: &Arc<Engine<Store>>, id: BlobId) -> Result<Vec<u8>> {
     engine.run(|store| async move {
+        let store = store.of(id);
         let blob = store.blob(id).await?;
         let mut bytes = vec![0; blob.size() as usize + 1];
         let count = store.read(&blob, 0, &mut bytes).await?;

@@ -87,11 +87,16 @@ pub fn cut(device: &Arc<FaultDevice>, engine: Arc<Engine<Store>>) -> Arc<FaultDe
 }
 
 pub async fn create(store: &Store) -> Result<BlobId> {
+    create_in(store, store.partition()).await
+}
+
+/// A new blob in a partition, made by another one.
+pub async fn create_in(store: &Store, partition: u32) -> Result<BlobId> {
     store
         .transact(|txn| {
             let mut slot = Slot::new_zeroed();
             slot.kind = BlobKind::Blob as u8;
-            txn.create(slot)
+            txn.create_in(partition, slot)
         })
         .await
 }

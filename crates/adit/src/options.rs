@@ -213,7 +213,7 @@ impl VolumeOptions {
 
     /// Processes that [`Server`](crate::Server) serves, of the same user and of root, read cached
     /// data without asking. Needs [`survive`](Self::survive); costs 8 bytes for each page of the
-    /// cache. Ignored with several [`workers`](Self::workers). The default is no.
+    /// cache. The default is no.
     pub fn published(&mut self, yes: bool) -> &mut Self {
         self.published = yes;
         self
@@ -221,8 +221,8 @@ impl VolumeOptions {
 
     /// Workers of a volume in this process: threads, and sessions of a server, that use different
     /// files and directories then don't wait for each other. *An experiment*, for 2 to 16 workers:
-    /// it needs [`Survive::Off`] and a volume without checksums of data. Each worker has its part
-    /// of the page cache; other processes can't read it themselves. The default is 1.
+    /// it needs a volume without checksums of data. Each worker has its part of the page cache. The
+    /// default is 1.
     pub fn workers(&mut self, count: u32) -> &mut Self {
         self.workers = count;
         self

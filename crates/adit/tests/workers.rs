@@ -208,7 +208,7 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     refused(open(&path, 17), "at most 16 workers");
     // Nothing of that has harmed it.
     let volume = open(&path, 2).expect("opened");
-    let error = volume.check().expect_err("refused");
+    let error = volume.grow(400 << 20).expect_err("refused");
     assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
     volume.close().expect("closed");
     let with_checksums = directory.path().join("checksums.adit");

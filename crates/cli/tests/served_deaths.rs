@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::servers::*;
-use support::{Place, descriptors_end, limit_descriptors};
+use support::{Place, descriptors_end, limit_descriptors, test_of};
 
 /// The records of a file: all whole, but for a torn last one; each number once. Their number.
 fn records(volume: &Volume, path: &str) -> u64 {
@@ -100,7 +100,8 @@ fn killed_clients_leave_nothing_behind_and_disturb_nobody() {
         });
         for round in 0..deaths(6) {
             let mut client = Command::new(std::env::current_exe().expect("known"))
-                .args(["--exact", "the_client_process", "--ignored", "--nocapture"])
+                .args(["--exact", &test_of(module_path!(), "the_client_process")])
+                .args(["--ignored", "--nocapture"])
                 .env("ADIT_TEST_VOLUME", volume.address())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
@@ -838,7 +839,8 @@ fn an_image_that_somebody_truncates_takes_no_more_writes() {
     let image = place.path("v.adit");
     let truncated = std::fs::OpenOptions::new().write(true).open(&image);
     let truncated = truncated.expect("opened");
-    let (whole, cut) = (128 << 20, 100 << 20);
+    let whole = truncated.metadata().expect("known").len();
+    let cut = 100 << 20;
     truncated.set_len(cut).expect("truncated");
     let file = volume.open_file("/after", &appending()).expect("made");
     file.append(b"not synced").expect("written");

@@ -13,8 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::Place;
 use support::servers::*;
+use support::{Place, test_of};
 
 /// Each is appended to by a thread of the client.
 const FILES: usize = 2;
@@ -98,7 +98,7 @@ fn client(place: &Place) -> Command {
     client
         .args([
             "--exact",
-            "the_appending_process",
+            &test_of(module_path!(), "the_appending_process"),
             "--ignored",
             "--nocapture",
         ])

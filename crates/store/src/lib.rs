@@ -37,7 +37,7 @@ mod volume;
 pub use blob::{Blob, BlobShared, GrantedSync, GrantedWrite, MappedMemory, Synced};
 pub use cache::lent::memories_lent;
 pub use cache::tail::{Appended, TAIL_BYTES, TailMemory, TailWriter, locked};
-pub use cache::{Mapping, Survive, Unsaved, Version, mappings, remove_mapping};
+pub use cache::{Mapping, Survive, Unsaved, Versions, mappings, remove_mapping};
 pub use commit::{SharedMetadata, SharedView, Transaction, View};
 pub use data::{AllocateMode, AtomicRange, AtomicWrite, Sought, SyncKind};
 pub use data::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};

@@ -161,6 +161,7 @@ pub struct Resumed {
 
 /// The server's second message.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each session")]
 pub enum Answer {
     /// There is no session.
     Refused(Error),

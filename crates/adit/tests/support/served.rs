@@ -4,7 +4,7 @@
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
-use adit::{Errno, ServeOptions, Server, Volume, VolumeOptions};
+use adit::{ServeOptions, Server, Volume, VolumeOptions};
 use std::cell::RefCell;
 
 /// Do the volumes of this file lie in servers?
@@ -106,13 +106,10 @@ pub fn through(volume: Volume) -> adit::Result<Volume> {
     session
 }
 
-/// The problems that a check finds. Of a volume with several workers there is none yet, so those
-/// stay unknown here.
+/// The problems that a check finds.
 pub fn problems(volume: &Volume) -> adit::Result<Vec<String>> {
-    match volume.check() {
-        Err(error) if WORKERS > 1 && error.errno() == Errno::OPNOTSUPP => Ok(Vec::new()),
-        checked => Ok(checked?.problems.iter().map(ToString::to_string).collect()),
-    }
+    let report = volume.check()?;
+    Ok(report.problems.iter().map(ToString::to_string).collect())
 }
 
 /// Closes what is in servers of this test: the end of a test does so, too.

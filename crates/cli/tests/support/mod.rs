@@ -69,10 +69,17 @@ pub fn library() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_adit")).with_file_name("libadit_preload.so")
 }
 
-/// How many workers the servers of these tests have for each volume: `ADIT_SERVED_WORKERS`; one if
-/// it isn't set.
-pub fn workers() -> Option<String> {
-    std::env::var("ADIT_SERVED_WORKERS").ok()
+/// How many workers the servers of these tests have for each volume.
+pub fn workers() -> Option<&'static str> {
+    (env!("CARGO_CRATE_NAME") == "served_by_workers").then_some("3")
+}
+
+/// The name of a test in a module of this program.
+pub fn test_of(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    }
 }
 
 pub struct Place {
@@ -140,7 +147,7 @@ impl Place {
         if let (Some(&"serve"), Some(workers)) = (arguments.first(), workers())
             && !arguments.contains(&"--workers")
         {
-            command.args(["--workers", &workers]);
+            command.args(["--workers", workers]);
         }
         command
     }

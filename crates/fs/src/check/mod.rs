@@ -127,14 +127,13 @@ fn shown(path: &str) -> &str {
 
 impl Fs {
     /// Checks the names of a volume. Other operations run meanwhile; if their changes may look like
-    /// damage, the check starts again, and at last they wait. EBUSY: the volume changes all the
-    /// time.
+    /// damage, the check starts again, and at last those of this worker wait. EBUSY: the volume
+    /// changes all the time.
     pub async fn check_names(&self) -> Result<CheckReport> {
-        self.store.check_undivided("check the names of")?;
         for attempt in 0..ATTEMPTS + ATTEMPTS_ALONE {
             let before = self.store.version();
             let report = self.walk_names(attempt < ATTEMPTS).await?;
-            let is_same = before.is_some_and(|version| self.store.is_at(version));
+            let is_same = before.is_some_and(|versions| self.store.is_at(&versions));
             if report.problems.is_empty() || is_same {
                 return Ok(report);
             }
@@ -157,6 +156,10 @@ impl Fs {
             gives_way,
             ..Walk::default()
         };
+        if !self.store.is_read_only() {
+            // From there on no partition gives out a smaller one.
+            self.store.commit().await?;
+        }
         let next_generation = self.store.state().await?.next_generation;
         walk.slots_end = self.store.slots_end();
         walk.name(self.base.root, FileKind::Directory, false, "/");

@@ -10,13 +10,18 @@ use super::owner::KIND_SHIFT;
 use super::{FrameFlags, FrameKey, PageBytes};
 use adit_base::sync::atomic::Ordering;
 use adit_base::sync::{spin_loop, tries};
+use smallvec::SmallVec;
 
 /// Looks at the count while a transaction becomes visible, which takes some 100 ns.
 const SPINS_MAX: u32 = tries(64);
 
-/// A state of the cached metadata.
+/// A state of the metadata in one cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Version(u64);
+pub(crate) struct Version(u64);
+
+/// A state of the metadata in the caches of a volume.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Versions(pub(crate) SmallVec<[Version; 1]>);
 
 /// Pages that stay as they are while this lives.
 pub(crate) struct HeldPages<'f> {

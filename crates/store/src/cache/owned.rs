@@ -15,6 +15,7 @@ use crate::cache::{Applied, Cache, Counts, FrameFlags, FrameId, FrameKey, META_S
 use crate::format::Page;
 use adit_base::{PAGE_BYTES, granules};
 use adit_block::Buffer;
+use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
@@ -27,6 +28,9 @@ macro_rules! forward {
         }
     )*};
 }
+
+/// Pairs of a target and its shadow.
+pub(crate) type Edits = SmallVec<[(FrameId, FrameId); 12]>;
 
 pub(crate) struct OwnedCache(UnsafeCell<Cache>);
 
@@ -206,8 +210,8 @@ impl OwnedCache {
     /// [`Cache::apply`] with edits in other partitions' caches, about which this one decides.
     pub(crate) fn apply_with(
         &self,
-        edits: &[(FrameId, FrameId)],
-        others: &[(&OwnedCache, &[(FrameId, FrameId)])],
+        edits: Edits,
+        others: &[(&OwnedCache, Edits)],
         decided: impl FnOnce(u64),
         mut report: impl FnMut(usize, Applied),
     ) {

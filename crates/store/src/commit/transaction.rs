@@ -15,7 +15,7 @@
 
 use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
-use crate::cache::{Applied, FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache};
+use crate::cache::{Applied, Edits, FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache};
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
 use crate::metadata::Need;
@@ -96,9 +96,6 @@ impl Shadow {
         self.new && self.key.space == META_SPACE
     }
 }
-
-/// Pairs of a target and its shadow.
-type Edits = SmallVec<[(FrameId, FrameId); 12]>;
 
 /// An edit has become visible in a partition.
 fn note_applied(store: &Store, shadow: &Shadow, applied: &Applied) {
@@ -744,25 +741,21 @@ impl<'s> Transaction<'s> {
             .map(|other| self.edits(other, &which))
             .collect();
         let frames = |shadows: &[&Shadow]| shadows.iter().map(|shadow| shadow.frames()).collect();
-        let edits: Edits = frames(&own);
-        let other_edits: SmallVec<[Edits; 2]> = of_others.iter().map(|of| frames(of)).collect();
-        let with: SmallVec<[(&OwnedCache, &[(FrameId, FrameId)]); 2]> = others
-            .iter()
-            .zip(&other_edits)
-            .map(|(other, edits)| (&other.cache, &edits[..]))
+        let with = others.iter().zip(&of_others);
+        let with: SmallVec<[(&OwnedCache, Edits); 2]> = with
+            .map(|(other, shadows)| (&other.cache, frames(shadows)))
             .collect();
         let bytes = |other: &&Store| other.changes.open.bytes();
         let before: SmallVec<[_; 2]> = others.iter().map(bytes).collect();
         let mut reported: SmallVec<[_; 2]> = of_others.iter().map(|of| of.iter()).collect();
-        store
-            .cache
-            .apply_with(&edits, &with, decided, |at, applied| match at {
-                0 => note_applied(store, next(), &applied),
-                _ => {
-                    let shadow = reported[at - 1].next().expect("a report for each edit");
-                    note_applied(others[at - 1], shadow, &applied);
-                }
-            });
+        let report = |at, applied| match at {
+            0 => note_applied(store, next(), &applied),
+            _ => {
+                let shadow = reported[at - 1].next().expect("a report for each edit");
+                note_applied(others[at - 1], shadow, &applied);
+            }
+        };
+        (store.cache).apply_with(frames(&own), &with, decided, report);
         for (other, before) in others.iter().zip(before) {
             // This partition's credit was for these bytes, too.
             let grown = other.changes.open.bytes() - before;

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::blob::Blob;
-use crate::cache::Version;
+use crate::cache::Versions;
 use crate::journal::Point;
 use crate::metadata::extents::MapEntry;
 use crate::state::{Store, Work};
@@ -136,15 +136,27 @@ impl Store {
         self.whole.progress.point()
     }
 
-    /// The present state of the metadata. None: it is being changed by another thread.
-    pub fn version(&self) -> Option<Version> {
-        self.frames.version()
+    /// The present state of the metadata in all partitions. None: it is being changed by another
+    /// thread.
+    pub fn version(&self) -> Option<Versions> {
+        let mut versions = Versions::default();
+        let mut is_still = true;
+        self.for_all_frames(|frames| match frames.version() {
+            Some(version) => versions.0.push(version),
+            None => is_still = false,
+        });
+        is_still.then_some(versions)
     }
 
     /// True if this is still the state. The journal's point would not tell: transactions that share
     /// a commit have the same.
-    pub fn is_at(&self, version: Version) -> bool {
-        self.frames.is_at(version)
+    pub fn is_at(&self, versions: &Versions) -> bool {
+        let mut then = versions.0.iter();
+        let mut is_still = true;
+        self.for_all_frames(|frames| {
+            is_still &= then.next().is_some_and(|version| frames.is_at(*version));
+        });
+        is_still
     }
 
     /// Makes everything applied before `point` durable; free if it is already.

@@ -107,7 +107,6 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64),
         leaf: &mut dyn FnMut(BlobId, &Page) -> Vec<String>,
     ) -> Result<CheckReport> {
-        self.check_undivided("check")?;
         for _ in 0..ATTEMPTS {
             if self.writable().is_ok() {
                 self.sync_all().await?;
@@ -128,7 +127,7 @@ impl Store {
                 leaf: &mut *leaf,
             };
             let report = checker.run(&state).await?;
-            if report.is_clean() || before.is_some_and(|version| self.is_at(version)) {
+            if report.is_clean() || before.is_some_and(|versions| self.is_at(&versions)) {
                 return Ok(report);
             }
         }

@@ -840,7 +840,7 @@ fn an_image_that_somebody_truncates_takes_no_more_writes() {
     let truncated = std::fs::OpenOptions::new().write(true).open(&image);
     let truncated = truncated.expect("opened");
     let whole = truncated.metadata().expect("known").len();
-    let cut = 100 << 20;
+    let cut = whole - (28 << 20);
     truncated.set_len(cut).expect("truncated");
     let file = volume.open_file("/after", &appending()).expect("made");
     file.append(b"not synced").expect("written");

@@ -128,6 +128,7 @@ fn run(
     fork::install();
     let mut store_options = store_options(options);
     store_options.survive = Survive::Off;
+    store_options.partitions = 1;
     // It reads each page once or twice, in the order in which they lie.
     store_options.cache_bytes = store_options.cache_bytes.min(CACHE_BYTES_MAX);
     let engine_options = EngineOptions {

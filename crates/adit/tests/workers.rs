@@ -1,8 +1,8 @@
 //! A volume with several workers, as a program has it.
 
 use adit::{
-    Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner, MkfsOptions,
-    OpenOptions, RangeLock, ServeOptions, Server, Volume, VolumeOptions,
+    AllocateFlags, Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner,
+    MkfsOptions, OpenOptions, RangeLock, ServeOptions, Server, Volume, VolumeOptions,
 };
 use std::path::Path;
 use std::thread;
@@ -216,6 +216,86 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     make.size_bytes(200 << 20).data_checksums(true);
     Volume::mkfs(with_checksums.to_str().expect("UTF-8"), &make).expect("formatted");
     refused(open(&with_checksums, 2), "checksums of data");
+}
+
+/// Threads fill the last MiB from all workers. The volume is full for all of them or for none, and
+/// what they delete, all of them can use again.
+#[test]
+fn a_volume_is_full_for_all_workers_or_for_none() {
+    const THREADS: usize = 4;
+    /// Of pages that nobody may use though somebody is refused: those of transactions under way,
+    /// and of writes whose pages have just got their places.
+    const SLACK_BYTES: u64 = 1 << 20;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), &mut MkfsOptions::new());
+    let volume = open(&path, 3).expect("opened");
+    let room = |volume: &Volume| volume.statfs().expect("known").available_bytes;
+    let fill = file(&volume, "/fill");
+    for round in 0..4 {
+        let len = fill.len().expect("known");
+        let more = room(&volume).saturating_sub(8 << 20);
+        if more > 0 {
+            let none = AllocateFlags::empty();
+            fill.allocate(none, len, more).expect("there is room");
+        }
+        let before = room(&volume);
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let volume = volume.clone();
+                scope.spawn(move || {
+                    let own = format!("/{round}-{thread}");
+                    volume.create_dir(&own).expect("made");
+                    let used = file(&volume, &format!("{own}/used"));
+                    for number in 0.. {
+                        let done = match number % 4 {
+                            0 => {
+                                let none = AllocateFlags::empty();
+                                let end = used.len().expect("known");
+                                used.allocate(none, end, 40_000)
+                            }
+                            1 => volume.write(format!("{own}/{number}"), &[1; 5000]),
+                            _ => used.append(&[7; 9000]).map(drop),
+                        };
+                        let Err(error) = done else { continue };
+                        assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+                        // Others may have deleted nothing, so what was refused stays so.
+                        let left = room(&volume);
+                        assert!(left <= SLACK_BYTES, "refused, but {left} bytes are left");
+                        break;
+                    }
+                    used.sync_data().expect("its pages were promised");
+                });
+            }
+        });
+        // Every worker's files are refused a page now, and those of all keep what they have.
+        for thread in 0..THREADS {
+            let used = file(&volume, &format!("/{round}-{thread}/used"));
+            let mut refused = 0;
+            while let Ok(_) = used.append(&[7; 4096]) {
+                refused += 1;
+            }
+            assert!(refused < 64, "{refused} pages were left");
+        }
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let volume = volume.clone();
+                scope.spawn(move || {
+                    let own = format!("/{round}-{thread}");
+                    volume.remove_dir_all(own).expect("deleting needs no room");
+                });
+            }
+        });
+        volume.sync().expect("synced");
+        let after = room(&volume);
+        assert!(
+            after + (256 << 10) >= before,
+            "{after} of {before} bytes came back"
+        );
+    }
+    let report = volume.check().expect("checked");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    drop(fill);
+    volume.close().expect("closed");
 }
 
 #[test]

@@ -172,6 +172,11 @@ pub trait VolumeCall<'a>: Value<'a> {
         [None, None]
     }
 
+    /// The blob without a name that it changes.
+    fn blob(&self) -> Option<BlobId> {
+        None
+    }
+
     /// The same, to be changed to other ways to them.
     fn places_mut(&mut self) -> [Option<&mut Place<'a>>; 2] {
         [None, None]
@@ -207,7 +212,7 @@ macro_rules! calls {
         $(#[$doc:meta])*
         $number:literal = $name:ident $(<$life:lifetime>)? {
             $($field:ident: $type:ty),* $(,)?
-        } $(at $($place:ident)+)? => $reply:ty
+        } $(at $($place:ident)+)? $(of $blob:ident)? => $reply:ty
             : $class:ident $by:ident $when_done:ident $held:ident $how:ident;
     )*) => {
         $(
@@ -239,6 +244,9 @@ macro_rules! calls {
                 const HELD: WhatIsHeld = calls!(@held $held);
                 type Reply = $reply;
                 $(calls!(@places $($place)+);)?
+                $(fn blob(&self) -> Option<BlobId> {
+                    Some(self.$blob)
+                })?
             }
         )*
 
@@ -404,7 +412,7 @@ calls! { VolumeCall VOLUME_ROWS VOLUME_CALLS SPECIAL_VOLUME_CALLS performed_volu
     24 = CreateBlob {} => BlobId
         : changes administrators own plain performed;
     /// Deletes a blob.
-    25 = DeleteBlob { id: BlobId } => ()
+    25 = DeleteBlob { id: BlobId } of id => ()
         : changes administrators own plain performed;
     /// Blobs without names, from a slot on.
     26 = Blobs { from_slot: u64, max: u32 } => Vec<BlobId>

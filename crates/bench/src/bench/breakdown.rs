@@ -147,7 +147,7 @@ fn measure(
     sizes: &Sizes,
     progress: &mut dyn FnMut(&str, f64),
 ) -> io::Result<BreakdownBlock> {
-    let adit = AditTarget::open(address, sizes.shape.cache_bytes, folder)?;
+    let adit = AditTarget::open(address, sizes.shape.cache_bytes, 1, folder)?;
     let rows = measure_rows(
         &adit,
         &sizes.jobs,

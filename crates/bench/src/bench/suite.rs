@@ -198,7 +198,7 @@ fn on_disk(
         Some(volume) => (volume.clone(), folder_in_volume()),
         None => (temporary_image(place, sizes.image_bytes)?, String::new()),
     };
-    let adit = AditTarget::open(&address, sizes.shape.cache_bytes, &folder)?;
+    let adit = AditTarget::open(&address, sizes.shape.cache_bytes, 1, &folder)?;
     let plan = sizes.plan(options.title());
     let systems: [Box<dyn Contender + '_>; 3] =
         [Box::new(&adit), Box::new(&kernel), Box::new(&raw)];
@@ -213,7 +213,7 @@ fn on_disk(
 /// The block without a device: the cost of the software itself.
 fn in_memory(sizes: &Sizes, progress: &mut dyn FnMut(&str, f64)) -> io::Result<Block> {
     let address = format!("mem:{}M", sizes.image_bytes / MIB);
-    let adit = AditTarget::open(&address, sizes.shape.cache_bytes, "")?;
+    let adit = AditTarget::open(&address, sizes.shape.cache_bytes, 1, "")?;
     // tmpfs is the kernel's counterpart, where there is one with room (a container's often has 64
     // MiB).
     let (tmpfs, omitted) = match memory_place(sizes.image_bytes) {

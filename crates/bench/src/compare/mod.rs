@@ -125,6 +125,15 @@ pub fn compare(
     let mut systems = vec![System::Adit];
     if groups
         .iter()
+        .any(|group| group.concerns(&System::Workers, 0))
+    {
+        systems.push(System::Workers);
+        let workers = System::Workers.workers();
+        run.notes
+            .push(format!("workers: a volume with {workers} of them."));
+    }
+    if groups
+        .iter()
         .any(|group| group.concerns(&System::AditRun, 0))
     {
         systems.push(System::AditRun);
@@ -372,7 +381,7 @@ impl Run<'_> {
                 system.make(&image)?;
                 self.served(&image, group, measure)
             }
-            (Place::Image, System::Adit | System::AditRun) => {
+            (Place::Image, System::Adit | System::Workers | System::AditRun) => {
                 let image = self.images.image()?;
                 system.make(&image)?;
                 measure(self, systems::utf8(&image)?)

@@ -90,15 +90,20 @@ impl Group {
         // On the local disk its own file system is enough.
         let is_looped = self.place == Place::Image && matches!(system, System::Kernel(_));
         match (&self.work, system) {
-            (Work::LevelDb(_), System::Raw | System::Served) => return false,
+            (Work::LevelDb(_), System::Raw | System::Workers | System::Served) => return false,
             (Work::LevelDb(_), _) => return !is_looped,
-            (Work::LevelDbClients(_), System::Adit | System::AditRun | System::Raw) => {
-                return false;
-            }
+            (
+                Work::LevelDbClients(_),
+                System::Adit | System::Workers | System::AditRun | System::Raw,
+            ) => return false,
             (Work::LevelDbClients(_), _) => return !is_looped,
-            (Work::Clients(..), System::AditRun | System::Raw) => return false,
+            (Work::Clients(..), System::Workers | System::AditRun | System::Raw) => return false,
             (Work::Clients(..), _) => return !is_looped,
             (_, System::AditRun | System::Served) => return false,
+            (Work::Jobs(jobs, _), System::Workers) => {
+                return jobs.iter().all(|job| matches!(job, Job::Threads(_)));
+            }
+            (_, System::Workers) => return false,
             _ => {}
         }
         match self.work {
@@ -113,7 +118,9 @@ impl Group {
     pub(super) fn memory_bytes(&self, system: &System) -> u64 {
         let beside_bytes = match system {
             System::Kernel(_) | System::Host => BESIDE_CACHE_BYTES,
-            System::Adit | System::AditRun | System::Served | System::Raw => BESIDE_OWN_CACHE_BYTES,
+            System::Adit | System::Workers | System::AditRun | System::Served | System::Raw => {
+                BESIDE_OWN_CACHE_BYTES
+            }
         };
         let more_bytes = match self.work {
             Work::Jobs(..) | Work::Apart(..) | Work::Layers(..) | Work::Clients(..) => {

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use crate::measurement::errors::while_doing;
-use crate::measurement::medians::{ADIT, ADIT_RUN, RAW, SERVED};
+use crate::measurement::medians::{ADIT, ADIT_RUN, RAW, SERVED, WORKERS};
 use crate::target::adit::io_error;
 
 /// Who gets the device.
@@ -17,6 +17,8 @@ use crate::target::adit::io_error;
 pub enum System {
     /// A volume of Adit on the device, in the process.
     Adit,
+    /// The same with a worker for each core.
+    Workers,
     /// The same with the program as it is, under `adit run`.
     AditRun,
     /// The same volume in a server, of which each program is a client.
@@ -70,6 +72,7 @@ impl System {
     pub fn name(&self) -> &str {
         match self {
             System::Adit => ADIT,
+            System::Workers => WORKERS,
             System::AditRun => ADIT_RUN,
             System::Served => SERVED,
             System::Kernel(name) => name,
@@ -78,10 +81,19 @@ impl System {
         }
     }
 
+    /// How many workers its volume has.
+    pub(crate) fn workers(&self) -> u32 {
+        let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get() as u32);
+        match self {
+            System::Workers => cores.clamp(2, 16),
+            _ => 1,
+        }
+    }
+
     /// Makes it on an empty device.
     pub(crate) fn make(&self, device: &Path) -> io::Result<()> {
         match self {
-            System::Adit | System::AditRun | System::Served => {
+            System::Adit | System::Workers | System::AditRun | System::Served => {
                 let address = utf8(device)?;
                 adit::Volume::mkfs(address, adit::MkfsOptions::new().force(true)).map_err(io_error)
             }
@@ -94,7 +106,7 @@ impl System {
     pub(crate) fn commands(&self, device: &Path) -> Vec<String> {
         let device_name = device.display();
         match self {
-            System::Adit => vec![format!("adit mkfs {device_name} --force")],
+            System::Adit | System::Workers => vec![format!("adit mkfs {device_name} --force")],
             System::AditRun => vec![
                 format!("adit mkfs {device_name} --force"),
                 format!("adit run {device_name} -- PROGRAM"),
@@ -124,7 +136,9 @@ impl System {
                 .map(str::to_owned)
         };
         match self {
-            System::Adit | System::AditRun | System::Served => env!("CARGO_PKG_VERSION").to_owned(),
+            System::Adit | System::Workers | System::AditRun | System::Served => {
+                env!("CARGO_PKG_VERSION").to_owned()
+            }
             System::Kernel(name) => said(&format!("mkfs.{name}")).unwrap_or_default(),
             System::Host | System::Raw => String::new(),
         }

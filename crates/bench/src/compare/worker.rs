@@ -93,15 +93,16 @@ pub fn measure_alone(assignment: &Assignment) -> io::Result<MeasuredRows> {
             let what = "only of Adit is it known in which layer its time goes";
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
-        System::Adit | System::Served => {
+        System::Adit | System::Workers | System::Served => {
             let folder = if own.is_empty() {
                 own
             } else {
                 format!("/{own}")
             };
+            let workers = assignment.system.workers();
             let adit = match ssd::device_at(&assignment.place)? {
-                Some(device) => AditTarget::on_device(device, shape.cache_bytes)?,
-                None => AditTarget::open(&assignment.place, shape.cache_bytes, &folder)?,
+                Some(device) => AditTarget::on_device(device, shape.cache_bytes, workers)?,
+                None => AditTarget::open(&assignment.place, shape.cache_bytes, workers, &folder)?,
             };
             let outcome = match assignment.layers {
                 true => layers(&adit, assignment),
@@ -255,7 +256,10 @@ fn run_all<T: Target>(
     assignment: &Assignment,
     gate: Option<&Gate>,
 ) -> io::Result<MeasuredRows> {
-    let on_adit = matches!(assignment.system, System::Adit | System::Served);
+    let on_adit = matches!(
+        assignment.system,
+        System::Adit | System::Workers | System::Served
+    );
     let mut rows = Vec::new();
     for &job in &assignment.jobs {
         match jobs::run(

@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::row::{Measurement, threads_in_title};
 
-/// The labels of the floor, of Adit, of programs under `adit run`, and of clients of a server;
-/// every other label is a kernel's file system.
+/// The labels of the floor, of Adit, of Adit with several workers, of programs under `adit run`,
+/// and of clients of a server; every other label is a kernel's file system.
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ADIT: &str = "adit";
+pub(crate) const WORKERS: &str = "workers";
 pub(crate) const ADIT_RUN: &str = "adit run";
 pub(crate) const SERVED: &str = "served";
 
@@ -81,8 +82,8 @@ impl Row {
     /// Adit's rate by that of the fastest of the kernel's file systems.
     pub fn to_kernel(&self) -> Option<f64> {
         let kernels = self.adit_to.iter();
-        let kernels =
-            kernels.filter(|(system, _)| ![RAW, ADIT_RUN, SERVED].contains(&system.as_str()));
+        let kernels = kernels
+            .filter(|(system, _)| ![RAW, WORKERS, ADIT_RUN, SERVED].contains(&system.as_str()));
         kernels.map(|(_, &ratio)| ratio).min_by(f64::total_cmp)
     }
 

@@ -22,8 +22,14 @@ pub(crate) struct AditTarget {
 
 impl AditTarget {
     /// Opens; `folder` is made when it is missing (empty: the volume's root).
-    pub(crate) fn open(address: &str, cache_bytes: u64, folder: &str) -> io::Result<AditTarget> {
-        let volume = Volume::open_with(address, &with_cache(cache_bytes)).map_err(io_error)?;
+    pub(crate) fn open(
+        address: &str,
+        cache_bytes: u64,
+        workers: u32,
+        folder: &str,
+    ) -> io::Result<AditTarget> {
+        let options = options(cache_bytes, workers);
+        let volume = Volume::open_with(address, &options).map_err(io_error)?;
         if !folder.is_empty() {
             volume.create_dir(folder).map_err(io_error)?;
         }
@@ -34,8 +40,12 @@ impl AditTarget {
     }
 
     /// A fresh volume on a device of this process.
-    pub(crate) fn on_device(device: Arc<dyn Device>, cache_bytes: u64) -> io::Result<AditTarget> {
-        let volume = Volume::on_device(device, &with_cache(cache_bytes), true);
+    pub(crate) fn on_device(
+        device: Arc<dyn Device>,
+        cache_bytes: u64,
+        workers: u32,
+    ) -> io::Result<AditTarget> {
+        let volume = Volume::on_device(device, &options(cache_bytes, workers), true);
         Ok(AditTarget {
             volume: volume.map_err(io_error)?,
             folder: String::new(),
@@ -51,8 +61,10 @@ impl AditTarget {
     }
 }
 
-fn with_cache(cache_bytes: u64) -> VolumeOptions {
-    VolumeOptions::new().cache_bytes(cache_bytes).clone()
+fn options(cache_bytes: u64, workers: u32) -> VolumeOptions {
+    let mut options = VolumeOptions::new();
+    options.cache_bytes(cache_bytes).workers(workers);
+    options
 }
 
 /// Adit's errors as those of the standard library, message included.

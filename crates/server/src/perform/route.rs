@@ -6,7 +6,7 @@ use adit_wire::calls::{Place, VolumeCall};
 
 /// The worker that performs a call about the volume, and the way from there to the places that the
 /// call names: [from their directories](Workers::near). It is the worker of the last place's
-/// directory, where a name is made.
+/// directory, where a name is made; or of the blob.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Route {
     worker: u32,
@@ -37,6 +37,10 @@ impl Route {
                 .filter(|_| is_other)
                 .map(|(start, path)| (start, path.len()));
             route.names_inode |= near.is_none() && place.start.is_some();
+        }
+        if let Some(id) = call.blob() {
+            // Its receipt, too, is of the worker that decides.
+            route.worker = workers.partition_of(id);
         }
         route
     }

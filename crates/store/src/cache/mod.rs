@@ -79,7 +79,9 @@ pub use name::{ParsedName, SharedName, volume_of};
 pub(crate) use owned::{Edits, OwnedCache};
 pub use owner::{Cache, Counts, Pinned};
 pub use published::{Hint, PublishedFrames, RemoteFrames, slot_page};
-pub use salvage::{Abandoned, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved};
+pub use salvage::{
+    Abandoned, Fold, Header, SalvagedData, SalvagedJournal, SalvagedPending, Unsaved,
+};
 pub use supply::FRAMES_LEFT_BY_DATA;
 
 /// The bytes of a frame.

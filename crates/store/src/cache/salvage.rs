@@ -226,16 +226,20 @@ impl Abandoned {
         }
     }
 
-    /// Number of the first part's last apply that folded ledgers. None: its number is known, but it
-    /// did not count, so no ledger goes with it.
-    pub fn fold(&self) -> Option<u64> {
-        let applied = Abandoned::applied_by(&self.header.parts[0]);
-        let counts = applied.is_some_and(|applied| self.header.fold <= applied);
-        counts.then_some(self.header.fold)
+    /// The first part's last apply that folded ledgers. None: its numbers are damaged.
+    pub fn fold(&self) -> Option<Fold> {
+        let applied = Abandoned::applied_by(&self.header.parts[0])?;
+        Some(match self.header.fold {
+            fold if fold <= applied => Fold::Counts(fold),
+            _ => Fold::DidNotCount,
+        })
     }
 
     /// The frames in which other parts than the first have a page of metadata.
     pub fn of_other_parts(&self, page: u64) -> Vec<FrameId> {
+        if self.header.parts.len() == 1 {
+            return Vec::new();
+        }
         let is_it = |part: u32, meta: &Meta| part > 0 && meta.key() == FrameKey::meta(page);
         let found = self.winners().filter(|(part, _, meta)| is_it(*part, meta));
         let mut found: Vec<_> = found.map(|(_, frame, _)| FrameId(frame)).collect();
@@ -440,6 +444,15 @@ pub struct Header {
     parts: Vec<Part>,
     fold: u64,
     copy_of: u64,
+}
+
+/// The last fold of ledgers of which the header knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fold {
+    /// The apply with this number.
+    Counts(u64),
+    /// It was about to be applied: no ledger goes with it.
+    DidNotCount,
 }
 
 /// How far a part came.

@@ -9,7 +9,7 @@
 //! partition's is encoded or goes home, and one that was evicted is made from the folded state,
 //! never read from the device. All copies know the same number of groups.
 //!
-//! *After a kill.* A ledger's frame has, behind the page, the state as of the last fold, and the
+//! *After a kill.* The first partition's copy never leaves the cache. A ledger's frame has, behind the page, the state as of the last fold, and the
 //! number of the first partition's apply that was it ([`Ledger`]). The mapping's header has the
 //! number of the last fold, stored right before that apply counts. So the next opening knows which
 //! ledgers are in the first partition's copy ([`unfolded`]):
@@ -21,7 +21,7 @@
 //! | a ledger: the page, the state of the fold | as before: it is void |
 //! | … the number of the fold | it counts: nothing in it has changed |
 
-use crate::cache::{FrameFlags, FrameId, FrameKey};
+use crate::cache::{Fold, FrameFlags, FrameId, FrameKey};
 use crate::commit::{Transaction, View};
 use crate::format::{PageKind, StatePage};
 use crate::metadata::pages::Stop;
@@ -51,19 +51,14 @@ pub(crate) struct Ledger {
 const FOLDED_OFFSET: usize = PAGE_BYTES / 2;
 const _: () = assert!(size_of::<Ledger>() == PAGE_BYTES);
 
-/// The state page of a killed process with the changes in those of its ledgers that it does not
-/// have yet. `fold`: the last fold that counts; None: the one that the header names does not.
-pub(crate) fn unfolded(
-    mut state: StatePage,
-    ledgers: &[Box<Ledger>],
-    fold: Option<u64>,
-) -> StatePage {
+/// The state page of a killed process, as its first partition had it, with the changes in those of
+/// its ledgers that it does not have yet.
+pub(crate) fn unfolded(mut state: StatePage, ledgers: &[Box<Ledger>], fold: Fold) -> StatePage {
     if planted(Bug::ForgottenLedger) {
         return state;
     }
     for ledger in ledgers {
-        let counts = fold.is_none_or(|fold| ledger.fold == fold);
-        if counts {
+        if fold == Fold::DidNotCount || fold == Fold::Counts(ledger.fold) {
             add(&mut state, &ledger.state, &ledger.folded);
         }
     }

@@ -104,17 +104,6 @@ impl<'a> Redo<'a> {
         Ok(())
     }
 
-    /// A page as it is with all that was redone.
-    pub(super) async fn page(&self, page: u64) -> Result<Box<Page>> {
-        if let Some(redone) = self.pages.get(&page) {
-            return Ok(redone.clone());
-        }
-        let mut copy = Box::new(Page::zeroed());
-        let content = self.io.read(page, 1).await?;
-        copy.0.copy_from_slice(&content.as_slice()[..PAGE_BYTES]);
-        Ok(copy)
-    }
-
     pub(super) async fn write_home(&mut self) -> Result<()> {
         let pages = std::mem::take(&mut self.pages);
         if pages.is_empty() {

@@ -238,7 +238,7 @@ impl<'a> Replay<'a> {
     /// Seals the changes in a dead process's frames beyond its journal pages, and redoes them.
     async fn continue_with_pending(&mut self, dead: &Abandoned) -> Result<()> {
         let state_page = Layout::of(self.superblock).state_page;
-        let state = self.unfolded_state(dead, state_page).await?;
+        let state = self.unfolded_state(dead, state_page)?;
         let mut pending = dead.pending();
         // That of other partitions is folded.
         pending.retain(|frame| {
@@ -293,7 +293,7 @@ impl<'a> Replay<'a> {
 
     /// The state page of a dead process that had several partitions, with what is in their ledgers
     /// only; None: there is nothing.
-    async fn unfolded_state(&self, dead: &Abandoned, place: u64) -> Result<Option<Box<Page>>> {
+    fn unfolded_state(&self, dead: &Abandoned, place: u64) -> Result<Option<Box<Page>>> {
         let mut ledgers = Vec::new();
         for frame in dead.of_other_parts(place) {
             let page = read_left(dead, frame)?;
@@ -303,13 +303,18 @@ impl<'a> Replay<'a> {
         if ledgers.is_empty() {
             return Ok(None);
         }
-        let mut page = match dead.of_first_part(place) {
-            Some(frame) => read_left(dead, frame)?,
-            None => self.redo.page(place).await?,
+        // Of the device's page it isn't known whether a takeover that was killed has added them.
+        let (frame, fold) = match (dead.of_first_part(place), dead.fold()) {
+            (Some(frame), Some(fold)) => (frame, fold),
+            _ => {
+                let what = "it has ledgers, and not what they go with";
+                return Err(unusable(dead, Error::with(Errno::UCLEAN, what)));
+            }
         };
+        let mut page = read_left(dead, frame)?;
         let state = StatePage::mut_from_prefix(&mut page.0);
         let (state, _) = state.map_err(|_| Error::new(Errno::UCLEAN))?;
-        *state = unfolded(*state, &ledgers, dead.fold());
+        *state = unfolded(*state, &ledgers, fold);
         Ok(Some(page))
     }
 

@@ -264,7 +264,9 @@ impl Store {
     /// Leaves the volume to its next opening, after a panic: interrupted operations keep the store
     /// from being freed.
     pub fn abandon(&self) {
-        self.frames.abandon();
+        for partition in self.partitions() {
+            partition.frames.abandon();
+        }
         if let Some(lead) = &self.lead {
             lead.claim.borrow_mut().take();
         }

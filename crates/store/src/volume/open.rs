@@ -31,7 +31,7 @@ use crate::metadata::space::{Division, Space, SpaceGeometry};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
 use crate::state::{Applied, Barriers, HomeWrites, Latency, Lead, Reservations, SlotMisses};
-use crate::state::{CACHE_BYTES_MIN, Checksums, Flag, Upcalls, WriteBack};
+use crate::state::{CACHE_BYTES_MIN, Checksums, Flag, PARTITIONS_MAX, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState, Whole};
 use adit_base::hash::HashKey;
 use adit_base::size::format_size;
@@ -259,6 +259,7 @@ impl Store {
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
         let io = raw_io(&reactor)?;
         let (mut opening, _) = begin(&io, options, options.read_only, false).await?;
+        check_options(options, Layout::of(&opening.superblock).checksums)?;
         opening.decide_about_room();
         if options.read_only && opening.needs_no_recovery() {
             superblock_is_newest(&io, &opening.superblock).await?;
@@ -406,7 +407,7 @@ pub(super) fn frames_max(options: &StoreOptions) -> u32 {
 
 /// Each partition needs as many as the only one of a volume.
 pub(super) fn frames_min(options: &StoreOptions) -> u32 {
-    CACHE_FRAMES_MIN as u32 * options.partitions.max(1)
+    CACHE_FRAMES_MIN as u32 * options.partitions.clamp(1, PARTITIONS_MAX)
 }
 
 pub(super) fn build(

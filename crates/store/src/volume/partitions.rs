@@ -1,6 +1,6 @@
 //! Dividing an open volume into partitions ([0041](../../../../docs/decisions/0041-partitions.md)).
 
-use crate::cache::Frames;
+use crate::cache::{FrameFlags, FrameKey, Frames};
 use crate::data::Busy;
 use crate::format::StatePage;
 use crate::format::superblock::Layout;
@@ -63,7 +63,10 @@ impl Seat {
 impl Store {
     /// Divides the volume, which one partition has so far.
     pub(super) async fn divide(&self) -> Result<()> {
-        assert!(self.blobs.is_empty(), "one partition alone takes over");
+        if !self.blobs.is_empty() {
+            let what = "divide a volume that a killed process has left";
+            return Err(Error::with(Errno::BUSY, what));
+        }
         let count = self.options.partitions;
         let groups = self.state().await?.groups;
         while u64::from(self.state().await?.groups_initialized) < groups.min(u64::from(count)) {
@@ -73,6 +76,7 @@ impl Store {
         // Each partition reads its own pages from their homes.
         self.checkpoint_all().await?;
         let folded = Some(self.state().await?);
+        self.keep_state_page();
         self.take_part(folded);
         if !self.options.apart {
             let others: Result<Vec<Store>> = (1..count)
@@ -92,6 +96,14 @@ impl Store {
         }
         self.share_space(folded);
         Ok(())
+    }
+
+    /// The state page stays in the first partition's cache: after a kill, what the ledgers have is
+    /// added to this one, however often a takeover begins again. The device's may have it by then.
+    fn keep_state_page(&self) {
+        let key = FrameKey::meta(self.layout.get().state_page);
+        let frame = self.cache.find(key).expect("it was just read");
+        self.cache.set(frame, FrameFlags::HELD);
     }
 
     /// The seats of the other partitions, if each is to have a worker of its own

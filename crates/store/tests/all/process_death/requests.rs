@@ -6,13 +6,13 @@ use super::moment::{
     open_alone, open_with, options, superblock, unprotected,
 };
 use super::world::{Op, World, content};
-use crate::rig::{PAGE, assert_clean, close, create, drop_dead, pattern};
+use crate::rig::{PAGE, assert_clean, close, create, create_in, drop_dead, pattern};
 use adit_base::Errno;
 use adit_base::random::Prng;
 use adit_block::{FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
 use adit_store::format::SUPERBLOCK_MAGIC;
-use adit_store::{Store, SyncKind, XattrMode};
+use adit_store::{Store, StoreOptions, SyncKind, XattrMode};
 use std::sync::Arc;
 
 /// Works on a volume until request number `at`; returns the state left, the expected content, and
@@ -105,6 +105,76 @@ fn a_death_before_any_request_of_a_takeover_loses_nothing() {
             judge(&device, &mappings, &world, None, &format!("request {at}"));
             at += 1;
         }
+    }
+}
+
+/// What only other partitions' ledgers have counted is added to the state page once, though the
+/// first partition has read more than its cache holds, and takeovers die before they are complete.
+#[test]
+fn a_death_before_any_request_of_a_takeover_of_several_partitions_loses_nothing() {
+    let divided = |partitions| StoreOptions {
+        partitions,
+        ..options()
+    };
+    let device = formatted(300 << 20);
+    let mappings = Mappings::of(&device);
+    let engine = open_alone(device.clone(), &divided(3)).unwrap();
+    let made = engine.run(|store| async move {
+        let large = create_in(store, 0).await?;
+        let blob = store.blob(large).await?;
+        let bytes = pattern(12 << 20, 1);
+        for (piece, at) in bytes.chunks(1 << 20).zip((0..).step_by(1 << 20)) {
+            store.write(&blob, at, piece).await?;
+            store.sync(&blob, SyncKind::All).await?;
+        }
+        let mut made = vec![large];
+        for _ in 0..6 {
+            made.push(create_in(store, 1).await?);
+        }
+        store.checkpoint().await?;
+        let mut read = vec![0; bytes.len()];
+        store.read(&blob, 0, &mut read).await?;
+        assert!(read == bytes);
+        // Decided and counted by the others.
+        let by = store.of(made[1]);
+        for _ in 0..7 {
+            made.push(create_in(by, 1).await?);
+            made.push(create_in(by, 2).await?);
+        }
+        Ok(made)
+    });
+    let made = made.unwrap();
+    let left = Moment::of(&device, &mappings);
+    drop_dead(engine);
+    let mut random = Prng::new(2);
+    let mut at = 0;
+    'deaths: loop {
+        let mut now = left.clone();
+        for death in 0..1 + random.below(3) {
+            let device = now.restore(&device, &mappings);
+            let witness = Witness::new(&device, if death == 0 { at } else { random.below(100) });
+            let options = divided(1 + random.below(3) as u32);
+            if let Ok(engine) = open_alone(witness.clone(), &options) {
+                drop_dead(engine);
+            }
+            match witness.moment() {
+                Some(moment) => now = moment,
+                None if death == 0 => {
+                    assert!(at > 10, "the takeover had something to do");
+                    break 'deaths;
+                }
+                None => break,
+            }
+        }
+        let device = now.restore(&device, &mappings);
+        let engine = open_with(device, &options()).unwrap();
+        assert_clean(&engine);
+        for id in &made {
+            let slot = engine.run(|store| async move { store.view(|view| view.slot(*id)).await });
+            slot.unwrap();
+        }
+        close(engine);
+        at += 1;
     }
 }
 

@@ -364,8 +364,9 @@ fn names_that_threads_changed_with_several_workers_survive_a_kill_at_any_instant
                 let mut after = names.clone();
                 change.apply(&mut after);
                 if change.what == "write" && found.contains_key(change.to) {
-                    // Its content may be missing, or be a part.
+                    // Its content may be missing, or be a part. Whole again.
                     let content = after[change.to].clone();
+                    volume.write(change.to, &content).expect("written");
                     let part = found.insert(change.to.to_owned(), content.clone());
                     assert!(content.starts_with(&part.expect("it was there")));
                 }
@@ -375,7 +376,8 @@ fn names_that_threads_changed_with_several_workers_survive_a_kill_at_any_instant
             }
             let differs = |name: &&String| found.get(*name) != names.get(*name);
             let all = found.keys().chain(names.keys());
-            let differing: Vec<&String> = all.filter(differs).collect();
+            let both = |name: &String| (name.clone(), found.get(name), names.get(name));
+            let differing: Vec<_> = all.filter(differs).map(both).collect();
             assert!(
                 differing.is_empty(),
                 "kill {kill}, thread {thread}: {differing:?}, in flight {in_flight:?}"

@@ -37,7 +37,7 @@ mod volume;
 pub use blob::{Blob, BlobShared, GrantedSync, GrantedWrite, MappedMemory, Synced};
 pub use cache::lent::memories_lent;
 pub use cache::tail::{Appended, TAIL_BYTES, TailMemory, TailWriter, locked};
-pub use cache::{Mapping, Survive, Unsaved, Versions, mappings, remove_mapping};
+pub use cache::{AppliedUpTo, Mapping, Survive, Unsaved, Versions, mappings, remove_mapping};
 pub use commit::{SharedMetadata, SharedView, Transaction, View};
 pub use data::{AllocateMode, AtomicRange, AtomicWrite, Sought, SyncKind};
 pub use data::{XATTR_BYTES_MAX, XATTR_NAME_BYTES_MAX, XattrMode, xattr_names, xattr_value};
@@ -46,7 +46,7 @@ pub use health::{CheckReport, Damage, NameEntry, NameLeaves, NameTarget, Problem
 pub use health::{RepairOptions, ScrubPlace, ScrubReport, SlotTable};
 pub use journal::{COMMITS_MAX, Point};
 pub use metadata::{Need, extents, node, page_view, pages, slot_page, space};
-pub use recovery::{AppliedUpTo, Finding, FindingKind, Findings, Predecessor, Takeover};
+pub use recovery::{Finding, FindingKind, Findings, Predecessor, Takeover};
 pub use state::{Beside, introduce};
 pub use state::{CACHE_BYTES_MIN, HasStore, PARTITIONS_MAX, Receipt, Store, StoreOptions};
 pub use volume::Seat;

@@ -29,6 +29,7 @@
 //! It can't fail: if a thread reads or pins a target, the shadow takes its place instead of a copy.
 
 use super::frames::FrameMeta;
+use super::header::PARTS_MAX;
 use super::owner::{Cache, KIND_SHIFT};
 use super::{FrameFlags, FrameId, PageBytes};
 use adit_base::{GRANULE_BYTES, PAGE_BYTES, memory};
@@ -271,6 +272,38 @@ impl Cache {
         copy_granules(to, from, changed);
         self.end_writing(target.0);
         applied
+    }
+}
+
+/// How far an opening's transactions came: those of each partition up to a number (see
+/// [`crate::Receipt`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppliedUpTo(pub [u64; PARTS_MAX as usize]);
+
+impl AppliedUpTo {
+    /// All that there were.
+    pub const ALL: AppliedUpTo = AppliedUpTo([u64::MAX; PARTS_MAX as usize]);
+
+    /// Bits of a receipt's number that count applies; the partition is above.
+    const COUNT_BITS: u32 = 60;
+
+    /// These numbers, by partition.
+    pub(crate) fn of(numbers: &[u64]) -> AppliedUpTo {
+        let mut all = [0; PARTS_MAX as usize];
+        all[..numbers.len()].copy_from_slice(numbers);
+        AppliedUpTo(all)
+    }
+
+    /// The number for the receipt of a partition's apply.
+    pub(crate) fn receipt(partition: u32, apply: u64) -> u64 {
+        u64::from(partition) << AppliedUpTo::COUNT_BITS | apply
+    }
+
+    /// Was the transaction applied of which a receipt has this number?
+    pub fn has(&self, receipt: u64) -> bool {
+        let partition = receipt >> AppliedUpTo::COUNT_BITS;
+        let apply = receipt & ((1 << AppliedUpTo::COUNT_BITS) - 1);
+        apply <= self.0[partition as usize]
     }
 }
 

@@ -5,7 +5,8 @@
 //! how they are kept as they are), `index.rs` the search for a page, `owner.rs` operations of the
 //! owner (`supply.rs`: the supply of frames, `free.rs`: free ones, `writing.rs`: changes of pages),
 //! `apply.rs` how a transaction becomes visible, `ahead_counts` blobs ahead of their slots,
-//! `published.rs` frames that other processes read, `salvage.rs` the cache of a dead process,
+//! `published.rs` frames that other processes read, `ledger.rs` the
+//! copies of the state page that partitions have, `salvage.rs` the cache of a dead process,
 //! `leftover.rs` the search for it, `name.rs` its name, `claim.rs` protection from openers that
 //! reach the volume in another way, `tail` memory beside the mapping to which programs in other
 //! processes append.
@@ -39,6 +40,7 @@ mod header;
 mod held;
 mod huge_pages;
 mod index;
+pub(crate) mod ledger;
 mod leftover;
 pub(crate) mod lent;
 mod mapping;
@@ -62,7 +64,7 @@ mod tests;
 mod writing;
 
 pub(crate) use ahead_counts::{AheadCounts, AheadOf, HeldAhead};
-pub use apply::Applied;
+pub use apply::{Applied, AppliedUpTo};
 pub use claim::Claim;
 pub(crate) use frames::DirtyFrame;
 pub use frames::{Frames, PinnedFrame};

@@ -12,7 +12,7 @@
 //! *After a kill.* The first partition's copy never leaves the cache. A ledger's frame has, behind the page, the state as of the last fold, and the
 //! number of the first partition's apply that was it ([`Ledger`]). The mapping's header has the
 //! number of the last fold, stored right before that apply counts. So the next opening knows which
-//! ledgers are in the first partition's copy ([`unfolded`]):
+//! ledgers are in the first partition's copy (`cache/ledger.rs`):
 //!
 //! | store | a process that dies right after it |
 //! |---|---|
@@ -21,49 +21,17 @@
 //! | a ledger: the page, the state of the fold | as before: it is void |
 //! | … the number of the fold | it counts: nothing in it has changed |
 
-use crate::cache::{Fold, FrameFlags, FrameId, FrameKey};
+use crate::cache::ledger::{FOLDED_OFFSET, Ledger, add};
+use crate::cache::{FrameFlags, FrameId, FrameKey};
 use crate::commit::{Transaction, View};
 use crate::format::{PageKind, StatePage};
 use crate::metadata::pages::Stop;
 use crate::state::{Owners, PARTITIONS_MAX, Partitions, Store};
-use adit_base::PAGE_BYTES;
 use adit_base::Result;
 use adit_base::simulation::{Bug, planted};
 use std::mem::offset_of;
 use std::sync::atomic::{Ordering, compiler_fence};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// The frame of a ledger, in any partition but the first.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone)]
-#[repr(C)]
-pub(crate) struct Ledger {
-    /// The state page, with the partition's changes.
-    pub(crate) state: StatePage,
-    unused: [u8; FOLDED_OFFSET - size_of::<StatePage>()],
-    /// The state as of the last fold.
-    pub(crate) folded: StatePage,
-    unused_too: [u8; PAGE_BYTES - FOLDED_OFFSET - size_of::<StatePage>() - 8],
-    /// Number of the apply that was it.
-    pub(crate) fold: u64,
-}
-
-/// In a granule that no transaction stages.
-const FOLDED_OFFSET: usize = PAGE_BYTES / 2;
-const _: () = assert!(size_of::<Ledger>() == PAGE_BYTES);
-
-/// The state page of a killed process, as its first partition had it, with the changes in those of
-/// its ledgers that it does not have yet.
-pub(crate) fn unfolded(mut state: StatePage, ledgers: &[Box<Ledger>], fold: Fold) -> StatePage {
-    if planted(Bug::ForgottenLedger) {
-        return state;
-    }
-    for ledger in ledgers {
-        if fold == Fold::DidNotCount || fold == Fold::Counts(ledger.fold) {
-            add(&mut state, &ledger.state, &ledger.folded);
-        }
-    }
-    state
-}
+use zerocopy::IntoBytes;
 
 impl Store {
     /// Folds the ledgers of all partitions, before a seal.
@@ -182,13 +150,4 @@ impl Store {
 
 fn is_same(one: &StatePage, other: &StatePage) -> bool {
     one.as_bytes() == other.as_bytes()
-}
-
-/// Adds the changes of a ledger since `old` to `sum`.
-fn add(sum: &mut StatePage, ledger: &StatePage, old: &StatePage) {
-    let changed = |sum: u64, new: u64, old: u64| sum.wrapping_add(new).wrapping_sub(old);
-    sum.free_pages = changed(sum.free_pages, ledger.free_pages, old.free_pages);
-    sum.blobs = changed(sum.blobs, ledger.blobs, old.blobs);
-    sum.next_generation = sum.next_generation.max(ledger.next_generation);
-    sum.groups_initialized = sum.groups_initialized.max(ledger.groups_initialized);
 }

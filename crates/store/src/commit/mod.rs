@@ -10,7 +10,6 @@ mod transact;
 mod transaction;
 mod view;
 
-pub(crate) use ledgers::{Ledger, unfolded};
 pub use shared_view::{SharedMetadata, SharedView};
 pub(crate) use transaction::Intent;
 pub use transaction::Transaction;

@@ -15,14 +15,15 @@
 
 use super::view::{Staged, id_of, loaded, place, resident, slot_at, slot_of, state};
 use crate::blob::Blob;
-use crate::cache::{Applied, Edits, FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache};
+use crate::cache::{
+    Applied, AppliedUpTo, Edits, FrameFlags, FrameId, FrameKey, META_SPACE, OwnedCache,
+};
 use crate::format::BlobId;
 use crate::format::{ALGORITHM_CRC32C, Page, PageKind, Slot, StatePage};
 use crate::metadata::Need;
 use crate::metadata::page_view::corrupt;
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{Mark, PageState, Run, Space, SpaceGeometry};
-use crate::recovery::AppliedUpTo;
 use crate::state::{Owners, RESERVE_PAGES, Receipt, Store};
 use adit_base::simulation::{Bug, planted};
 use adit_base::sync::atomic::Ordering;

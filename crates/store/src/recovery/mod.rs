@@ -14,4 +14,4 @@ pub(crate) use memory::{Last, Search, memo_of};
 pub(crate) use raw_io::*;
 pub(crate) use replay::*;
 pub(crate) use takeover::*;
-pub use takeover::{AppliedUpTo, Predecessor, Takeover};
+pub use takeover::{Predecessor, Takeover};

@@ -28,9 +28,10 @@
 //! obsolete.
 
 use crate::cache::tail::TailMemory;
-use crate::cache::{Abandoned, Content, Denied, Header, Leftover, ParsedName, Purpose, Unsaved};
+use crate::cache::{
+    Abandoned, AppliedUpTo, Content, Denied, Header, Leftover, ParsedName, Purpose, Unsaved,
+};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
-use crate::state::PARTITIONS_MAX;
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, Result, from_rustix};
 use adit_block::{Device, Identity};
@@ -52,38 +53,6 @@ pub enum Takeover {
     Leave,
     /// The volume is opened as after a power cut, and the data is deleted.
     Discard,
-}
-
-/// How far an opening's transactions came: those of each partition up to a number (see
-/// [`crate::Receipt`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AppliedUpTo(pub [u64; PARTITIONS_MAX as usize]);
-
-impl AppliedUpTo {
-    /// All that there were.
-    pub const ALL: AppliedUpTo = AppliedUpTo([u64::MAX; PARTITIONS_MAX as usize]);
-
-    /// Bits of a receipt's number that count applies; the partition is above.
-    const COUNT_BITS: u32 = 60;
-
-    /// These numbers, by partition.
-    pub(crate) fn of(numbers: &[u64]) -> AppliedUpTo {
-        let mut all = [0; PARTITIONS_MAX as usize];
-        all[..numbers.len()].copy_from_slice(numbers);
-        AppliedUpTo(all)
-    }
-
-    /// The number for the receipt of a partition's apply.
-    pub(crate) fn receipt(partition: u32, apply: u64) -> u64 {
-        u64::from(partition) << AppliedUpTo::COUNT_BITS | apply
-    }
-
-    /// Was the transaction applied of which a receipt has this number?
-    pub fn has(&self, receipt: u64) -> bool {
-        let partition = receipt >> AppliedUpTo::COUNT_BITS;
-        let apply = receipt & ((1 << AppliedUpTo::COUNT_BITS) - 1);
-        apply <= self.0[partition as usize]
-    }
 }
 
 /// The opening before this one, if it closed the volume, or if its process died and its mapping was

@@ -253,7 +253,7 @@ fn a_volume_is_full_for_all_workers_or_for_none() {
                                 let end = used.len().expect("known");
                                 used.allocate(none, end, 40_000)
                             }
-                            1 => volume.write(format!("{own}/{number}"), &[1; 5000]),
+                            1 => volume.write(format!("{own}/{number}"), [1; 5000]),
                             _ => used.append(&[7; 9000]).map(drop),
                         };
                         let Err(error) = done else { continue };
@@ -271,7 +271,7 @@ fn a_volume_is_full_for_all_workers_or_for_none() {
         for thread in 0..THREADS {
             let used = file(&volume, &format!("/{round}-{thread}/used"));
             let mut refused = 0;
-            while let Ok(_) = used.append(&[7; 4096]) {
+            while used.append(&[7; 4096]).is_ok() {
                 refused += 1;
             }
             assert!(refused < 64, "{refused} pages were left");

@@ -7,6 +7,7 @@ use adit::{
     Errno, FlockOperation, MkfsOptions, OpenOptions, ServeOptions, Server, Volume, VolumeOptions,
 };
 use adit_fs::{At, BlobId, Credentials, Follow};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -121,6 +122,14 @@ fn a_panic_while_driving_is_eio_for_everybody_and_the_next_opening_finds_everyth
     });
 }
 
+/// A session that ends with its server.
+fn session_at(socket: &Path) -> Volume {
+    let address = format!("unix:{}", socket.display());
+    let mut options = VolumeOptions::new();
+    options.reconnect(Duration::ZERO);
+    Volume::open_with(&address, &options).expect("a session")
+}
+
 /// Messages whose operations were under way got no reply, and the server never ended. Sessions went
 /// on to read from its cache, and to have appends in memory acknowledged.
 #[test]
@@ -132,12 +141,7 @@ fn a_panic_in_a_server_is_eio_for_all_its_sessions_and_the_server_ends() {
         let socket = directory.path().join("s");
         let server = Server::start(&[("v", &volume)], &socket, &ServeOptions::new());
         let server = server.expect("served");
-        let session = || {
-            let address = format!("unix:{}", socket.display());
-            let mut options = VolumeOptions::new();
-            options.reconnect(Duration::ZERO);
-            Volume::open_with(&address, &options).expect("a session")
-        };
+        let session = || session_at(&socket);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
         let (owner, waiter) = (session(), session());
@@ -215,8 +219,9 @@ fn a_callback_that_panics_takes_nobody_with_it() {
     });
 }
 
-/// With several workers, what waits for a lock in a healthy one went on to wait: closing its files
-/// was refused, or asked of the worker that had panicked, and the server never ended.
+/// With several workers, operations that wait for a lock in a healthy one went on to wait: closing
+/// their session's files was refused, or asked of the worker that had panicked, and the server never
+/// ended.
 #[test]
 fn a_panic_in_one_worker_of_a_server_leaves_no_wait_in_the_others() {
     const FILES: usize = 20;
@@ -232,12 +237,7 @@ fn a_panic_in_one_worker_of_a_server_leaves_no_wait_in_the_others() {
             let mut serve = ServeOptions::new();
             let server = Server::start(&[("v", &volume)], &socket, serve.pollers(2));
             let server = server.expect("served");
-            let session = || {
-                let address = format!("unix:{}", socket.display());
-                let mut options = VolumeOptions::new();
-                options.reconnect(Duration::ZERO);
-                Volume::open_with(&address, &options).expect("a session")
-            };
+            let session = || session_at(&socket);
             let (owner, waiter) = (session(), session());
             let files = |session: &Volume| -> Vec<_> {
                 let mut options = OpenOptions::new();

@@ -219,7 +219,7 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
 }
 
 /// Threads fill the last MiB from all workers. The volume is full for all of them or for none, and
-/// what they delete, all of them can use again.
+/// all of them can use the space of files that they delete.
 #[test]
 fn a_volume_is_full_for_all_workers_or_for_none() {
     const THREADS: usize = 4;
@@ -258,7 +258,7 @@ fn a_volume_is_full_for_all_workers_or_for_none() {
                         };
                         let Err(error) = done else { continue };
                         assert_eq!(error.errno(), Errno::NOSPC, "{error}");
-                        // Others may have deleted nothing, so what was refused stays so.
+                        // Nobody deletes anything meanwhile.
                         let left = room(&volume);
                         assert!(left <= SLACK_BYTES, "refused, but {left} bytes are left");
                         break;

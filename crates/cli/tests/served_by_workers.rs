@@ -1,5 +1,5 @@
-//! What servers and sessions are told when the other side dies or is replaced, with several workers
-//! in each volume.
+//! Servers, sessions and appending programs die, and servers are replaced, with several workers in
+//! each volume: the tests of one worker once more.
 
 #![allow(
     clippy::duplicate_mod,

@@ -58,7 +58,7 @@ impl Workers {
         let mut engines = vec![lead.clone()];
         let started = seats.into_iter().try_for_each(|seat| {
             let engine = Engine::start(device.clone(), options.clone(), |reactor| async move {
-                seat.take(reactor)
+                Ok(seat.take(reactor))
             });
             engines.push(engine?);
             Ok(())
@@ -136,8 +136,8 @@ impl Workers {
     }
 
     /// The partition of an operation on a name, and how that is reached there: from its directory,
-    /// so that the operation needs no worker of the directories above. A path with symbolic links on
-    /// the way, or that isn't in the caches, stays as it is.
+    /// so that the operation needs no worker of the directories above. A path with symbolic links
+    /// on the way, or that isn't in the caches, stays as it is.
     ///
     /// As on Linux, the directories above may move between this and the operation.
     #[inline]

@@ -145,8 +145,8 @@ pub(crate) fn begin(session: &Arc<Session>, slot: usize, begun: &mut Begun) -> R
         let what = "a session sent another call before it had reopened its files";
         return Err(Error::with(Errno::PROTO, what));
     }
-    // What needs no worker is refused, too, once the file's has failed. Others go on, so that what
-    // waits in them for a lock can end.
+    // Messages that need no worker are refused, too, once the file's has failed. Other workers go
+    // on, so that operations that wait in them for a lock can end.
     let usable = |file| {
         let open = session.file(file)?;
         session.volume.workers.of(&open).check().map(|()| open)
@@ -936,7 +936,7 @@ pub(crate) fn hand_over(session: &Arc<Session>, begun: &mut Begun) {
     }
 }
 
-/// Each worker closes its files: what one that has failed had is gone, and the others' locks end.
+/// Each worker closes its files: those of one that has failed are gone, and the others' locks end.
 fn close_left(session: &Arc<Session>, left: Left, begun: &mut Begun) {
     let is_handed_over = session.is_handed_over();
     let workers = &session.volume.workers;

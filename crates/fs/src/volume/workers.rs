@@ -54,9 +54,9 @@ pub(crate) struct Seat {
 
 impl Seat {
     /// The partition, on a worker's reactor, whose device is the volume's.
-    pub(crate) fn take(self, reactor: Rc<Reactor>) -> Result<Fs> {
-        let store = self.store.take(reactor)?;
-        Ok(Fs::part(store, self.base, self.orphans, self.whole))
+    pub(crate) fn take(self, reactor: Rc<Reactor>) -> Fs {
+        let store = self.store.take(reactor);
+        Fs::part(store, self.base, self.orphans, self.whole)
     }
 }
 

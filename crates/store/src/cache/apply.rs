@@ -9,9 +9,9 @@
 //!
 //! For a process that dies in the middle, shared memory says at each instant what to do: the
 //! shadows carry the number of their `apply`, the header says which number each part is applying,
-//! and `salvage.rs` repeats that one. So the order of stores is the point here: `pending` and JOURNALED
-//! before the bytes; a shadow that becomes the page's frame first takes over its numbers, then its
-//! flags (that moment counts), then its place.
+//! and `salvage.rs` repeats that one. So the order of stores is the point here: `pending` and
+//! JOURNALED before the bytes; a shadow that becomes the page's frame first takes over its numbers,
+//! then its flags (that moment counts), then its place.
 //!
 //! The operation that waits for a transaction learns its number, so that a successor can tell
 //! whether it was applied ([`Abandoned::applied`](super::Abandoned::applied)). The stores of an
@@ -124,8 +124,8 @@ impl Cache {
         meta.pending.store(filled | granules, Ordering::Release);
     }
 
-    /// A transaction changes several caches: a reader of several sees that in each of them from here
-    /// on, until all have changed.
+    /// A transaction changes several caches: a reader of several sees that in each of them from
+    /// here on, until all have changed.
     pub fn begin_change(&mut self) {
         let before = std::mem::replace(&mut self.changes_others, true);
         assert!(!before, "one transaction at a time");

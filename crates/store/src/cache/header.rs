@@ -1,7 +1,8 @@
 //! The first page of a mapping: its owner, its layout, and the owner's progress.
 //!
 //! The frames belong to one cache, or to several, its *parts*: those of the volume's partitions, an
-//! equal row of frames each. What a part stores at each transaction has a cache line of its own.
+//! equal row of frames each. A part stores its progress at each transaction in a cache line of its
+//! own.
 //!
 //! Invariants: the magic number is stored last, so a header that has it is complete. Everything in
 //! it is outside input to another process (see `salvage.rs`).

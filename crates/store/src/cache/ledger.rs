@@ -1,5 +1,5 @@
-//! A ledger's frame: the state page as a partition has changed it, and as it was folded last. What
-//! becomes of it: `commit/ledgers.rs`.
+//! A ledger's frame: the state page as a partition has changed it, and as it was folded last.
+//! `commit/ledgers.rs` makes and folds ledgers.
 
 use super::Fold;
 use crate::format::StatePage;

@@ -6,7 +6,7 @@
 //!
 //! | found | meaning |
 //! |---|---|
-//! | a part's `applying` ≠ 0, shadows of any part that carry it and that part's number | a transaction was half visible: repeat its copies |
+//! | a part's `applying` ≠ 0, shadows that carry it and the part's number | a transaction was half visible: repeat its copies |
 //! | JOURNAL_BUFFER | a sealed journal page, perhaps not on the device |
 //! | VALID, JOURNALED, `pending` ≠ 0 | bytes of transactions that were not sealed |
 //! | VALID, DIRTY or WRITEBACK | data that was not at home |

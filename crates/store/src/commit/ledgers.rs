@@ -9,10 +9,11 @@
 //! partition's is encoded or goes home, and one that was evicted is made from the folded state,
 //! never read from the device. All copies know the same number of groups.
 //!
-//! *After a kill.* The first partition's copy never leaves the cache. A ledger's frame has, behind the page, the state as of the last fold, and the
-//! number of the first partition's apply that was it ([`Ledger`]). The mapping's header has the
-//! number of the last fold, stored right before that apply counts. So the next opening knows which
-//! ledgers are in the first partition's copy (`cache/ledger.rs`):
+//! *After a kill.* The first partition's copy never leaves the cache. A ledger's frame has, behind
+//! the page, the state as of the last fold, and the number of the first partition's apply that was
+//! it ([`Ledger`]). The mapping's header has the number of the last fold, stored right before that
+//! apply counts. So the next opening knows which ledgers are in the first partition's copy
+//! (`cache/ledger.rs`):
 //!
 //! | store | a process that dies right after it |
 //! |---|---|

@@ -20,7 +20,7 @@ use crate::cache::ledger::{Ledger, unfolded};
 use crate::cache::{Abandoned, FrameId, FrameKey, META_SPACE};
 use crate::format::memo::Memo;
 use crate::format::record;
-use crate::format::superblock::Layout;
+use crate::format::superblock::{Layout, geometry};
 use crate::format::{JOURNAL_FIRST_PAGE, JournalHeader, STATE_CLEAN, Superblock, VolumeId};
 use crate::format::{Page, PageKind, StatePage};
 use crate::journal::encode_page;
@@ -291,8 +291,8 @@ impl<'a> Replay<'a> {
         self.write_and_redo(&transaction).await
     }
 
-    /// The state page of a dead process that had several partitions, with what is in their ledgers
-    /// only; None: there is nothing.
+    /// The state page of a dead process that had several partitions, with the changes that only
+    /// their ledgers have; None: there are no ledgers.
     fn unfolded_state(&self, dead: &Abandoned, place: u64) -> Result<Option<Box<Page>>> {
         let mut ledgers = Vec::new();
         for frame in dead.of_other_parts(place) {
@@ -315,6 +315,13 @@ impl<'a> Replay<'a> {
         let state = StatePage::mut_from_prefix(&mut page.0);
         let (state, _) = state.map_err(|_| Error::new(Errno::UCLEAN))?;
         *state = unfolded(*state, &ledgers, fold);
+        let bound = Layout::of(self.superblock);
+        let layout = bound.with_pages(state.volume_pages.min(bound.volume_pages));
+        let capacity = geometry(&layout, self.superblock.cluster_pages).capacity_pages();
+        if state.free_pages > capacity {
+            let what = "its ledgers count more free pages than the volume has";
+            return Err(unusable(dead, Error::with(Errno::UCLEAN, what)));
+        }
         Ok(Some(page))
     }
 

@@ -1,7 +1,7 @@
 //! Tells an operation the number of its transaction, and the next opening the progress of this one.
 //!
-//! Numbers count from the opening on, those of each partition for itself, whose number is in their
-//! highest bits: a number of an epoch says nothing in another one. [`Store::predecessor`] of the next
+//! Each partition counts its transactions from the opening on, and has its own number in the highest
+//! bits: a number of an epoch says nothing in another one. [`Store::predecessor`] of the next
 //! opening tells whether a dead process had applied number `n` of its epoch.
 //!
 //! While an operation is polled, its receipt lies in the store; between two polls it
@@ -17,8 +17,8 @@ use std::task::{Context, Poll};
 /// Takes the number of an operation's transaction.
 pub trait Receipt {
     /// The transaction counts with the next store, if the process lives until then
-    /// ([`AppliedUpTo::has`](crate::AppliedUpTo::has)). Called in the middle of an apply: it may not
-    /// use the store, wait or panic.
+    /// ([`AppliedUpTo::has`](crate::AppliedUpTo::has)). Called in the middle of an apply: it may
+    /// not use the store, wait or panic.
     fn decided(&self, apply: u64);
 
     /// The operation appends to a file, not changed yet, from this offset on. It may not use the

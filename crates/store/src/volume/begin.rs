@@ -7,9 +7,10 @@
 //! `Store::open` and `Store::repair` (`open.rs`) decide about the steps in between.
 
 use super::open::{build, frames_max, frames_min};
+use super::partitions::check_options;
 use crate::cache::{Claim, Purpose, SharedName, Survive, has_room_for, impossible};
 use crate::format::memo::{Memo, Memory};
-use crate::format::superblock::verify_writable;
+use crate::format::superblock::{Layout, verify_writable};
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use crate::recovery::{Findings, Last, Next, Predecessor, RawIo, Recovered, Resolution, Search};
 use crate::recovery::{memo_of, resolve};
@@ -74,6 +75,7 @@ impl<'a> Begun<'a> {
         looks: bool,
         superblock: Box<Superblock>,
     ) -> Result<Begun<'a>> {
+        check_options(options, Layout::of(&superblock).checksums)?;
         let device = io.reactor.device();
         let (purpose, claim) = if looks {
             (Purpose::Look, None)

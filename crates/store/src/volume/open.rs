@@ -3,16 +3,16 @@
 //! ```text
 //!  open: superblock -> claim, mappings (takeover.rs) -> recovery (journal, then what a dead process left)
 //!        -> cache -> Store -> dead process's data
-//!        Where a cache that survives has no room beside what a dead process left, and where the volume is
-//!        to have several partitions, the first cache is in private memory and has one; the volume is closed
-//!        when all is taken over, and opened again.
+//!        The first cache is in private memory, and the volume has one partition, where a cache that
+//!        survives has no room beside a dead process's memory, or where the volume is to have several
+//!        partitions; the volume is closed when all is taken over, and opened again.
 //!  close: sync everything -> checkpoint -> superblock "clean" -> the shared mapping goes away
 //! ```
 
 use super::begin::{OpeningName, begin};
 use super::grow::VOLUME_PAGES_MAX;
 use super::info::not_the_first;
-use super::partitions::{Seat, check_options};
+use super::partitions::Seat;
 use crate::blob::BlobTable;
 use crate::cache::{Cache, CacheOptions, CachePlacement, Purpose};
 use crate::cache::{FRAMES_LEFT_BY_DATA, OwnedCache};
@@ -259,7 +259,6 @@ impl Store {
     pub async fn open(reactor: Rc<Reactor>, options: &StoreOptions) -> Result<Store> {
         let io = raw_io(&reactor)?;
         let (mut opening, _) = begin(&io, options, options.read_only, false).await?;
-        check_options(options, Layout::of(&opening.superblock).checksums)?;
         opening.decide_about_room();
         if options.read_only && opening.needs_no_recovery() {
             superblock_is_newest(&io, &opening.superblock).await?;
@@ -418,7 +417,6 @@ pub(super) fn build(
     pool: Arc<BufferPool>,
 ) -> Result<Store> {
     let layout = Layout::of(&superblock);
-    check_options(options, layout.checksums)?;
     let shared = (!options.read_only)
         .then(|| OpeningName::of(&superblock).name(&**reactor.device(), options));
     let cache = Cache::new(&CacheOptions {

@@ -52,11 +52,11 @@ impl std::fmt::Debug for Seat {
 
 impl Seat {
     /// The partition, on a worker's reactor, whose device is the volume's.
-    pub fn take(self, reactor: Rc<Reactor>) -> Result<Store> {
+    pub fn take(self, reactor: Rc<Reactor>) -> Store {
         let folded = self.folded;
         let store = self.build(reactor);
         store.take_part(folded);
-        Ok(store)
+        store
     }
 }
 
@@ -79,10 +79,9 @@ impl Store {
         self.keep_state_page();
         self.take_part(folded);
         if !self.options.apart {
-            let others: Result<Vec<Store>> = (1..count)
+            let others: Vec<Store> = (1..count)
                 .map(|number| self.seat(number).take(self.reactor.clone()))
                 .collect();
-            let others = others?;
             let together = Rc::new(Together::default());
             for store in [self].into_iter().chain(&others) {
                 together.add(store);
@@ -98,8 +97,8 @@ impl Store {
         Ok(())
     }
 
-    /// The state page stays in the first partition's cache: after a kill, what the ledgers have is
-    /// added to this one, however often a takeover begins again. The device's may have it by then.
+    /// The state page stays in the first partition's cache: after a kill, a takeover adds the
+    /// ledgers to this copy, however often it begins again. The device's may have them by then.
     fn keep_state_page(&self) {
         let key = FrameKey::meta(self.layout.get().state_page);
         let frame = self.cache.find(key).expect("it was just read");

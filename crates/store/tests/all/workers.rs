@@ -1,5 +1,5 @@
-//! A volume whose partitions have a worker each: threads work in all of them, and the power goes, or
-//! the process is killed.
+//! A volume whose partitions have a worker each: threads work in all of them, and the power goes,
+//! or the process is killed.
 
 use crate::process_death::file_options;
 use crate::rig::{self, PAGE, engine_options, formatted, pattern};
@@ -53,7 +53,7 @@ impl Volume {
         let seats = lead.run(|store| async { Ok(store.seats()) }).unwrap();
         let others = seats.into_iter().map(|seat| {
             let other = Engine::start(device.clone(), engine_options(), |reactor| async move {
-                seat.take(reactor)
+                Ok(seat.take(reactor))
             });
             other.unwrap()
         });
@@ -246,8 +246,8 @@ fn threads_in_all_partitions_lose_nothing_to_power_cuts() {
     }
 }
 
-/// What a thread of a process that is to be killed did: a line of the log before (`?`) and after
-/// (`!`) each, with the number of the thread.
+/// An operation of a thread of a process that is to be killed: a line of the log before (`?`) and
+/// after (`!`) it, with the number of the thread.
 #[derive(Clone, Debug, PartialEq)]
 enum Told {
     /// Blobs of one transaction. They have its number as their group. Before it is done only how

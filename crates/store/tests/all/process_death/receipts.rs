@@ -5,7 +5,7 @@ use super::moment::{
     Mappings, Moment, VOLUME_BYTES, formatted, formatted_with, open_alone, open_with, options,
 };
 use super::world::content;
-use crate::rig::{assert_clean, close, create, drop_dead, pattern};
+use crate::rig::{assert_clean, close, create, create_in, drop_dead, pattern};
 use adit_base::{Errno, Error, Result};
 use adit_block::FaultDevice;
 use adit_reactor::Engine;
@@ -115,6 +115,49 @@ fn predecessor(engine: &Arc<Engine<Store>>) -> Option<Predecessor> {
 fn came(predecessor: Option<Predecessor>) -> (u64, u64) {
     let Predecessor { epoch, applied, .. } = predecessor.expect("a dead process");
     (epoch, applied.0[0])
+}
+
+/// Each partition counts for itself: the next opening knows of a number by the partition in it.
+#[test]
+fn a_receipt_names_the_partition_that_decided() {
+    let device = formatted(300 << 20);
+    let mappings = Arc::new(Mappings::of(&device));
+    let divided = StoreOptions {
+        partitions: 3,
+        ..options()
+    };
+    let scene = Scene {
+        engine: open_alone(device.clone(), &divided).unwrap(),
+        mappings,
+        device,
+    };
+    // The first partition is far ahead of the others.
+    let ids = scene.engine.run(|store| async move {
+        for _ in 0..20 {
+            create(store).await?;
+        }
+        Ok([create_in(store, 1).await?, create_in(store, 2).await?])
+    });
+    let ids = ids.unwrap();
+    let made = ids.map(|id| {
+        let told = scene.receipt();
+        let receipt = told.clone();
+        let created = scene.engine.run(|store| async move {
+            let other = store.of(id);
+            other.with_receipt(receipt, create_in(other, 0)).await
+        });
+        created.unwrap();
+        (told, scene.dies_now())
+    });
+    drop_dead(scene.engine.clone());
+    for (told, left) in made {
+        let has = |moment: &Moment| {
+            let predecessor = scene.after(moment, &options()).expect("a dead process");
+            predecessor.applied.has(told.number())
+        };
+        assert!(has(&left));
+        assert!(!has(&told.moment()), "it counts a store later");
+    }
 }
 
 #[test]

@@ -80,36 +80,46 @@ fn a_death_before_any_request_of_a_takeover_loses_nothing() {
         let device = formatted_with(VOLUME_BYTES, data_checksums);
         let mappings = Mappings::of(&device);
         let (left, world) = leavings(&device, &mappings);
-        let mut random = Prng::new(2);
-        let mut at = 0;
-        'deaths: loop {
-            let mut now = left.clone();
-            // Some die again, and again.
-            for death in 0..1 + random.below(3) {
-                let device = now.restore(&device, &mappings);
-                let witness =
-                    Witness::new(&device, if death == 0 { at } else { random.below(100) });
-                if let Ok(engine) = open_alone(witness.clone(), &options()) {
-                    drop_dead(engine);
-                }
-                match witness.moment() {
-                    Some(moment) => now = moment,
-                    None if death == 0 => {
-                        assert!(at > 40, "the takeover had something to do");
-                        break 'deaths;
-                    }
-                    None => break,
-                }
-            }
-            let device = now.restore(&device, &mappings);
-            judge(&device, &mappings, &world, None, &format!("request {at}"));
-            at += 1;
-        }
+        let judge = |device: &_, at| {
+            judge(device, &mappings, &world, None, &format!("request {at}"));
+        };
+        let deaths = takeovers_die(&device, &mappings, &left, &|_| options(), &judge);
+        assert!(deaths > 40, "the takeover had something to do");
     }
 }
 
-/// What only other partitions' ledgers have counted is added to the state page once, though the
-/// first partition has read more than its cache holds, and takeovers die before they are complete.
+/// Takeovers of a state die before each of their requests in turn, some again and again, and with
+/// the options for a random number; `judge` hears the state that each death left, and of which
+/// request it was. Returns the number of requests.
+fn takeovers_die(
+    device: &Arc<FaultDevice>,
+    mappings: &Mappings,
+    left: &Moment,
+    options: &dyn Fn(u64) -> StoreOptions,
+    judge: &dyn Fn(&Arc<FaultDevice>, u64),
+) -> u64 {
+    let mut random = Prng::new(2);
+    for at in 0.. {
+        let mut now = left.clone();
+        for death in 0..1 + random.below(3) {
+            let device = now.restore(device, mappings);
+            let witness = Witness::new(&device, if death == 0 { at } else { random.below(100) });
+            if let Ok(engine) = open_alone(witness.clone(), &options(random.next_u64())) {
+                drop_dead(engine);
+            }
+            match witness.moment() {
+                Some(moment) => now = moment,
+                None if death == 0 => return at,
+                None => break,
+            }
+        }
+        judge(&now.restore(device, mappings), at);
+    }
+    unreachable!("a takeover ends")
+}
+
+/// A takeover adds the ledgers of other partitions to the state page once, though the first
+/// partition has read more than its cache holds, and takeovers die before they are complete.
 #[test]
 fn a_death_before_any_request_of_a_takeover_of_several_partitions_loses_nothing() {
     let divided = |partitions| StoreOptions {
@@ -146,36 +156,18 @@ fn a_death_before_any_request_of_a_takeover_of_several_partitions_loses_nothing(
     let made = made.unwrap();
     let left = Moment::of(&device, &mappings);
     drop_dead(engine);
-    let mut random = Prng::new(2);
-    let mut at = 0;
-    'deaths: loop {
-        let mut now = left.clone();
-        for death in 0..1 + random.below(3) {
-            let device = now.restore(&device, &mappings);
-            let witness = Witness::new(&device, if death == 0 { at } else { random.below(100) });
-            let options = divided(1 + random.below(3) as u32);
-            if let Ok(engine) = open_alone(witness.clone(), &options) {
-                drop_dead(engine);
-            }
-            match witness.moment() {
-                Some(moment) => now = moment,
-                None if death == 0 => {
-                    assert!(at > 10, "the takeover had something to do");
-                    break 'deaths;
-                }
-                None => break,
-            }
-        }
-        let device = now.restore(&device, &mappings);
-        let engine = open_with(device, &options()).unwrap();
+    let judge = |device: &Arc<FaultDevice>, _| {
+        let engine = open_with(device.clone(), &options()).unwrap();
         assert_clean(&engine);
         for id in &made {
             let slot = engine.run(|store| async move { store.view(|view| view.slot(*id)).await });
             slot.unwrap();
         }
         close(engine);
-        at += 1;
-    }
+    };
+    let any = |random| divided(1 + random as u32 % 3);
+    let deaths = takeovers_die(&device, &mappings, &left, &any, &judge);
+    assert!(deaths > 10, "the takeover had something to do");
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn discarding_is_asked_for_and_says_how_much() {
     );
     // Another version of Adit left it.
     let mut bytes = std::fs::read(&path).expect("read");
-    bytes[8] ^= 1;
+    bytes[8] ^= 0x80;
     std::fs::write(&path, &bytes).expect("written");
     for words in [&["ls", "v.adit"][..], &["mkdir", "v.adit", "/d"]] {
         let errors = place.fails(1, words);
@@ -319,7 +319,7 @@ fn discarding_is_asked_for_and_says_how_much() {
             assert!(errors.contains(word), "{word}: {errors}");
         }
     }
-    bytes[8] ^= 1;
+    bytes[8] ^= 0x80;
     std::fs::write(&path, &bytes).expect("written");
     assert_eq!(files(&place.ok(&["ls", "v.adit"])), FILES);
     let said = told(&place.run(&["mkdir", "v.adit", "/d", "--takeover", "discard"]));
@@ -470,10 +470,10 @@ fn root_looks_at_its_copy_of_what_another_user_left() {
     shows_the_copy("another user's");
     // Another version's.
     let mut bytes = std::fs::read(&left).expect("read");
-    bytes[8] ^= 1;
+    bytes[8] ^= 0x80;
     std::fs::write(&left, &bytes).expect("written");
     shows_the_copy("another version's");
-    bytes[8] ^= 1;
+    bytes[8] ^= 0x80;
     std::fs::write(&left, &bytes).expect("written");
     place.ok(&["mkdir", "bak.adit", "/d", "--takeover", "leave"]);
     all_is_there(&place);

@@ -93,7 +93,7 @@ fn the_next_server_knows_any_number_of_sessions() {
     assert!(left[0].sessions == sessions);
 }
 
-/// A record of 26 November 2026. A change of it needs another version: then a server of another
+/// A record of 29 November 2026. A change of it needs another version: then a server of another
 /// release says that it can't read it.
 #[test]
 fn a_server_reads_the_record_of_another_release() {
@@ -118,7 +118,7 @@ fn a_server_reads_the_record_of_another_release() {
     };
     let earlier = super::record::Earlier {
         opening: opening(6),
-        applied: AppliedUpTo([7; 16]),
+        applied: AppliedUpTo(std::array::from_fn(|partition| 7 + partition as u64)),
         is_past: true,
     };
     let volume = VolumeRecord {
@@ -135,11 +135,14 @@ fn a_server_reads_the_record_of_another_release() {
 
 /// Checksum, length, and the record.
 const RECORD: &str = concat!(
-    "3107833484776743b100000000000000616469746e6578740200000008000000000000000900000000000000",
+    "ccdbc2d08eef042a2901000000000000616469746e6578740300000008000000000000000900000000000000",
     "01000000010000000000000002000000000000000a0000000000000001000000010000000000000002000000",
     "0000000003000000000000000400000005000000000000000100010000000100000000000000020000000000",
     "0000030000000000000004000000050000000000000001000100000001000000000000000200000000000000",
-    "0600000000000000070000000000000001",
+    "06000000000000000700000000000000080000000000000009000000000000000a000000000000000b000000",
+    "000000000c000000000000000d000000000000000e000000000000000f000000000000001000000000000000",
+    "1100000000000000120000000000000013000000000000001400000000000000150000000000000016000000",
+    "0000000001",
 );
 
 fn opening(epoch: u64) -> Opening {

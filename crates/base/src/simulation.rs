@@ -214,6 +214,16 @@ pub fn sleep(_deadline_ns: Option<u64>) -> bool {
     false
 }
 
+/// In place of a sleep that another thread ends, runs the work that such a thread would do, for
+/// some µs of simulated time. False: the world has none.
+#[inline(always)]
+pub fn run_others() -> bool {
+    #[cfg(feature = "simulation")]
+    return world::run_others();
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
 /// A point where a thread waits for another process, or can be killed: the world runs its next
 /// step. False: there is no such world, so wait as usual.
 #[inline(always)]
@@ -225,7 +235,7 @@ pub fn pause() -> bool {
 }
 
 #[cfg(feature = "simulation")]
-pub use world::World;
+pub use world::{World, at_sleeps};
 
 #[cfg(feature = "simulation")]
 mod world {
@@ -235,12 +245,22 @@ mod world {
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
+    /// What runs while a thread sleeps.
+    type Call = Rc<dyn Fn()>;
+
     thread_local! {
         static NOW_NS: Cell<u64> = const { Cell::new(0) };
         static RANDOM: RefCell<Option<Prng>> = const { RefCell::new(None) };
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
         static HOST: Cell<Option<(Host, Errno)>> = const { Cell::new(None) };
-        static PAUSE: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+        static PAUSE: RefCell<Option<Call>> = const { RefCell::new(None) };
+        static SLEEP: RefCell<Option<Call>> = const { RefCell::new(None) };
+    }
+
+    /// From now on this is called where the thread would sleep until another one wakes it: the
+    /// world's other workers have no thread of their own. None: there are none.
+    pub fn at_sleeps(call: Option<Rc<dyn Fn()>>) {
+        SLEEP.set(call);
     }
 
     /// Keeps this thread in a simulated world. There is one a thread at most.
@@ -279,6 +299,7 @@ mod world {
             PLANTED.set(None);
             HOST.set(None);
             PAUSE.set(None);
+            SLEEP.set(None);
         }
     }
 
@@ -286,6 +307,15 @@ mod world {
         // Programs do work at their very end, when the thread's values are gone.
         let call = PAUSE.try_with(|call| call.borrow().clone()).ok().flatten();
         call.map(|call| call()).is_some()
+    }
+
+    pub(super) fn run_others() -> bool {
+        let call = SLEEP.with_borrow(Clone::clone);
+        if let Some(call) = &call {
+            NOW_NS.set(NOW_NS.get() + 20_000);
+            call();
+        }
+        call.is_some()
     }
 
     pub(super) fn host_error(host: Host) -> Option<Errno> {

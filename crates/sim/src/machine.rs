@@ -15,11 +15,13 @@ use adit_block::{
     Capabilities, Completion, Device, Doorbell, FaultConfig, FaultDevice, Geometry, Identity,
     Image, Moment, Operation, Queue, Request, Submission,
 };
-use adit_fs::Fs;
+use adit_fs::{Fs, Workers};
 use adit_reactor::{Engine, EngineOptions};
 use adit_store::{Store, StoreOptions, Survive};
+use std::cell::{Cell, RefCell};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -144,6 +146,9 @@ pub struct Remains {
     /// The content of memory.
     pub mappings: Mappings,
 }
+
+/// Turns of a thread that waits for other workers, in a life, before that counts as a hang.
+const PATIENCE: u64 = 2_000_000;
 
 /// Writes at risk of which all subsets are tried; of more, all prefixes.
 const SUBSETS_MAX: usize = 4;
@@ -445,6 +450,8 @@ pub struct Config {
     pub commits_in_flight: Option<u32>,
     /// Partitions of the volume.
     pub partitions: u32,
+    /// Whether each of them has a worker; otherwise one worker has all.
+    pub apart: bool,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// Where the files of shared memory lie, which the caller keeps from one process to the next.
@@ -460,7 +467,7 @@ pub struct Machine {
     /// The device below, to make it fail.
     pub device: Arc<FaultDevice>,
     /// The open volume.
-    pub engine: Option<Arc<Engine<Fs>>>,
+    workers: Option<Workers>,
     witness: Arc<Witness>,
     /// Where mappings are; gone with the machine.
     _directory: Option<tempfile::TempDir>,
@@ -531,27 +538,20 @@ impl Machine {
             shared_directory: config.directory.clone().unwrap_or(path),
             commits_in_flight: config.commits_in_flight,
             partitions: config.partitions,
+            apart: config.apart,
             published: config.serves,
             writeback_interval: Duration::from_secs(5),
             ..StoreOptions::default()
         };
-        let serves = config.serves;
-        let opened = Engine::start(witness.clone(), engine_options(), |reactor| async move {
-            let store = Store::open(reactor, &options).await?;
-            if serves {
-                Fs::open_with_orphans(store).await
-            } else {
-                Fs::open_volume(store).await
-            }
-        });
-        let machine = |engine| Machine {
+        let opened = start(&witness, config, &options, random);
+        let machine = |workers| Machine {
             device,
-            engine,
+            workers,
             witness,
             _directory: directory,
         };
         match opened {
-            Ok(engine) => Ok(machine(Some(engine))),
+            Ok(workers) => Ok(machine(Some(workers))),
             Err(error) => {
                 let mut machine = machine(None);
                 let ended = machine
@@ -565,8 +565,8 @@ impl Machine {
     }
 
     /// The open volume.
-    pub fn engine(&self) -> &Arc<Engine<Fs>> {
-        self.engine
+    pub fn workers(&self) -> &Workers {
+        self.workers
             .as_ref()
             .expect("the volume of a machine that was opened")
     }
@@ -626,20 +626,27 @@ impl Machine {
         }
     }
 
+    /// Lets one of several workers do the work that it has.
+    pub fn drive_one(&self, random: &mut Prng) {
+        let all = self.workers().all();
+        if all.len() > 1 {
+            // One that has ended has nothing to do.
+            let _ = random.pick(all).poll([], &|| false);
+        }
+    }
+
     /// Runs an operation to its end.
     pub fn run<T: Send>(
         &self,
         operation: impl for<'f> AsyncFnOnce(&'f Fs) -> Result<T> + Send,
     ) -> Result<T> {
-        self.engine().run(|fs| operation(fs))
+        self.workers().lead().run(|fs| operation(fs))
     }
 
     /// Closes the volume, as far as the process comes; returns the state that its end left, or the
     /// closed volume.
     pub fn leave(mut self, random: &mut Prng) -> Result<Remains> {
-        let engine = self.engine.take();
-        let engine = engine.expect("the volume of a machine that was opened");
-        let closed = engine.shutdown(|fs| fs.close_volume());
+        let closed = self.shutdown();
         if let Some(leavings) = self.leavings().pop() {
             return Ok(leavings.outcome(random));
         }
@@ -652,12 +659,16 @@ impl Machine {
 
     /// Closes the volume.
     pub fn close(mut self) -> Result<Image> {
-        let engine = self
-            .engine
-            .take()
-            .expect("the volume of a machine that was opened");
-        engine.shutdown(|fs| fs.close_volume())?;
+        self.shutdown()?;
         Ok(self.device.image())
+    }
+
+    fn shutdown(&mut self) -> Result<()> {
+        let workers = self.workers.take();
+        let workers = workers.expect("the volume of a machine that was opened");
+        let closed = workers.shutdown();
+        simulation::at_sleeps(None);
+        closed
     }
 }
 
@@ -666,6 +677,59 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.witness.hook().ended = true;
         self.device.cut_after(0);
+        // Several workers keep each other until they end.
+        if self.workers.as_ref().is_some_and(|of| of.count() > 1) {
+            let _ = self.shutdown();
+        }
+    }
+}
+
+/// Opens the volume and starts its workers.
+fn start(
+    witness: &Arc<Witness>,
+    config: &Config,
+    options: &StoreOptions,
+    random: &mut Prng,
+) -> Result<Workers> {
+    let (several, keeps_orphans) = (config.apart && config.partitions > 1, config.serves);
+    let lead = Engine::start(witness.clone(), engine_options(), |reactor| async move {
+        let store = Store::open(reactor, options).await?;
+        if several || keeps_orphans {
+            Fs::open_with_orphans(store).await
+        } else {
+            Fs::open_volume(store).await
+        }
+    })?;
+    if !several {
+        return Workers::alone(lead);
+    }
+    let device: Arc<dyn Device> = witness.clone();
+    let workers = Workers::start(lead, &device, &engine_options())?;
+    let (driven, random) = (workers.clone(), RefCell::new(random.split()));
+    let turns = Cell::new(0);
+    simulation::at_sleeps(Some(Rc::new(move || {
+        drive(&driven, &mut random.borrow_mut());
+        turns.set(turns.get() + 1);
+        assert!(turns.get() < PATIENCE, "nobody wakes the thread");
+    })));
+    if !keeps_orphans {
+        let deleted = workers.lead().run(|fs| fs.delete_orphans());
+        if let Err(error) = deleted {
+            let _ = workers.shutdown();
+            simulation::at_sleeps(None);
+            return Err(error);
+        }
+    }
+    Ok(workers)
+}
+
+/// Lets each worker do the work that it has, in any order.
+fn drive(workers: &Workers, random: &mut Prng) {
+    let mut left: Vec<_> = workers.all().iter().collect();
+    while !left.is_empty() {
+        let engine = left.swap_remove(random.below(left.len() as u64) as usize);
+        // An engine that has ended has nothing to do.
+        let _ = engine.poll([], &|| false);
     }
 }
 

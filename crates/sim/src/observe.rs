@@ -83,34 +83,44 @@ async fn list(fs: &Fs, who: &Credentials, directory: &str) -> Result<Vec<DirEntr
     let file = fs
         .open(At::root(who, path.as_bytes()), OpenFlags::DIRECTORY, 0)
         .await?;
-    let mut entries: Vec<DirEntry> = Vec::new();
-    loop {
-        let (before, cookie) = (
-            entries.len(),
-            entries.last().map_or(0, |entry| entry.cookie),
-        );
-        fs.read_directory(&file, cookie, 4096, &mut entries).await?;
-        if entries.len() == before {
-            break;
-        }
-    }
-    fs.close(&file).await?;
-    Ok(entries)
+    fs.within(file.blob_id(), move |fs| {
+        Box::pin(async move {
+            let mut entries: Vec<DirEntry> = Vec::new();
+            loop {
+                let (before, cookie) = (
+                    entries.len(),
+                    entries.last().map_or(0, |entry| entry.cookie),
+                );
+                fs.read_directory(&file, cookie, 4096, &mut entries).await?;
+                if entries.len() == before {
+                    break;
+                }
+            }
+            fs.close(&file).await?;
+            Ok(entries)
+        })
+    })
+    .await
 }
 
 async fn read(fs: &Fs, at: At<'_>) -> Result<Vec<u8>> {
     let file = fs.open(at, OpenFlags::empty(), 0).await?;
-    let mut content = vec![0; file.size_bytes() as usize];
-    let read = fs.read(&file, 0, &mut content).await?;
-    fs.close(&file).await?;
-    if read == content.len() {
-        Ok(content)
-    } else {
-        Err(adit_base::Error::with(
-            Errno::IO,
-            format!("a file of {} bytes gives {read}", content.len()),
-        ))
-    }
+    fs.within(file.blob_id(), move |fs| {
+        Box::pin(async move {
+            let mut content = vec![0; file.size_bytes() as usize];
+            let read = fs.read(&file, 0, &mut content).await?;
+            fs.close(&file).await?;
+            if read == content.len() {
+                Ok(content)
+            } else {
+                Err(adit_base::Error::with(
+                    Errno::IO,
+                    format!("a file of {} bytes gives {read}", content.len()),
+                ))
+            }
+        })
+    })
+    .await
 }
 
 impl Observed {

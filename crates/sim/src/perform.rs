@@ -2,10 +2,11 @@
 
 use crate::machine::Machine;
 use crate::model::Answer;
-use crate::op::{Numbered, Op, SLOTS, stamped};
+use crate::op::{Name, Numbered, Op, SLOTS, stamped};
 use adit_base::{Errno, Result};
 use adit_fs::{
-    At, Change, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags, Stage, Stat, Synced,
+    At, Change, Credentials, Follow, Fs, OpenFile, OpenFlags, RenameFlags, SharedNames, Stage,
+    Stat, Synced,
 };
 use adit_reactor::Handle;
 use adit_store::{AtomicRange, XattrMode};
@@ -36,18 +37,36 @@ pub(crate) fn begin(
         _ => None,
     };
     let files: [Option<Arc<OpenFile>>; SLOTS] = slots.clone();
-    machine.engine().spawn(move |fs| async move {
+    let workers = machine.workers();
+    let number_of = |slot: &usize| {
+        slots[*slot]
+            .as_ref()
+            .map_or(0, |file| workers.number_of(file))
+    };
+    let worker = match (&op, &taken) {
+        (Op::Close { .. }, Some(file)) => workers.number_of(file),
+        (op, _) => match place(op) {
+            Place::Name(name) => {
+                let (who, path) = (Credentials::process(), name.path(task));
+                workers.near(At::root(&who, path.as_bytes())).0
+            }
+            Place::Slot(slot) => number_of(slot),
+            Place::Volume => 0,
+        },
+    };
+    let names = workers.names().clone();
+    workers.engine(worker).spawn(move |fs| async move {
         let opened_slot = match &op {
             Op::Open { slot, .. } | Op::Close { slot } => Some(*slot),
             _ => None,
         };
-        let done = carry_out(fs, task, number, &op, &files, taken).await;
+        let done = carry_out((fs, &names), task, number, &op, &files, taken).await;
         let (answer, file) = match done {
             Ok((answer, file)) => (answer, file),
             Err(error) => (Answer::Failed(error.errno()), None),
         };
         for file in files.iter().flatten() {
-            compare_views(fs, file).await;
+            compare_views((fs, &names), file).await;
         }
         Ok(Outcome {
             answer,
@@ -56,17 +75,75 @@ pub(crate) fn begin(
     })
 }
 
+/// What decides where an operation begins, as callers have it.
+enum Place<'o> {
+    /// The directory of this name.
+    Name(&'o Name),
+    /// The open file of this slot.
+    Slot(&'o usize),
+    /// Any worker would do.
+    Volume,
+}
+
+fn place(op: &Op) -> Place<'_> {
+    match op {
+        Op::Open { name, .. }
+        | Op::FsyncDirectory { name }
+        | Op::Mkdir { name }
+        | Op::Rmdir { name }
+        | Op::Unlink { name }
+        | Op::Link { name, .. }
+        | Op::Rename { name, .. }
+        | Op::Symlink { name }
+        | Op::SetMode { name, .. }
+        | Op::SetXattr { name, .. }
+        | Op::RemoveXattr { name, .. } => Place::Name(name),
+        Op::Close { slot }
+        | Op::Write { slot, .. }
+        | Op::Append { slot, .. }
+        | Op::Atomic { slot, .. }
+        | Op::Together { slot, .. }
+        | Op::Truncate { slot, .. }
+        | Op::Allocate { slot, .. }
+        | Op::Copy { to: slot, .. }
+        | Op::Read { slot, .. }
+        | Op::Fsync { slot }
+        | Op::Fdatasync { slot } => Place::Slot(slot),
+        Op::SyncAll | Op::Checkpoint | Op::Idle { .. } => Place::Volume,
+    }
+}
+
 /// Checks that reads of a file without the worker agree with the worker.
-async fn compare_views(fs: &Fs, file: &OpenFile) {
-    let who = Credentials::process();
-    let at = At::inode(&who, file.blob_id());
-    let Some(shared) = fs.shared_names().stat(at, Follow::No) else {
-        return;
-    };
-    // Every page is there: it doesn't wait.
-    let own = fs.stat(at, Follow::No).await;
-    let plain = |stat: Result<Stat>| stat.map_err(|error| error.errno());
-    assert_eq!(plain(shared), plain(own), "read without the worker");
+async fn compare_views((fs, names): (&Fs, &SharedNames), file: &OpenFile) {
+    let (id, names) = (file.blob_id(), names.clone());
+    let compared = fs.within(id, move |fs| {
+        Box::pin(async move {
+            let who = Credentials::process();
+            let at = At::inode(&who, id);
+            if let Some(shared) = names.stat(at, Follow::No) {
+                // Every page is there: it doesn't wait.
+                let own = fs.stat(at, Follow::No).await;
+                let plain = |stat: Result<Stat>| stat.map_err(|error| error.errno());
+                assert_eq!(plain(shared), plain(own), "read without the worker");
+            }
+            Ok(())
+        })
+    });
+    // Of a volume that has failed nothing is read.
+    let _ = compared.await;
+}
+
+/// A place as it is seen from its directory, as callers pass it.
+fn near<'p>(names: &SharedNames, at: At<'p>) -> At<'p> {
+    names.near(at).map_or(at, |(_, near)| near)
+}
+
+/// Closes a file in its worker.
+async fn close(fs: &Fs, file: Arc<OpenFile>) -> Result<()> {
+    fs.within(file.blob_id(), move |fs| {
+        Box::pin(async move { fs.close(&file).await })
+    })
+    .await
 }
 
 /// The ranges of an atomic write, with their bytes.
@@ -82,7 +159,7 @@ fn borrowed(data: &[(u64, Vec<u8>)]) -> Vec<AtomicRange<'_>> {
 }
 
 async fn carry_out(
-    fs: &Fs,
+    (fs, names): (&Fs, &SharedNames),
     task: usize,
     number: u32,
     op: &Op,
@@ -98,14 +175,14 @@ async fn carry_out(
     /// The path of a task's name, until the end of the statement.
     macro_rules! at {
         ($name:expr) => {
-            At::root(&who, $name.path(task).as_bytes())
+            near(names, At::root(&who, $name.path(task).as_bytes()))
         };
     }
     let mut answer = Answer::Done;
     match op {
         Op::Open { name, flags, .. } => {
-            if let Some(old) = &taken {
-                fs.close(old).await?;
+            if let Some(old) = taken {
+                close(fs, old).await?;
             }
             let file = fs.open(at!(name), *flags, 0o644).await?;
             return Ok((answer, Some(file)));
@@ -196,9 +273,14 @@ async fn carry_out(
         }
         Op::FsyncDirectory { name } => {
             let directory = fs.open(at!(name), OpenFlags::DIRECTORY, 0).await?;
-            let synced = fs.fsync(&directory).await;
-            fs.close(&directory).await?;
-            synced?;
+            fs.within(directory.blob_id(), move |fs| {
+                Box::pin(async move {
+                    let synced = fs.fsync(&directory).await;
+                    fs.close(&directory).await?;
+                    synced
+                })
+            })
+            .await?;
         }
         Op::SyncAll => fs.syncfs().await?,
         Op::Checkpoint => fs.store().checkpoint().await?,

@@ -144,6 +144,8 @@ pub struct Plan {
     pub commits_in_flight: Option<u32>,
     /// Partitions of the volume in its lives. It is judged with one.
     pub partitions: u32,
+    /// Whether each of them has a worker; otherwise one worker has all.
+    pub apart: bool,
     /// Whether memory outlives the process.
     pub shared: bool,
     /// The lives of the machine.
@@ -201,6 +203,7 @@ impl Plan {
             commits_in_flight,
             latency_us,
             partitions: 1,
+            apart: false,
             shared,
             lives: Vec::new(),
         };
@@ -208,6 +211,7 @@ impl Plan {
         let mut divides = Prng::new(seed ^ PARTITIONS_SALT);
         if !plan.checksums && divides.chance(1, 2) {
             plan.partitions = *divides.pick(&[2, 2, 3, 4, 5, 8]);
+            plan.apart = divides.chance(1, 2);
             plan.device.size_bytes = crate::ground::DIVIDED_BYTES;
         }
         let mut number = 0;

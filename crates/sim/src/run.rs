@@ -110,6 +110,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
             latency_us: plan.latency_us,
             commits_in_flight: plan.commits_in_flight,
             partitions: 1,
+            apart: false,
             shared: plan.shared,
             directory: None,
             serves: false,
@@ -245,6 +246,7 @@ impl Runner<'_> {
         self.closed = (remains.crash == Crash::Closed).then(|| remains.image.clone());
         let config = Config {
             partitions: self.plan.partitions,
+            apart: self.plan.apart,
             ..self.config.clone()
         };
         let machine = Machine::open(remains, &config, quiet, &self.clock, &mut self.random);
@@ -277,7 +279,7 @@ impl Runner<'_> {
         self.figures.faults += machine.device.faults();
         self.figures.requests += machine.requests();
         self.figures.overlaps += machine.overlaps();
-        let poisoned = machine.engine().poisoned();
+        let poisoned = machine.workers().poisoned();
         if poisoned {
             return Err("an operation panicked".to_owned());
         }
@@ -395,7 +397,10 @@ impl Runner<'_> {
             let Some(handle) = &mut task.pending else {
                 continue;
             };
-            let Some(outcome) = handle.poll_once() else {
+            let outcome = handle.poll_once();
+            // Which of several workers comes next is drawn.
+            machine.drive_one(&mut self.random);
+            let Some(outcome) = outcome else {
                 idle += 1;
                 if idle % 100 == 0 {
                     self.world.pass(1_000_000);

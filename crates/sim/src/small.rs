@@ -160,6 +160,7 @@ pub fn plan(index: u64, (fua, checksums): (bool, bool)) -> Plan {
         },
         latency_us: 0,
         partitions: 1,
+        apart: false,
         commits_in_flight: Some(1),
         shared: false,
         lives: vec![Life {

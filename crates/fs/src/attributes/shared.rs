@@ -41,7 +41,7 @@ impl SharedNames {
     /// The number of the partition that has the directory of a place's last component, and the same
     /// place as it is seen from there. None: the path as a whole has to be followed.
     #[inline]
-    pub(crate) fn near<'p>(&self, at: At<'p>) -> Option<(u32, At<'p>)> {
+    pub fn near<'p>(&self, at: At<'p>) -> Option<(u32, At<'p>)> {
         /// A look fails while a transaction becomes visible in a partition on the way: for some
         /// 100 ns, while the way over the first worker takes µs.
         const LOOKS: u32 = 8;

@@ -34,7 +34,7 @@ use adit_base::PAGE_BYTES;
 use adit_base::random::Prng;
 use adit_base::simulation::{self, Bug, World};
 use adit_block::FaultConfig;
-use adit_fs::{At, Credentials, Fs, OpenFlags, Workers};
+use adit_fs::{At, Credentials, Fs, OpenFlags};
 use adit_server::{Cutter, SteppedServer};
 use adit_wire::handshake::{Aim, Answer, Request};
 use adit_wire::socket::Peer;
@@ -231,6 +231,7 @@ pub fn run(seed: u64, planted: Option<Bug>) -> Result<Figures, Box<Violation>> {
             device,
             latency_us: 0,
             partitions: 1,
+            apart: false,
             commits_in_flight: Some(1 + random.below(3) as u32),
             shared: true,
             directory: Some(memory.directory().to_owned()),
@@ -551,8 +552,7 @@ impl Simulation {
                 .map_err(failed("preparing"))?;
         }
         let cutter = Cutter::default();
-        let workers = Workers::alone(machine.engine().clone());
-        let workers = workers.map_err(failed("starting a server"))?;
+        let workers = machine.workers().clone();
         let server = SteppedServer::start(workers, &self.socket, GRACE, &cutter);
         let server = server.map_err(failed("starting a server"))?;
         let (memory, versions) = (self.memory.clone(), server.versions());
@@ -703,7 +703,7 @@ impl Simulation {
         let Place::Served(served) = &self.place else {
             return Ok(());
         };
-        if served.machine.engine().poisoned() {
+        if served.machine.workers().poisoned() {
             return Err("an operation panicked".to_owned());
         }
         if !served.machine.has_ended() {

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
   cargo xtask sim --seeds 1000                    a campaign
   cargo xtask sim --seeds 1000000 --minutes 60    until one of the two
   cargo xtask sim --seed 17                       one seed again
+  cargo xtask sim --workers --seeds 10000         those with several workers
   cargo xtask sim --sessions --seeds 1000         clients and servers that die
   cargo xtask sim --seed 17 --only 3-5,9 --dense  a part of it, with a crash at every request")]
 struct Arguments {
@@ -58,6 +59,9 @@ struct Arguments {
     /// With --small: this sequence only.
     #[arg(long, requires = "small")]
     sequence: Option<u64>,
+    /// Leaves out the seeds whose volumes have one worker.
+    #[arg(long, conflicts_with_all = ["sessions", "small"])]
+    workers: bool,
     /// Leaves failures as long as they are.
     #[arg(long)]
     no_shrink: bool,
@@ -286,7 +290,13 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
                     let manner = Manner { planted, ..Manner::default() };
                     let done = match arguments.small {
                         Some(_) => one_sequence(seed, planted),
-                        None => run(&Plan::of(seed), manner),
+                        None => {
+                            let plan = Plan::of(seed);
+                            match arguments.workers && !plan.apart {
+                                true => Ok(Figures::default()),
+                                false => run(&plan, manner),
+                            }
+                        }
                     };
                     match done {
                         Ok(figures) => {
@@ -319,7 +329,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
     let sum = *sum.lock().unwrap_or_else(|sum| sum.into_inner());
     let seconds = begin.elapsed().as_secs_f64();
     println!(
-        "{} {} from {} on: {} operations, {} device requests, {} overlapping commits, {} faults; {} crash states judged ({} MiB of content), \
+        "{} {} from {} on, {} with several workers: {} operations, {} device requests, {} overlapping commits, {} faults; {} crash states judged ({} MiB of content), \
          {} recoveries cut short, {} states of lying devices endured, {} closed volumes rotten, {} scenes around a volume; {seconds:.0} s with {jobs} threads",
         sum.seeds,
         if arguments.small.is_some() {
@@ -328,6 +338,7 @@ fn campaign(arguments: &Arguments, planted: Option<Bug>) -> bool {
             "seeds"
         },
         arguments.from,
+        sum.apart,
         sum.operations,
         sum.requests,
         sum.overlaps,

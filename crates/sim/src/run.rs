@@ -29,6 +29,8 @@ const PATIENCE: u64 = 20_000;
 pub struct Figures {
     /// Plans.
     pub seeds: u64,
+    /// Of them, plans of which each partition has a worker.
+    pub apart: u64,
     /// Operations that ended.
     pub operations: u64,
     /// Crash states that were recovered and judged.
@@ -54,6 +56,7 @@ pub struct Figures {
 impl std::ops::AddAssign for Figures {
     fn add_assign(&mut self, other: Figures) {
         self.seeds += other.seeds;
+        self.apart += other.apart;
         self.operations += other.operations;
         self.states += other.states;
         self.interrupted += other.interrupted;
@@ -122,6 +125,7 @@ pub fn run(plan: &Plan, manner: Manner) -> std::result::Result<Figures, Box<Viol
         closed: None,
         figures: Figures {
             seeds: 1,
+            apart: plan.apart.into(),
             ..Figures::default()
         },
     };

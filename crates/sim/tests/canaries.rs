@@ -9,7 +9,8 @@ use adit_sim::shrink::shrink;
 /// From their first seeds on, none took more than 70 when this was written; from 0 on, 566.
 const SEEDS_MAX: u64 = 1500;
 
-fn found(bugs: &[Bug]) {
+/// With `apart`, among the plans with several workers only.
+fn found(bugs: &[Bug], apart: bool) {
     for &bug in bugs {
         let manner = Manner {
             planted: Some(bug),
@@ -17,12 +18,14 @@ fn found(bugs: &[Bug]) {
         };
         // The search begins shortly before the seed that found it last.
         let from = match bug {
-            Bug::SkippedFlush => 50,
-            Bug::ZeroedOverwritten => 60,
-            Bug::OneSuperblock | Bug::HorizonPassesHole => 40,
-            Bug::UnnotedDirectWrite => 100,
-            Bug::RecoveryReadsTooFar => 170,
-            Bug::ForgottenUnsettled => 200,
+            Bug::EarlyReuse | Bug::UnkeptSurvival | Bug::UnowedSync => 25,
+            Bug::OneSuperblock => 40,
+            Bug::SkippedFlush | Bug::ZeroedOverwritten | Bug::OlderImage => 60,
+            Bug::UnnotedDirectWrite | Bug::HorizonPassesHole => 100,
+            Bug::UnlistedOverwrite => 125,
+            Bug::RecoveryReadsTooFar => 180,
+            Bug::ForgottenUnsettled => 220,
+            Bug::UnboundSync => 320,
             // It is rare: the opening is killed when its copy is a part.
             Bug::PartialTakeover => 330,
             // This one the simulator found by itself, there.
@@ -46,7 +49,11 @@ fn found(bugs: &[Bug]) {
             }
             plan
         };
-        let seed = (from..from + SEEDS_MAX).find(|seed| run(&plan(*seed), manner).is_err());
+        let mut plans = (from..from + SEEDS_MAX).map(|seed| (seed, plan(seed)));
+        let seed = plans.find_map(|(seed, plan)| {
+            let is_one = !apart || plan.apart;
+            (is_one && run(&plan, manner).is_err()).then_some(seed)
+        });
         match seed {
             Some(seed) => println!("{bug:?} ({}): seed {seed}", bug.story()),
             None => panic!("not found in {SEEDS_MAX} seeds: {bug:?} ({})", bug.story()),
@@ -62,7 +69,27 @@ const OF_ROOT: Bug = Bug::UntrustedMaker;
 
 fn found_by_any_user(bugs: &[Bug]) {
     let bugs: Vec<Bug> = bugs.iter().copied().filter(|bug| *bug != OF_ROOT).collect();
-    found(&bugs);
+    found(&bugs, false);
+}
+
+/// What partitions have in common, and a choice of what each of them does by itself.
+#[test]
+fn planted_bugs_are_found_with_several_workers() {
+    found(
+        &[
+            Bug::PartialCut,
+            Bug::FoldedTwice,
+            Bug::ForgottenLedger,
+            Bug::ForgottenPending,
+            Bug::UncountedAhead,
+            Bug::CommitBeforeData,
+            Bug::EarlyReuse,
+            Bug::SkippedFlush,
+            Bug::UnlistedOverwrite,
+            Bug::HorizonPassesHole,
+        ],
+        true,
+    );
 }
 
 #[test]
@@ -80,7 +107,7 @@ fn a_planted_bug_of_other_users_is_found() {
     if !rustix::process::geteuid().is_root() {
         return adit_skip::skip(adit_skip::OTHER_USER);
     }
-    found(&[OF_ROOT]);
+    found(&[OF_ROOT], false);
 }
 
 #[test]

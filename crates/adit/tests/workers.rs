@@ -2,10 +2,12 @@
 
 use adit::{
     AllocateFlags, Buffer, CompletionQueue, Errno, File, FlockOperation, LockMode, LockOwner,
-    MkfsOptions, OpenOptions, RangeLock, ServeOptions, Server, Volume, VolumeOptions,
+    MkfsOptions, OpenOptions, RangeLock, ScrubOptions, ServeOptions, Server, Volume, VolumeOptions,
 };
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 fn options() -> VolumeOptions {
     let mut options = VolumeOptions::new();
@@ -207,15 +209,104 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     refused(open(&path, 0), "a volume has one worker at least");
     refused(open(&path, 17), "at most 16 workers");
     // Nothing of that has harmed it.
-    let volume = open(&path, 2).expect("opened");
-    let error = volume.grow(400 << 20).expect_err("refused");
-    assert_eq!(error.errno(), Errno::OPNOTSUPP, "{error}");
-    volume.close().expect("closed");
+    open(&path, 2).expect("opened").close().expect("closed");
     let with_checksums = directory.path().join("checksums.adit");
     let mut make = MkfsOptions::new();
     make.size_bytes(200 << 20).data_checksums(true);
     Volume::mkfs(with_checksums.to_str().expect("UTF-8"), &make).expect("formatted");
     refused(open(&with_checksums, 2), "checksums of data");
+}
+
+/// Each worker reads the data of its own files.
+#[test]
+fn a_scrub_reads_the_data_of_all_workers_while_they_change_it() {
+    const FILES: u64 = 12;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), &mut MkfsOptions::new());
+    let volume = open(&path, 3).expect("opened");
+    let data = vec![7; 1 << 20];
+    for number in 0..FILES {
+        let own = format!("/{number}");
+        volume.create_dir(&own).expect("made");
+        volume.write(format!("{own}/data"), &data).expect("written");
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..2 {
+            let (volume, data, is_over) = (&volume, &data, &is_over);
+            scope.spawn(move || {
+                for number in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let name = format!("/{}/new {thread}", number % FILES);
+                    volume.write(&name, &data[..20_000]).expect("written");
+                    volume.remove_file(&name).expect("removed");
+                }
+            });
+        }
+        let scrubs = (0..3).map(|_| volume.scrub_with(&ScrubOptions::new(), |_, _| {}));
+        let scrubs: Vec<_> = scrubs.collect();
+        is_over.store(true, Ordering::Relaxed);
+        for found in scrubs {
+            let found = found.expect("scrubbed");
+            assert!(found.is_clean(), "{:?}", found.problems);
+            assert!(found.bytes >= FILES << 20, "{} bytes", found.bytes);
+        }
+    });
+    volume.close().expect("closed");
+}
+
+/// Threads write more than there was room for, while the volume becomes larger in steps.
+#[test]
+fn a_volume_grows_under_all_workers() {
+    const THREADS: usize = 3;
+    const FILES: usize = 160;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), &mut MkfsOptions::new());
+    let volume = open(&path, 3).expect("opened");
+    let data = vec![7; 2 << 20];
+    let too_many = thread::scope(|scope| {
+        let writers = (0..THREADS).map(|thread| {
+            let (volume, data) = (&volume, &data);
+            scope.spawn(move || {
+                let own = format!("/{thread}");
+                volume.create_dir(&own).expect("made");
+                let mut refused = 0;
+                for number in 0..FILES {
+                    let name = format!("{own}/{number}");
+                    while let Err(error) = volume.write(&name, data) {
+                        assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+                        refused += 1;
+                        thread::yield_now();
+                    }
+                }
+                refused
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        for mib in (400..=1200).step_by(50) {
+            volume.grow(mib << 20).expect("grown");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let refused = writers
+            .into_iter()
+            .map(|writer| writer.join().expect("no panic"));
+        refused.sum::<u32>()
+    });
+    println!("{too_many} times there was no room");
+    assert_eq!(volume.statfs().expect("asked").total_bytes >> 20, 1200);
+    assert!(volume.check().expect("checked").is_clean());
+    volume.close().expect("closed");
+    let volume = open(&path, 1).expect("opened");
+    assert!(volume.check().expect("checked").is_clean());
+    for thread in 0..THREADS {
+        for number in 0..FILES {
+            let there = volume.read(format!("/{thread}/{number}")).expect("there");
+            assert!(there == data, "{thread} {number}");
+        }
+    }
+    volume.close().expect("closed");
 }
 
 /// Threads fill the last MiB from all workers. The volume is full for all of them or for none, and

@@ -5,7 +5,7 @@ use crate::names;
 use crate::types::{FileKind, PATH_BYTES_MAX};
 use crate::volume::Fs;
 use adit_base::Result;
-use adit_store::{ScrubPlace, ScrubReport};
+use adit_store::{BlobId, ScrubPlace, ScrubReport};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -21,7 +21,22 @@ impl Fs {
         bytes_max: u64,
         only_reads: bool,
     ) -> Result<(ScrubReport, HashMap<u64, PathBuf>)> {
-        let report = self.store.scrub(from, bytes_max, only_reads).await?;
+        let mut report = ScrubReport {
+            next: Some(from),
+            ..ScrubReport::default()
+        };
+        // A step ends where another worker has the next blob.
+        while let Some(place) = report.next {
+            let left = bytes_max.saturating_sub(report.bytes);
+            let (slot, generation) = (place.slot, 0);
+            let step = self.within(BlobId { slot, generation }, move |fs| {
+                Box::pin(fs.store.scrub(place, left, only_reads))
+            });
+            report.add(step.await?);
+            if report.bytes >= bytes_max {
+                break;
+            }
+        }
         let wanted = report.damages.iter().map(|damage| damage.blob.slot);
         let paths = self.paths_of(wanted.collect()).await;
         Ok((report, paths))

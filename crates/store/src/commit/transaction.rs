@@ -441,13 +441,27 @@ impl<'s> Transaction<'s> {
         if self.state()?.groups_initialized > group {
             return Ok(()); // another task has
         }
+        self.with_group(group, |space, pages| space.initialize_group(pages, group))?;
+        self.update_each_state(|state| state.groups_initialized = group + 1)
+    }
+
+    /// Changes a group's space, in the partition that has it.
+    pub(crate) fn with_group<T>(
+        &mut self,
+        group: u32,
+        f: impl FnOnce(&mut Space, &mut Self) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
         let owner = self.store.division.get().owner(group);
-        self.with_space(owner, |space, pages| space.initialize_group(pages, group))?;
+        self.with_space(owner, f)
+    }
+
+    /// Changes each partition's copy of the state page.
+    pub(crate) fn update_each_state(&mut self, f: impl Fn(&mut StatePage)) -> Result<(), Stop> {
         for partition in 0..self.owners.count() {
             self.ledger = partition;
-            let noted = self.update_state(|state| state.groups_initialized = group + 1);
+            let updated = self.update_state(&f);
             self.ledger = self.store.partition;
-            noted?;
+            updated?;
         }
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! Reads all data from the device, used or not, to notice slow loss while copies still exist
 //! elsewhere.
 //!
+//! A worker scrubs the blobs of its own partitions: a step ends before the first one of another
+//! worker, whose step is next.
+//!
 //! A scrub reports data that doesn't match its checksum, or can't be read, with its place. Data
 //! without a checksum (after a crash, or a repair) gets one. It works on a volume in use: a chunk
 //! at a time is locked against writers, and the cache isn't filled. A scrub is done in steps.
@@ -67,6 +70,19 @@ pub struct ScrubReport {
     pub next: Option<ScrubPlace>,
 }
 
+impl ScrubReport {
+    /// Adds the step that follows.
+    pub fn add(&mut self, step: ScrubReport) {
+        self.bytes += step.bytes;
+        self.unchecked_bytes += step.unchecked_bytes;
+        self.damages.extend(step.damages);
+        let omitted = self.damages.len().saturating_sub(DAMAGES_MAX);
+        self.damages.truncate(DAMAGES_MAX);
+        self.damages_omitted += step.damages_omitted + omitted as u64;
+        (self.total_bytes, self.next) = (step.total_bytes, step.next);
+    }
+}
+
 struct Scrubber<'a> {
     store: &'a Store,
     bytes_max: u64,
@@ -75,8 +91,8 @@ struct Scrubber<'a> {
 }
 
 impl Store {
-    /// Reads data of all blobs from the device, or from a place on, about `bytes_max` bytes.
-    /// `only_reads`: data without a checksum gets none. Fails if metadata on the way can't be read,
+    /// Reads data of all blobs from the device, or from a place on, about `bytes_max` bytes, up to
+    /// the first blob of another worker. `only_reads`: data without a checksum gets none. Fails if metadata on the way can't be read,
     /// unless it is that of one blob only.
     pub async fn scrub(
         &self,
@@ -84,7 +100,6 @@ impl Store {
         bytes_max: u64,
         only_reads: bool,
     ) -> Result<ScrubReport> {
-        self.check_undivided("scrub")?;
         let free = self.state().await?.free_pages;
         let capacity = self.space.borrow().geometry().capacity_pages();
         let mut scrubber = Scrubber {
@@ -135,11 +150,15 @@ impl Scrubber<'_> {
             }
             for id in blobs {
                 let page = if id.slot == next.slot { next.page } else { 0 };
-                if let Some(page) = self.blob(id, page).await? {
-                    return Ok(Some(ScrubPlace {
-                        slot: id.slot,
-                        page,
-                    }));
+                let at = |page| ScrubPlace {
+                    slot: id.slot,
+                    page,
+                };
+                let Some(store) = self.store.of_this_worker(id) else {
+                    return Ok(Some(at(page)));
+                };
+                if let Some(page) = self.blob(store, id, page).await? {
+                    return Ok(Some(at(page)));
                 }
                 let Some(slot) = id.slot.checked_add(1) else {
                     return Ok(None);
@@ -150,8 +169,8 @@ impl Scrubber<'_> {
     }
 
     /// Scrubs a blob from a page on; returns where to continue in it.
-    async fn blob(&mut self, id: BlobId, from: u32) -> Result<Option<u32>> {
-        let blob = match self.store.blob(id).await {
+    async fn blob(&mut self, store: &Store, id: BlobId, from: u32) -> Result<Option<u32>> {
+        let blob = match store.blob(id).await {
             Ok(blob) => blob,
             Err(error) if error.errno() == Errno::STALE => return Ok(None), // deleted meanwhile
             Err(error) => {
@@ -160,20 +179,19 @@ impl Scrubber<'_> {
             }
         };
         let mut page = from;
-        while let Some(next) = self.chunk(&blob, page).await? {
+        while let Some(next) = self.chunk(store, &blob, page).await? {
             page = next;
             if self.report.bytes >= self.bytes_max {
                 return Ok(Some(page));
             }
             // Lets others have the worker and the device.
-            self.store.reactor.yield_now().await;
+            store.reactor.yield_now().await;
         }
         Ok(None)
     }
 
     /// Reads page `page` and some behind it; returns where to continue.
-    async fn chunk(&mut self, blob: &Rc<Blob>, page: u32) -> Result<Option<u32>> {
-        let store = self.store;
+    async fn chunk(&mut self, store: &Store, blob: &Rc<Blob>, page: u32) -> Result<Option<u32>> {
         let _map = blob.map_lock.read().await;
         let _shared = blob.lock.read().await;
         let valid_pages = blob.slot.borrow().valid_size.div_ceil(PAGE);

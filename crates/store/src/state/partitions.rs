@@ -11,7 +11,6 @@ use super::Store;
 use crate::format::BlobId;
 use crate::metadata::slot_page::slot_place;
 use adit_base::sync::atomic::Ordering;
-use adit_base::{Errno, Error, Result};
 use smallvec::SmallVec;
 
 impl Store {
@@ -39,15 +38,16 @@ impl Store {
         if self.options.partitions == 1 {
             return self;
         }
-        match self.owner(slot_place(id.slot).0) {
-            own if own == self.partition => self,
-            other => {
-                let others = self
-                    .others
-                    .get()
-                    .expect("the first partition knows the others");
-                &others[other as usize - 1]
-            }
+        self.of_this_worker(id)
+            .expect("the first partition knows the others")
+    }
+
+    /// The partition that has a blob, or would have it, if this worker has that partition, and
+    /// this one knows it.
+    pub(crate) fn of_this_worker(&self, id: BlobId) -> Option<&Store> {
+        match self.number_of(id) {
+            own if own == self.partition => Some(self),
+            other => self.others.get()?.get(other as usize - 1),
         }
     }
 
@@ -79,14 +79,5 @@ impl Store {
         }
         let first_group = self.layout.get().first_group;
         self.division.get().owner_of_page(page, first_group)
-    }
-
-    /// OPNOTSUPP on a volume with several partitions.
-    pub fn check_undivided(&self, what: &str) -> Result<()> {
-        if self.options.partitions == 1 {
-            return Ok(());
-        }
-        let what = format!("{what} a volume with several partitions: open it with one");
-        Err(Error::with(Errno::OPNOTSUPP, what))
     }
 }

@@ -319,6 +319,11 @@ impl<'s> Beside<'s> {
     pub fn of(&self, id: BlobId) -> &'s Store {
         self.0.staged(self.0.number(slot_place(id.slot).0))
     }
+
+    /// All that it has.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'s Store> {
+        std::iter::once(self.0.own).chain(self.0.others())
+    }
 }
 
 impl std::fmt::Debug for Beside<'_> {

@@ -11,19 +11,21 @@
 //!
 //! A crash anywhere leaves the old size or the new one: a superblock that promises more than the
 //! state page uses is harmless (and another attempt to grow continues), an opening refuses the
-//! reverse. Both superblocks, so that either of them alone admits the later records. The new pages
+//! reverse. All partitions have their copies of the state page changed in that transaction, and work
+//! with the new size from its application on. Both superblocks, so that either of them alone admits the later records. The new pages
 //! are free and unwritten; new groups get their maps at first use.
 //!
 //! The label is in the superblocks alone. A crash between the two leaves the old one or the new one.
 //!
 //! Not here: shrinking, which would have to move pages from behind the new end.
 
-use crate::commit::Transaction;
+use crate::commit::{Intent, Transaction};
 use crate::format::Superblock;
-use crate::format::superblock::geometry;
+use crate::format::superblock::{Layout, geometry};
+use crate::metadata::Need;
 use crate::metadata::pages::Stop;
-use crate::metadata::space::{Space, SpaceGeometry, set};
-use crate::state::Store;
+use crate::metadata::space::{SpaceGeometry, set};
+use crate::state::{Beside, Store};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -37,7 +39,6 @@ impl Store {
     /// small grows with it; any other device has to be that large. EINVAL for less than it has.
     pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
         self.writable()?;
-        self.check_undivided("grow")?;
         let pages = volume_bytes / PAGE;
         let now = self.layout.get().volume_pages;
         if pages < now {
@@ -51,23 +52,27 @@ impl Store {
         }
         self.grow_device(pages).await?;
         self.raise_superblocks(pages).await?;
-        let geometry = self
-            .transact(|txn| {
-                let old = *self.space.borrow().geometry();
-                let layout = self.layout.get().with_pages(pages);
-                let new = geometry(&layout, old.cluster_pages);
-                if new.volume_pages <= old.volume_pages {
-                    return Ok(None); // another call was faster
-                }
-                self.space.borrow().stage_growth(txn, &new)?;
-                Ok(Some((layout, new)))
-            })
+        let stage = |txn: &mut Transaction<'_>| {
+            let old = *self.space.borrow().geometry();
+            let layout = self.layout.get().with_pages(pages);
+            let new = geometry(&layout, old.cluster_pages);
+            if new.volume_pages <= old.volume_pages {
+                return Ok(None); // another call was faster
+            }
+            txn.stage_growth(&old, &new)?;
+            Ok(Some((layout, new)))
+        };
+        let applied = |grown: Option<(Layout, SpaceGeometry)>, beside: Beside<'_>| {
+            let Some((layout, geometry)) = grown else {
+                return;
+            };
+            for store in beside.all() {
+                store.layout.set(layout);
+                store.space.borrow_mut().set_geometry(geometry);
+            }
+        };
+        self.run_transaction_then(Intent::Change, Need::STEP, stage, applied)
             .await?;
-        // Nothing ran between the transaction's application and here.
-        if let Some((layout, geometry)) = geometry {
-            self.layout.set(layout);
-            self.space.borrow_mut().set_geometry(geometry);
-        }
         self.commit().await
     }
 }
@@ -141,25 +146,28 @@ impl Store {
     }
 }
 
-impl Space {
+impl Transaction<'_> {
     /// Stages the state page and the last group's map of a larger volume.
-    fn stage_growth(&self, txn: &mut Transaction<'_>, new: &SpaceGeometry) -> Result<(), Stop> {
-        let old = self.geometry();
-        let initialized = self.state(txn)?.groups_initialized;
+    fn stage_growth(&mut self, old: &SpaceGeometry, new: &SpaceGeometry) -> Result<(), Stop> {
+        let initialized = self.state()?.groups_initialized;
         if let Some(last) = old.groups().checked_sub(1)
             && last < initialized
         {
             let (from, to) = (old.group_pages(last), new.group_pages(last));
             if to > from {
-                let map = self.map_mut(txn, last)?;
-                set(&mut map.a, from, (to - from) as u32, false);
+                self.with_group(last, |space, pages| {
+                    let map = space.map_mut(pages, last)?;
+                    set(&mut map.a, from, (to - from) as u32, false);
+                    Ok(())
+                })?;
             }
         }
-        let gained = new.capacity_pages() - old.capacity_pages();
-        txn.update_state(|state| {
+        self.update_each_state(|state| {
             state.volume_pages = new.volume_pages;
             state.groups = u64::from(new.groups());
-            state.free_pages += gained;
-        })
+        })?;
+        // Counted once: a commit adds the copies up.
+        let gained = new.capacity_pages() - old.capacity_pages();
+        self.update_state(|state| state.free_pages += gained)
     }
 }

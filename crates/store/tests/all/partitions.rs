@@ -1,14 +1,19 @@
-//! A volume that is divided among partitions: its refusals, and that it is full for all of them or
-//! for none. Power cuts are in `power_cut.rs`.
+//! A volume that is divided among partitions: its refusals, that it is full for all of them or for
+//! none, and that it grows. Power cuts are in `power_cut.rs`.
 
 use crate::rig::{
-    PAGE, assert_clean, create_in, device, engine_options, format_as, formatted, formatted_with,
+    PAGE, assert_clean, close, create_in, device, drop_dead, engine_options, format_as, formatted,
+    formatted_with, pattern,
 };
+use adit_base::random::Prng;
 use adit_base::{Errno, Result};
 use adit_block::{Device, FaultDevice};
 use adit_reactor::Engine;
-use adit_store::{MkfsOptions, PARTITIONS_MAX, Store, StoreOptions, Survive, SyncKind};
+use adit_store::{BlobId, MkfsOptions, PARTITIONS_MAX, Store, StoreOptions, Survive, SyncKind};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+const GROUP_BYTES: u64 = 64 << 20;
 
 /// Five groups.
 const VOLUME_BYTES: u64 = 300 << 20;
@@ -42,15 +47,99 @@ fn what_does_not_go_with_several_partitions_is_refused() {
     refused(&plain, PARTITIONS_MAX + 1, &|_| ());
     refused(&formatted_with(VOLUME_BYTES, true), 2, &|_| ());
     let engine = open(&plain, 2, |_| ()).unwrap();
-    let errors = engine.run(|store| async move {
-        let grown = store.grow(VOLUME_BYTES).await.err();
-        Ok(grown.map(|error| error.errno()))
-    });
-    assert_eq!(errors.unwrap(), Some(Errno::OPNOTSUPP));
     assert_clean(&engine);
-    engine
-        .shutdown(|store| async { store.close().await })
-        .unwrap();
+    close(engine);
+}
+
+/// A blob of a partition with so many MiB.
+async fn fill(store: &Store, partition: u32, mib: u64) -> Result<BlobId> {
+    let id = create_in(store, partition).await?;
+    let store = store.of(id);
+    let blob = store.blob(id).await?;
+    for at in 0..mib {
+        (store.write(&blob, at << 20, &pattern(1 << 20, at))).await?;
+    }
+    store.sync(&blob, SyncKind::All).await?;
+    Ok(id)
+}
+
+#[test]
+fn a_volume_grows_for_all_partitions() {
+    const PARTITIONS: u32 = 3;
+    let device = formatted(80 << 20);
+    let engine = open(&device, PARTITIONS, |_| ()).unwrap();
+    let old = engine.run(|store| fill(store, 1, 40)).unwrap();
+    let too_much = engine.run(|store| fill(store, 2, 40)).err();
+    assert_eq!(too_much.map(|error| error.errno()), Some(Errno::NOSPC));
+    // Within the last group, then by several.
+    let mut blobs = vec![(old, 40)];
+    for (mib, more) in [(100, 20), (110, 8), (400, 60)] {
+        let grown = engine.run(|store| async move {
+            let free = store.state().await?.free_pages;
+            store.grow(mib << 20).await?;
+            assert_eq!(store.info().await?.volume_bytes, mib << 20);
+            Ok(store.state().await?.free_pages - free)
+        });
+        assert!(grown.unwrap() > 0);
+        assert_clean(&engine);
+        for partition in 0..if mib == 400 { PARTITIONS } else { 1 } {
+            let id = engine.run(move |store| fill(store, partition, more));
+            blobs.push((id.unwrap(), more));
+        }
+        let report = assert_clean(&engine);
+        assert_eq!(u64::from(report.groups), (mib << 20).div_ceil(GROUP_BYTES));
+    }
+    close(engine);
+    for partitions in [1, 2, 5] {
+        let engine = open(&device, partitions, |_| ()).unwrap();
+        assert_clean(&engine);
+        for (id, mib) in blobs.clone() {
+            let read = engine.run(|store| async move {
+                let store = store.of(id);
+                let blob = store.blob(id).await?;
+                let mut back = vec![0; 1 << 20];
+                for at in 0..mib {
+                    store.read(&blob, at << 20, &mut back).await?;
+                    assert!(back == pattern(1 << 20, at), "{mib}: {at}");
+                }
+                Ok(())
+            });
+            read.unwrap();
+        }
+        close(engine);
+    }
+}
+
+#[test]
+fn a_power_cut_while_partitions_grow_leaves_the_old_size_or_the_new_one() {
+    let (old, new) = (80 << 20, 300 << 20);
+    let mut sizes = BTreeSet::new();
+    for seed in 0..32 {
+        let partitions = 2 + seed as u32 % 4;
+        let device = formatted(old);
+        let engine = open(&device, partitions, |_| ()).unwrap();
+        let id = engine.run(|store| fill(store, 1, 2)).unwrap();
+        device.cut_after(seed / 2);
+        let grown = engine.run(|store| store.grow(new));
+        let image = device.power_cut(&mut Prng::new(seed));
+        drop_dead(engine);
+        let device = device.reopen(image);
+        let engine = open(&device, 1 + seed as u32 % 3, |_| ()).unwrap();
+        assert_clean(&engine);
+        let size = engine.run(|store| async { Ok(store.info().await?.volume_bytes) });
+        let size = size.unwrap();
+        assert!(size == new || (size == old && grown.is_err()), "{seed}");
+        sizes.insert(size);
+        let gone_on = engine.run(|store| async move {
+            assert_eq!(store.of(id).blob(id).await?.size(), 2 << 20);
+            store.grow(new).await?;
+            fill(store, 0, 20).await
+        });
+        gone_on.unwrap();
+        assert_clean(&engine);
+        close(engine);
+    }
+    assert_eq!(sizes.len(), 2);
 }
 
 #[test]

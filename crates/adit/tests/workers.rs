@@ -210,11 +210,88 @@ fn what_several_workers_do_not_do_yet_is_refused_with_the_way_out() {
     refused(open(&path, 17), "at most 16 workers");
     // Nothing of that has harmed it.
     open(&path, 2).expect("opened").close().expect("closed");
-    let with_checksums = directory.path().join("checksums.adit");
-    let mut make = MkfsOptions::new();
-    make.size_bytes(200 << 20).data_checksums(true);
-    Volume::mkfs(with_checksums.to_str().expect("UTF-8"), &make).expect("formatted");
-    refused(open(&with_checksums, 2), "checksums of data");
+}
+
+/// Threads write files of all workers of a volume with checksums of data, again and again, some
+/// through the journal. All data has a checksum in the end, and a damaged page is found.
+#[test]
+fn data_of_all_workers_has_checksums() {
+    const THREADS: usize = 3;
+    const FILES: usize = 40;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = image(directory.path(), MkfsOptions::new().data_checksums(true));
+    let content = |thread: usize, number: usize| {
+        let line = format!("{thread} {number} some data\n");
+        line.repeat(200 + 31 * number)
+    };
+    let found = |volume: &Volume| {
+        let found = volume.scrub_with(&ScrubOptions::new(), |_, _| {});
+        found.expect("scrubbed")
+    };
+    for (round, workers) in [3, 2, 5].into_iter().enumerate() {
+        let volume = open(&path, workers).expect("opened");
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let volume = volume.clone();
+                scope.spawn(move || {
+                    let own = format!("/{thread}");
+                    if round == 0 {
+                        volume.create_dir(&own).expect("made");
+                    }
+                    for number in 0..FILES {
+                        let file = file(&volume, &format!("{own}/{number}"));
+                        let bytes = content(thread, number);
+                        for chunk in (0..bytes.len()).step_by(3000) {
+                            let end = (chunk + 3000).min(bytes.len());
+                            file.write_at(&bytes.as_bytes()[chunk..end], chunk as u64)
+                                .expect("written");
+                            if (chunk / 3000 + number) % 5 == round {
+                                file.sync_data().expect("synced");
+                            }
+                        }
+                        if number % 7 == round {
+                            volume.remove_file(format!("{own}/{number}")).expect("gone");
+                        }
+                    }
+                });
+            }
+        });
+        assert!(volume.check().expect("checked").problems.is_empty());
+        volume.close().expect("closed");
+        let volume = open(&path, 4).expect("opened");
+        let scrubbed = found(&volume);
+        assert!(scrubbed.is_clean(), "{scrubbed:?}");
+        assert_eq!(scrubbed.unchecked_bytes, 0);
+        for thread in 0..THREADS {
+            for number in (0..FILES).filter(|number| number % 7 != round) {
+                let there = volume.read(format!("/{thread}/{number}")).expect("there");
+                assert!(
+                    there == content(thread, number).as_bytes(),
+                    "{thread} {number}"
+                );
+            }
+        }
+        volume.close().expect("closed");
+    }
+    // The same line is in no other file.
+    let mut bytes = std::fs::read(&path).expect("read");
+    let line = content(1, 20);
+    let at = bytes
+        .windows(9000)
+        .position(|there| there == &line.as_bytes()[..9000]);
+    bytes[at.expect("its pages lie in a row") + 5000] ^= 1;
+    std::fs::write(&path, &bytes).expect("written");
+    let volume = open(&path, 3).expect("opened");
+    let error = volume.read("/1/20").expect_err("damaged");
+    assert_eq!(error.errno(), Errno::IO, "{error}");
+    let scrubbed = found(&volume);
+    let damaged: Vec<_> = scrubbed
+        .damages
+        .iter()
+        .map(|damage| damage.path.clone())
+        .collect();
+    assert_eq!(damaged, [Some("/1/20".into())], "{scrubbed:?}");
+    volume.close().expect("closed");
 }
 
 /// Each worker reads the data of its own files.

@@ -224,6 +224,16 @@ pub fn run_others() -> bool {
     false
 }
 
+/// True one time in `count`, as the world draws: something may turn out as it rarely does. Never,
+/// without the feature.
+#[inline(always)]
+pub fn one_in(_count: u8) -> bool {
+    #[cfg(feature = "simulation")]
+    return world::one_in(_count);
+    #[cfg(not(feature = "simulation"))]
+    false
+}
+
 /// A point where a thread waits for another process, or can be killed: the world runs its next
 /// step. False: there is no such world, so wait as usual.
 #[inline(always)]
@@ -341,6 +351,11 @@ mod world {
         RANDOM
             .with_borrow_mut(|random| random.as_mut().map(|random| random.fill(bytes)))
             .is_some()
+    }
+
+    pub(super) fn one_in(count: u8) -> bool {
+        let mut drawn = [0];
+        fill(&mut drawn) && drawn[0].is_multiple_of(count)
     }
 
     pub(super) fn sleep(deadline_ns: Option<u64>) -> bool {

@@ -177,9 +177,8 @@ typedef struct adit_open_options {
                         * volume as unix:SOCKET while this one has it; default: none can. Ignored for
                         * a volume that is in a server, is opened read-only, or is memory (mem:) */
     uint32_t workers; /* threads that use different files and directories don't wait for each other:
-                       * an experiment, with 2 to 16 workers. It takes a volume without checksums of
-                       * data, else -EINVAL. Default: 1. Ignored for a volume that is in a server,
-                       * or is opened read-only */
+                       * an experiment, with 2 to 16 workers. Default: 1. Ignored for a volume that
+                       * is in a server, or is opened read-only */
     uint32_t reserved; /* 0 */
 } adit_open_options;
 

@@ -16,7 +16,7 @@ use adit_block::{
     Image, Moment, Operation, Queue, Request, Submission,
 };
 use adit_fs::{Fs, Workers};
-use adit_reactor::{Engine, EngineOptions};
+use adit_reactor::{Engine, EngineOptions, Handle};
 use adit_store::{Store, StoreOptions, Survive};
 use std::cell::{Cell, RefCell};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -626,13 +626,23 @@ impl Machine {
         }
     }
 
-    /// Lets one of several workers do the work that it has.
-    pub fn drive_one(&self, random: &mut Prng) {
+    /// Polls an operation: where there are several workers, one that is drawn takes some steps.
+    pub fn poll<T: Send + 'static>(
+        &self,
+        handle: &mut Handle<T>,
+        random: &mut Prng,
+    ) -> Option<Result<T>> {
         let all = self.workers().all();
         if all.len() > 1 {
+            let left = Cell::new(1 + random.below(12));
+            let is_over = || left.replace(left.get().saturating_sub(1)) == 0;
             // One that has ended has nothing to do.
-            let _ = random.pick(all).poll([], &|| false);
+            let _ = random.pick(all).poll([], &is_over);
+            if !handle.is_done() {
+                return None;
+            }
         }
+        handle.poll_once()
     }
 
     /// Runs an operation to its end.
@@ -667,7 +677,9 @@ impl Machine {
         let workers = self.workers.take();
         let workers = workers.expect("the volume of a machine that was opened");
         let closed = workers.shutdown();
-        simulation::at_sleeps(None);
+        if workers.count() > 1 {
+            simulation::at_sleeps(None);
+        }
         closed
     }
 }

@@ -133,7 +133,7 @@ async fn compare_views((fs, names): (&Fs, &SharedNames), file: &OpenFile) {
     let _ = compared.await;
 }
 
-/// A place as it is seen from its directory, as callers pass it.
+/// A place as it is seen from its directory.
 fn near<'p>(names: &SharedNames, at: At<'p>) -> At<'p> {
     names.near(at).map_or(at, |(_, near)| near)
 }

@@ -153,6 +153,7 @@ pub struct Plan {
 }
 
 const PARTITIONS_SALT: u64 = 0x7061_7385;
+const SUMMED_PARTITIONS_SALT: u64 = 0x7375_6d96;
 
 /// Crash states that one life is looked at in, at most.
 pub const CRASHES_MAX: usize = 24;
@@ -208,8 +209,12 @@ impl Plan {
             lives: Vec::new(),
         };
         // Of a generator of its own; those that `tests/seeds.rs` keeps have one partition.
-        let mut divides = Prng::new(seed ^ PARTITIONS_SALT);
-        if !plan.checksums && divides.chance(1, 2) {
+        let salt = match plan.checksums {
+            true => SUMMED_PARTITIONS_SALT,
+            false => PARTITIONS_SALT,
+        };
+        let mut divides = Prng::new(seed ^ salt);
+        if divides.chance(1, 2) {
             plan.partitions = *divides.pick(&[2, 2, 3, 4, 5, 8]);
             plan.apart = divides.chance(1, 2);
             plan.device.size_bytes = crate::ground::DIVIDED_BYTES;

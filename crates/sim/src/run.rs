@@ -401,10 +401,7 @@ impl Runner<'_> {
             let Some(handle) = &mut task.pending else {
                 continue;
             };
-            let outcome = handle.poll_once();
-            // Which of several workers comes next is drawn.
-            machine.drive_one(&mut self.random);
-            let Some(outcome) = outcome else {
+            let Some(outcome) = machine.poll(handle, &mut self.random) else {
                 idle += 1;
                 if idle % 100 == 0 {
                     self.world.pass(1_000_000);

@@ -22,6 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use adit_base::Result;
 use adit_base::clock::monotonic_ns;
+use adit_base::simulation;
 use adit_base::sync::atomic::Ordering;
 use adit_base::sync::{spin_loop, tries};
 
@@ -62,7 +63,8 @@ impl Core {
         if self.is_driven_here() {
             return Ok(Some(closure()));
         }
-        if !self.acquire_beside(patience) {
+        // In a simulated world no other thread holds it.
+        if simulation::one_in(8) || !self.acquire_beside(patience) {
             return Ok(None);
         }
         self.lock.set_visited(true);

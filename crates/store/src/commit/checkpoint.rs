@@ -168,11 +168,20 @@ impl Store {
             }
         }
         self.changes.images.stop();
+        if let Some(checksums) = &self.checksums {
+            checksums.taking_home.set(false);
+            if self.partition != 0 && passed.is_some() {
+                (self.upcalls.start_settling)(self);
+            }
+        }
     }
 
     /// Writes home the pages of this partition with live bytes before `tail`, and keeps their keys
     /// for [`Store::end_home`], with the checksums of the data among them.
     pub(crate) async fn take_home(&self, tail: u64) -> Result<()> {
+        if let Some(checksums) = &self.checksums {
+            checksums.taking_home.set(true);
+        }
         let mut homes = self.take_live(tail).await;
         let mut keys = Vec::with_capacity(homes.len());
         match self.write_home(tail, &mut homes, &mut keys).await {
@@ -318,10 +327,9 @@ impl Store {
 
     /// A page of this kind goes home, and the tail is about to pass its records.
     fn unsettle_place(&self, home: u64, kind: u8) {
-        if let Some(checksums) = &self.checksums
-            && kind == PageKind::Data as u8
-        {
-            checksums.unsettle_place(self.space.borrow().geometry(), home);
+        if self.checksums.is_some() && kind == PageKind::Data as u8 {
+            let space = self.space.borrow();
+            (self.whole.unsettled).note(self.partition, space.geometry(), home);
         }
     }
 
@@ -382,8 +390,9 @@ impl Store {
         {
             let mut superblock = self.leading().superblock.borrow_mut();
             superblock.tail = tail;
-            if let Some(checksums) = &self.checksums {
-                superblock.unsettled = checksums.listed(self.whole.progress.commits.durable());
+            if self.checksums.is_some() {
+                let durable = self.whole.progress.commits.durable();
+                superblock.unsettled = self.whole.unsettled.listed(durable);
             }
             // Until all data of dead processes is written, any superblock keeps that state.
             superblock.state = state | superblock.state & STATE_TAKING_OVER;

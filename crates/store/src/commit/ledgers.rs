@@ -7,7 +7,7 @@
 //!
 //! Invariants: a fold counts each change once, also if it fails. No other copy than the first
 //! partition's is encoded or goes home, and one that was evicted is made from the folded state,
-//! never read from the device. All copies know the same number of groups.
+//! never read from the device. All copies know the same number of groups, and the same size.
 //!
 //! *After a kill.* The first partition's copy never leaves the cache. A ledger's frame has, behind
 //! the page, the state as of the last fold, and the number of the first partition's apply that was
@@ -50,6 +50,7 @@ impl Store {
         }
         // The only step that may fail, and the first one.
         self.stage_state(&new)?;
+        self.whole.give_gained();
         for other in others {
             other.end_ledger(&new, self.frames.header().fold());
             other.has_to_fold.set(false);

@@ -37,6 +37,31 @@ impl Store {
         }
     }
 
+    /// Reads metadata as [`Store::view`] does, in one step with what the caller did before. None:
+    /// that took time, in which things may have changed; the caller looks again.
+    pub(crate) async fn view_at_once<T>(
+        &self,
+        mut f: impl FnMut(&View<'_>) -> Result<T, Stop>,
+    ) -> Result<Option<T>> {
+        let mut others = Partitions::default();
+        loop {
+            let seen = if self.is_alone() {
+                Some(f(&View::new(self, Owners::alone(self))))
+            } else {
+                self.beside(others, |owners| f(&View::new(self, owners)))?
+            };
+            match seen {
+                Some(Ok(value)) => return Ok(Some(value)),
+                Some(Err(Stop::Partition(other))) => others.add(other),
+                Some(Err(stop)) => return self.unstop(stop).await.map(|()| None),
+                None => {
+                    self.step_aside().await;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
     /// Changes metadata. The closure stages its changes in a [`Transaction`]; it runs again from
     /// the start when a page had to be loaded; when it returns `Ok`, all it staged is applied at
     /// once and joins the open transaction, which [`Store::commit`] makes durable.

@@ -706,8 +706,11 @@ impl<'s> Transaction<'s> {
             {
                 changes.images.remove_freed(cache, frame);
             }
-            if let Some(checksums) = &store.checksums {
-                checksums.unsettle(*run);
+            // That of the blob is among them.
+            for partition in self.owners.others().chain([store]) {
+                if let Some(checksums) = &partition.checksums {
+                    checksums.unsettle(*run);
+                }
             }
             (changes.frees).add(*run, store.whole.progress.commits.open(), *journaled);
         }

@@ -24,16 +24,19 @@
 //!    (`Superblock::unsettled`) until that is durable: after a crash in between, the data is read
 //!    once more and gets its checksum then.
 //!
+//! Of several partitions, each settles the data of its own blobs, in whichever group that is. What a
+//! crash left without is settled before a volume is divided.
+//!
 //! Why it is so, and what it costs: `docs/decisions/0013-data-checksums.md`.
 
-use crate::commit::{Transaction, View};
+use crate::commit::Transaction;
 use crate::format::{CHECKSUMS_PER_PAGE, ChecksumPage, GROUP_PAGES, Page, PageKind};
 use crate::metadata::page_view::is_metadata;
 use crate::metadata::page_view::{corrupt, view as view_of, view_mut};
 use crate::metadata::pages::{Pages, PagesRead, Stop};
 use crate::metadata::space::{PageState, SpaceGeometry};
 use crate::state::{Checksums, READING, is_place};
-use crate::state::{ColdFuture, Store};
+use crate::state::{ColdFuture, Store, Work};
 use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 use adit_block::Operation;
@@ -143,21 +146,24 @@ impl Transaction<'_> {
 }
 
 impl Store {
-    /// The checksums of pages of data, if the pages that hold them are in the cache.
-    pub(crate) fn sums(&self, first: u64, pages: u32) -> Result<Sums, Stop> {
-        let mut sums = Sums::default();
+    /// The checksums of pages of data. None: it took time, in which the data may have moved; the
+    /// caller looks at the map again.
+    pub(crate) async fn sums(&self, first: u64, pages: u32) -> Result<Option<Sums>> {
         if self.checksums.is_none() || planted(Bug::UnverifiedRead) {
-            return Ok(sums);
+            return Ok(Some(Sums::default()));
         }
         let geometry = *self.space.borrow().geometry();
-        let pages_now = View::of_own(self);
-        places(&geometry, first, pages as usize, |place, index, count| {
-            let page = view_of::<ChecksumPage>(pages_now.page(place, PageKind::Checksums)?);
-            checked(place, page, &geometry)?;
-            sums.0.extend_from_slice(&page.sums[index..index + count]);
-            Ok(())
-        })?;
-        Ok(sums)
+        self.view_at_once(|view| {
+            let mut sums = Sums::default();
+            places(&geometry, first, pages as usize, |place, index, count| {
+                let page = view_of::<ChecksumPage>(view.page(place, PageKind::Checksums)?);
+                checked(place, page, &geometry)?;
+                sums.0.extend_from_slice(&page.sums[index..index + count]);
+                Ok(())
+            })?;
+            Ok(sums)
+        })
+        .await
     }
 
     /// True if these bytes match the checksum of page `first + index`, or if it is unknown.
@@ -191,7 +197,8 @@ impl Store {
         let Some(checksums) = &self.checksums else {
             return;
         };
-        if self.whole.closing.is_set() || checksums.is_settled() {
+        let has_open = || self.whole.unsettled.has_open(self.partition);
+        if self.whole.closing.is_set() || (checksums.is_settled() && !has_open()) {
             return;
         }
         let store = self.clone();
@@ -205,7 +212,22 @@ impl Store {
         });
     }
 
-    /// Records the checksums that are settling.
+    /// True if no checksum of this partition's data is to become known.
+    pub(crate) fn is_settled(&self) -> bool {
+        (self.checksums.as_ref()).is_none_or(Checksums::is_settled)
+    }
+
+    /// Records the checksums that are settling, of all partitions.
+    pub(crate) async fn settle_all(&self) -> Result<()> {
+        if self.checksums.is_some() {
+            for partition in self.numbers() {
+                self.ask(partition, Work::Settle).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the checksums that are settling, of this partition.
     pub(crate) fn settle(&self) -> ColdFuture<'_, Result<()>> {
         Box::pin(async {
             let Some(checksums) = &self.checksums else {
@@ -215,7 +237,7 @@ impl Store {
                 checksums.ended.wait().await;
             }
             checksums.running.set(true);
-            let result = self.settle_all(checksums).await;
+            let result = self.settle_own(checksums).await;
             checksums.running.set(false);
             checksums.ended.notify_all();
             result
@@ -280,7 +302,7 @@ impl Store {
         Ok(())
     }
 
-    async fn settle_all(&self, checksums: &Checksums) -> Result<()> {
+    async fn settle_own(&self, checksums: &Checksums) -> Result<()> {
         loop {
             self.writable()?;
             let unknown = checksums.unknown.borrow_mut().pop();
@@ -288,49 +310,74 @@ impl Store {
                 && let Err(error) = self.find_missing(checksums, place).await
             {
                 self.stay_without(&error);
+                checksums.forget_reading();
             }
             let batch = checksums.some();
             if batch.is_empty() && checksums.unknown.borrow().is_empty() {
                 // Durable at once: until then a crash means reading the settled pages once more.
                 let point = self.whole.progress.point();
-                // (A checkpoint that runs is about to bring more.)
-                if !self.leading().journal.checkpointing.get() {
-                    for settled in checksums.unsettled.borrow_mut().values_mut() {
-                        *settled = (*settled).min(point);
-                    }
+                if !checksums.taking_home.get() {
+                    self.whole.unsettled.settled(self.partition, point);
                 }
                 return self.commit_through(point).await;
             }
-            let settled = self
-                .transact_upkeep(|txn| {
-                    let space = self.space.borrow();
-                    for (page, sum) in &batch {
-                        // Recovery doesn't know the kinds of pages.
-                        if space.avoids(*page) || space.page_state(txn, *page)? != PageState::Used {
-                            continue;
-                        }
-                        let current = checksums.settling.borrow().get(page) == Some(sum);
-                        if current && txn.checksum(*page)? == 0 {
-                            txn.set_checksums(*page, &[*sum])?;
-                        }
-                    }
-                    Ok(())
-                })
-                .await;
-            // In one step with the application. Where checksums can't be read, none can be set.
-            match settled {
-                Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::IO) => {
-                    return Err(error);
+            match self.settle_batch(checksums, &batch).await {
+                Err(error) if is_damage(&error) => {
+                    self.stay_without(&error);
+                    self.settle_each(checksums, &batch).await?;
                 }
-                Err(error) => self.stay_without(&error),
-                Ok(()) => {}
-            }
-            let mut settling = checksums.settling.borrow_mut();
-            for (page, done) in batch {
-                if settling.get(&page) == Some(&done) {
-                    settling.remove(&page);
-                }
+                settled => settled?,
             }
         }
     }
+
+    /// Settles pages of which some have unreadable metadata: where checksums can't be read, none
+    /// can be set.
+    async fn settle_each(&self, checksums: &Checksums, batch: &[(u64, u32)]) -> Result<()> {
+        for one in batch.chunks(1) {
+            match self.settle_batch(checksums, one).await {
+                Err(error) if is_damage(&error) => checksums.forget(one),
+                settled => settled?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn settle_batch(&self, checksums: &Checksums, batch: &[(u64, u32)]) -> Result<()> {
+        self.transact_upkeep(|txn| {
+            let space = self.space.borrow();
+            for (page, sum) in batch {
+                // Recovery doesn't know the kinds of pages.
+                if space.avoids(*page) || space.page_state(txn, *page)? != PageState::Used {
+                    continue;
+                }
+                let current = checksums.settling.borrow().get(page) == Some(sum);
+                if current && txn.checksum(*page)? == 0 {
+                    txn.set_checksums(*page, &[*sum])?;
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        // In one step with the application.
+        checksums.forget(batch);
+        Ok(())
+    }
+
+    /// Settles what a crash left, before the volume is divided: later, each partition knows only
+    /// its own blobs. What can't be settled stays without a checksum.
+    pub(crate) async fn settle_before_division(&self) -> Result<()> {
+        let (Err(error), Some(checksums)) = (self.settle().await, &self.checksums) else {
+            return Ok(());
+        };
+        self.writable()?;
+        self.stay_without(&error);
+        checksums.forget_all();
+        Ok(())
+    }
+}
+
+/// Metadata on the device is lost, which costs the data that it is about.
+fn is_damage(error: &Error) -> bool {
+    matches!(error.errno(), Errno::UCLEAN | Errno::IO)
 }

@@ -246,9 +246,8 @@ impl Store {
             .min(valid_pages.saturating_sub(page))
             .max(1);
         let home = extent.physical + u64::from(page - extent.logical);
-        let sums = match self.sums(home, count) {
-            Ok(sums) => sums,
-            Err(stop) => return self.unstop(stop).await, // and look again
+        let Some(sums) = self.sums(home, count).await? else {
+            return Ok(()); // look again
         };
         let mut request = self.request(Operation::Read, home);
         let mut loading: SmallVec<[FrameId; 8]> = SmallVec::new();

@@ -68,7 +68,7 @@ impl Store {
         let first_page = from / SLOTS_PER_PAGE;
         let position = self.space.borrow().geometry().position(first_page);
         let mut group = position.map_or(0, |(group, _)| group);
-        while group < self.state().await?.groups_initialized {
+        while group < self.own_state().await?.groups_initialized {
             for (number, (page, _)) in self.slot_pages(group).await?.into_iter().enumerate() {
                 if page < first_page {
                     continue;

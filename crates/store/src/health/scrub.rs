@@ -113,7 +113,7 @@ impl Store {
         };
         scrubber.report.next = scrubber.run(from).await?;
         if scrubber.report.next.is_none() && !only_reads && self.writable().is_ok() {
-            self.settle().await?;
+            self.settle_all().await?;
         }
         Ok(scrubber.report)
     }
@@ -216,18 +216,14 @@ impl Scrubber<'_> {
         let count = (end - u64::from(page)) as u32;
         let home = extent.physical + u64::from(page - extent.logical);
         let sums = loop {
-            match store.sums(home, count) {
-                Ok(sums) => break Some(sums),
-                Err(stop) => {
-                    if let Err(error) = store.unstop(stop).await {
-                        self.damage(blob.id, page, home, count, error.to_string());
-                        break None;
-                    }
+            match store.sums(home, count).await {
+                Ok(Some(sums)) => break sums,
+                Ok(None) => {} // the lock of the map keeps the data in its place
+                Err(error) => {
+                    self.damage(blob.id, page, home, count, error.to_string());
+                    return Ok(Some(end as u32));
                 }
             }
-        };
-        let Some(sums) = sums else {
-            return Ok(Some(end as u32));
         };
         // No write journals one of these pages meanwhile, but a checkpoint may be taking one home.
         let live: Vec<bool> = (page..page + count)

@@ -1,15 +1,18 @@
-//! The store's state of data checksums beside the device (`data/checksums.rs`).
+//! A volume's state of data checksums beside the device (`data/checksums.rs`).
 
 use crate::format::geometry::SpaceGeometry;
 use crate::format::superblock::{list_of, places_of};
 use crate::format::{CHECKSUMS_PER_PAGE, GROUP_PAGES, UNSETTLED_MAX};
 use crate::journal::Point;
 use crate::metadata::space::Run;
+use crate::state::PARTITIONS_MAX;
 use adit_base::simulation::{Bug, planted};
+use adit_base::sync::{Mutex, MutexGuard};
 use adit_reactor::sync::Event;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 
 /// Most pages of checksums that one transaction of settling changes.
 const SETTLED_PLACES_MAX: usize = 16;
@@ -17,16 +20,15 @@ const SETTLED_PLACES_MAX: usize = 16;
 /// Most pages of data that one transaction settles.
 const SETTLED_MAX: usize = 1024;
 
-/// The store's state of data checksums beside the device.
+/// A partition's state of data checksums beside the device.
 #[derive(Default)]
 pub(crate) struct Checksums {
-    /// Pages whose checksum is to become known, and it, or [`READING`].
+    /// Pages of its blobs whose checksum is to become known, and it, or [`READING`].
     pub(crate) settling: RefCell<BTreeMap<u64, u32>>,
-    /// Pages of checksums some of which may be missing on the device, and when they will be there;
-    /// [`OPEN`]: not yet known.
-    pub(crate) unsettled: RefCell<BTreeMap<u64, Point>>,
-    /// Those with missing checksums that a crash left unknown.
+    /// Pages of checksums with missing ones that a crash left unknown.
     pub(crate) unknown: RefCell<Vec<u64>>,
+    /// A checkpoint takes pages home, and is about to bring their checksums.
+    pub(crate) taking_home: Cell<bool>,
     pub(crate) running: Cell<bool>,
     pub(crate) ended: Event,
 }
@@ -37,26 +39,34 @@ pub(crate) const READING: u32 = 0;
 /// When a place will be settled: not known.
 const OPEN: Point = Point(u64::MAX);
 
-impl Checksums {
-    /// Starts with the missing checksums that a superblock lists.
-    pub(crate) fn new(listed: &[u64; UNSETTLED_MAX], geometry: &SpaceGeometry) -> Checksums {
-        let (mut places, more) = places_of(listed);
-        if more {
-            tracing::warn!("after the crash some data has no checksum until `adit scrub`");
-        }
-        places.retain(|place| is_place(geometry, *place));
-        Checksums {
-            unsettled: RefCell::new(places.iter().map(|place| (*place, OPEN)).collect()),
-            unknown: RefCell::new(places),
-            ..Checksums::default()
+/// By partition, pages of checksums some of which may be missing on the device, and when they will
+/// be there; [`OPEN`]: not yet known. Of all partitions: the first one's superblock lists them.
+#[derive(Default)]
+pub(crate) struct Unsettled([Mutex<BTreeMap<u64, Point>>; PARTITIONS_MAX as usize]);
+
+impl Unsettled {
+    fn of(&self, partition: u32) -> MutexGuard<'_, BTreeMap<u64, Point>> {
+        let places = self.0[partition as usize].lock();
+        places.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tail is about to pass the records of a page, which a partition has taken home.
+    pub(crate) fn note(&self, partition: u32, geometry: &SpaceGeometry, page: u64) {
+        if let Some((place, _)) = geometry.checksum_place(page) {
+            self.of(partition).insert(place, OPEN);
         }
     }
 
-    /// The tail is about to pass the records of a page.
-    pub(crate) fn unsettle_place(&self, geometry: &SpaceGeometry, page: u64) {
-        if let Some((place, _)) = geometry.checksum_place(page) {
-            self.unsettled.borrow_mut().insert(place, OPEN);
+    /// All that a partition has noted is in the commits up to a point.
+    pub(crate) fn settled(&self, partition: u32, point: Point) {
+        for settled in self.of(partition).values_mut() {
+            *settled = (*settled).min(point);
         }
+    }
+
+    /// Whether it isn't known of a place of a partition when it will be settled.
+    pub(crate) fn has_open(&self, partition: u32) -> bool {
+        self.of(partition).values().any(|settled| *settled == OPEN)
     }
 
     /// The list for a superblock: the places with checksums missing on the device. `durable`: the
@@ -65,9 +75,33 @@ impl Checksums {
         if planted(Bug::ForgottenUnsettled) {
             return [0; UNSETTLED_MAX];
         }
-        let mut unsettled = self.unsettled.borrow_mut();
-        unsettled.retain(|_, settled| settled.0 > durable);
-        list_of(unsettled.keys().copied(), false)
+        let mut listed = BTreeSet::new();
+        for partition in 0..PARTITIONS_MAX {
+            let mut places = self.of(partition);
+            places.retain(|_, settled| settled.0 > durable);
+            listed.extend(places.keys());
+        }
+        list_of(listed.into_iter(), false)
+    }
+}
+
+impl Checksums {
+    /// Starts with the missing checksums that a superblock lists.
+    pub(crate) fn new(
+        listed: &[u64; UNSETTLED_MAX],
+        geometry: &SpaceGeometry,
+        unsettled: &Unsettled,
+    ) -> Checksums {
+        let (mut places, more) = places_of(listed);
+        if more {
+            tracing::warn!("after the crash some data has no checksum until `adit scrub`");
+        }
+        places.retain(|place| is_place(geometry, *place));
+        (unsettled.of(0)).extend(places.iter().map(|place| (*place, OPEN)));
+        Checksums {
+            unknown: RefCell::new(places),
+            ..Checksums::default()
+        }
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -96,6 +130,27 @@ impl Checksums {
         for page in gone {
             settling.remove(&page);
         }
+    }
+
+    /// These are settled, unless another checksum is to become known meanwhile.
+    pub(crate) fn forget(&self, batch: &[(u64, u32)]) {
+        let mut settling = self.settling.borrow_mut();
+        for (page, done) in batch {
+            if settling.get(page) == Some(done) {
+                settling.remove(page);
+            }
+        }
+    }
+
+    /// Pages that were to be read stay without a checksum.
+    pub(crate) fn forget_reading(&self) {
+        (self.settling.borrow_mut()).retain(|_, sum| *sum != READING);
+    }
+
+    /// All data that has no checksum stays without.
+    pub(crate) fn forget_all(&self) {
+        self.settling.borrow_mut().clear();
+        self.unknown.borrow_mut().clear();
     }
 
     pub(crate) fn some(&self) -> Vec<(u64, u32)> {

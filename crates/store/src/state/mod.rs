@@ -44,7 +44,7 @@ use std::time::Duration;
 
 pub(crate) use applied::Applied;
 pub(crate) use barriers::{Barriers, HomeWrites};
-pub(crate) use checksums::{Checksums, READING, is_place};
+pub(crate) use checksums::{Checksums, READING, Unsettled, is_place};
 pub(crate) use flag::Flag;
 pub(crate) use latency::Latency;
 pub use receipt::Receipt;
@@ -82,8 +82,8 @@ pub struct StoreOptions {
     pub commits_in_flight: Option<u32>,
     /// Dirty data is written back after about this long.
     pub writeback_interval: Duration,
-    /// Partitions of the volume, 1 to [`PARTITIONS_MAX`] (decision 0041). Still an experiment: more
-    /// than one need [`Survive::Off`], and a volume without checksums of data.
+    /// Partitions of the volume, 1 to [`PARTITIONS_MAX`] (decision 0041). More than one are still
+    /// an experiment.
     pub partitions: u32,
     /// Each partition gets a worker of its own ([`introduce`]).
     pub apart: bool,
@@ -140,6 +140,8 @@ pub(crate) struct Whole {
     pub(crate) reservations: Reservations,
     /// Pages that were freed and may not be used yet, of several partitions. Each changes them.
     pub(crate) pending: AtomicU64,
+    /// Pages that a larger volume has gained and only the first partition's state page has.
+    pub(crate) gained: AtomicU64,
     /// From the end of a read-only opening on.
     pub(crate) read_only: Flag,
     /// Set by close: background tasks end.
@@ -148,6 +150,8 @@ pub(crate) struct Whole {
     pub(crate) failure: OnceLock<Error>,
     /// Each partition changes its own.
     pub(crate) applied: Applied,
+    /// Each partition changes its own; the first one reads all.
+    pub(crate) unsettled: Unsettled,
     /// The shared parts of all partitions' caches, once the volume is divided.
     pub(crate) frames: OnceLock<Vec<Arc<Frames>>>,
 }
@@ -182,7 +186,7 @@ pub struct StoreState {
     /// The state of the layer above: [`Store::upper`].
     pub(crate) upper: OnceCell<Weak<dyn Any>>,
     pub(crate) layout: Cell<Layout>,
-    /// On a volume whose data has checksums; it has one partition.
+    /// On a volume whose data has checksums.
     pub(crate) checksums: Option<Checksums>,
     /// The state page as of the last fold (`commit/ledgers.rs`); None with one partition.
     pub(crate) folded: Cell<Option<StatePage>>,

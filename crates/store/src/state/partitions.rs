@@ -7,11 +7,25 @@
 //!
 //! One worker has them all, or each has its own (`workers.rs`).
 
-use super::Store;
+use super::{Store, Whole};
 use crate::format::BlobId;
 use crate::metadata::slot_page::slot_place;
 use adit_base::sync::atomic::Ordering;
 use smallvec::SmallVec;
+
+impl Whole {
+    /// Keeps pages back that a larger volume has gained, until [`Whole::give_gained`].
+    pub(crate) fn keep_gained(&self, pages: u64) {
+        self.reservations.note(-(pages as i64));
+        self.gained.fetch_add(pages, Ordering::AcqRel);
+    }
+
+    /// All copies of the state page have what a larger volume has gained.
+    pub(crate) fn give_gained(&self) {
+        let pages = self.gained.swap(0, Ordering::AcqRel);
+        self.reservations.note(pages as i64);
+    }
+}
 
 impl Store {
     /// The partitions of the volume that this worker has, in their order, as the first one of them

@@ -45,6 +45,8 @@ pub(crate) enum Work {
     MakeRoom(usize),
     /// A run was taken, and no transaction recorded it.
     GiveBack(Run),
+    /// Records the checksums that are settling.
+    Settle,
     /// Writes dirty data back.
     WriteBack,
     /// Part of a checkpoint: writes home what is live before this LSN.

@@ -10,7 +10,7 @@ use super::open::{build, frames_max, frames_min};
 use super::partitions::check_options;
 use crate::cache::{Claim, Purpose, SharedName, Survive, has_room_for, impossible};
 use crate::format::memo::{Memo, Memory};
-use crate::format::superblock::{Layout, verify_writable};
+use crate::format::superblock::verify_writable;
 use crate::format::{STATE_CLEAN, STATE_TAKING_OVER, Superblock};
 use crate::recovery::{Findings, Last, Next, Predecessor, RawIo, Recovered, Resolution, Search};
 use crate::recovery::{memo_of, resolve};
@@ -75,7 +75,7 @@ impl<'a> Begun<'a> {
         looks: bool,
         superblock: Box<Superblock>,
     ) -> Result<Begun<'a>> {
-        check_options(options, Layout::of(&superblock).checksums)?;
+        check_options(options)?;
         let device = io.reactor.device();
         let (purpose, claim) = if looks {
             (Purpose::Look, None)

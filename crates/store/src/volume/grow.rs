@@ -11,9 +11,11 @@
 //!
 //! A crash anywhere leaves the old size or the new one: a superblock that promises more than the
 //! state page uses is harmless (and another attempt to grow continues), an opening refuses the
-//! reverse. All partitions have their copies of the state page changed in that transaction, and work
-//! with the new size from its application on. Both superblocks, so that either of them alone admits the later records. The new pages
+//! reverse. Both superblocks, so that either of them alone admits the later records. The new pages
 //! are free and unwritten; new groups get their maps at first use.
+//!
+//! Of several partitions, that transaction changes all copies of the state page, and all work with
+//! the new size from its application on. The pages can be taken from the next fold on.
 //!
 //! The label is in the superblocks alone. A crash between the two leaves the old one or the new one.
 //!
@@ -26,6 +28,7 @@ use crate::metadata::Need;
 use crate::metadata::pages::Stop;
 use crate::metadata::space::{SpaceGeometry, set};
 use crate::state::{Beside, Store};
+use crate::volume::info::not_the_first;
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -37,7 +40,9 @@ pub(super) const VOLUME_PAGES_MAX: u64 = 1 << 45;
 impl Store {
     /// Makes the volume `volume_bytes` large (rounded down to a page), durably. A file that is too
     /// small grows with it; any other device has to be that large. EINVAL for less than it has.
+    /// The first partition does it.
     pub async fn grow(&self, volume_bytes: u64) -> Result<()> {
+        self.lead.as_ref().ok_or_else(not_the_first)?;
         self.writable()?;
         let pages = volume_bytes / PAGE;
         let now = self.layout.get().volume_pages;
@@ -66,6 +71,10 @@ impl Store {
             let Some((layout, geometry)) = grown else {
                 return;
             };
+            let old = self.space.borrow().geometry().capacity_pages();
+            if self.is_divided() {
+                self.whole.keep_gained(geometry.capacity_pages() - old);
+            }
             for store in beside.all() {
                 store.layout.set(layout);
                 store.space.borrow_mut().set_geometry(geometry);
@@ -78,8 +87,10 @@ impl Store {
 }
 
 impl Store {
-    /// Gives the volume another label, durably. EINVAL for more than 64 bytes.
+    /// Gives the volume another label, durably. EINVAL for more than 64 bytes. The first partition
+    /// does it.
     pub async fn set_label(&self, label: &str) -> Result<()> {
+        self.lead.as_ref().ok_or_else(not_the_first)?;
         self.writable()?;
         let mut bytes = [0; LABEL_BYTES_MAX];
         let Some(room) = bytes.get_mut(..label.len()) else {
@@ -166,7 +177,8 @@ impl Transaction<'_> {
             state.volume_pages = new.volume_pages;
             state.groups = u64::from(new.groups());
         })?;
-        // Counted once: a commit adds the copies up.
+        // Counted once: a commit adds the copies up. Until then nobody may take them, since the
+        // other copies don't have them.
         let gained = new.capacity_pages() - old.capacity_pages();
         self.update_state(|state| state.free_pages += gained)
     }

@@ -30,7 +30,9 @@ use crate::metadata::Need;
 use crate::metadata::space::{Division, Space, SpaceGeometry};
 use crate::recovery::{Findings, RawIo, Recovered, Resolution, Search, Takeover};
 use crate::recovery::{recover, recover_leniently, resolve, superblock_is_newest};
-use crate::state::{Applied, Barriers, HomeWrites, Latency, Lead, Reservations, SlotMisses};
+use crate::state::{
+    Applied, Barriers, HomeWrites, Latency, Lead, Reservations, SlotMisses, Unsettled,
+};
 use crate::state::{CACHE_BYTES_MIN, Checksums, Flag, PARTITIONS_MAX, Upcalls, WriteBack};
 use crate::state::{Store, StoreOptions, StoreState, Whole};
 use adit_base::hash::HashKey;
@@ -369,7 +371,7 @@ impl Store {
         loop {
             self.sync_all().await?;
             self.checkpoint_all().await?;
-            self.settle().await?;
+            self.settle_all().await?;
             self.hold_superblock().await?;
             if self.whole.progress.ring.live_pages() == 0 && self.whole.progress.room.is_empty() {
                 break;
@@ -452,7 +454,9 @@ pub(super) fn build(
     cache.frames().header().set_horizon(superblock.tail);
     let (pages, epoch) = (superblock.journal_pages, superblock.epoch);
     let geometry = geometry(&layout, superblock.cluster_pages);
-    let checksums = (layout.checksums).then(|| Checksums::new(&superblock.unsettled, &geometry));
+    let unsettled = Unsettled::default();
+    let checksums =
+        (layout.checksums).then(|| Checksums::new(&superblock.unsettled, &geometry, &unsettled));
     let whole = Whole {
         volume: VolumeId(superblock.volume_id),
         hash_key: HashKey(superblock.hash_key),
@@ -463,9 +467,11 @@ pub(super) fn build(
         applied: Applied::default(),
         reservations: Reservations::default(),
         pending: AtomicU64::new(0),
+        gained: AtomicU64::new(0),
         read_only: Flag::new(plain),
         closing: Flag::default(),
         failure: OnceLock::new(),
+        unsettled,
         frames: OnceLock::new(),
     };
     let lead = Lead {
@@ -511,7 +517,7 @@ impl Seat {
             lead: None,
             layout: self.layout,
             geometry: self.geometry,
-            checksums: None,
+            checksums: (self.layout.checksums).then(Checksums::default),
             cache: self.frames.other_part(self.number),
             mapping: self.mapping,
             pool: self.pool,

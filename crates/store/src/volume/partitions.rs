@@ -15,13 +15,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Refuses options that don't go with several partitions.
-pub(super) fn check_options(options: &StoreOptions, checksums: bool) -> Result<()> {
+pub(super) fn check_options(options: &StoreOptions) -> Result<()> {
     let refused = match options.partitions {
         1 => return Ok(()),
         _ if options.read_only => "a volume that is read only has one worker",
         0 => "a volume has one worker at least",
         count if count > PARTITIONS_MAX => "a volume has at most 16 workers",
-        _ if checksums => "a volume with checksums of data has one worker",
         _ => return Ok(()),
     };
     Err(Error::with(
@@ -73,8 +72,12 @@ impl Store {
             self.make_group(self.state().await?.groups_initialized)
                 .await?;
         }
-        // Each partition reads its own pages from their homes.
-        self.checkpoint_all().await?;
+        while {
+            self.settle_before_division().await?;
+            // Each partition reads its own pages from their homes.
+            self.checkpoint_all().await?;
+            !self.is_settled()
+        } {}
         let folded = Some(self.state().await?);
         self.keep_state_page();
         self.take_part(folded);
@@ -171,6 +174,7 @@ impl Store {
                     self.space.borrow_mut().give_back(run);
                     Ok(())
                 }
+                Work::Settle => self.settle().await,
                 Work::WriteBack => self.write_back_dirty(Busy::Wait).await,
                 Work::TakeHome(tail) => self.take_home(tail).await,
                 Work::EndHome(passed) => {

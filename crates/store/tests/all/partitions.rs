@@ -3,15 +3,21 @@
 
 use crate::rig::{
     PAGE, assert_clean, close, create_in, device, drop_dead, engine_options, format_as, formatted,
-    formatted_with, pattern,
+    pattern,
 };
 use adit_base::random::Prng;
 use adit_base::{Errno, Result};
-use adit_block::{Device, FaultDevice};
+use adit_block::{Device, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
-use adit_store::{BlobId, MkfsOptions, PARTITIONS_MAX, Store, StoreOptions, Survive, SyncKind};
+use adit_store::{
+    AllocateMode, BlobId, MkfsOptions, PARTITIONS_MAX, Store, StoreOptions, Survive, SyncKind,
+};
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 const GROUP_BYTES: u64 = 64 << 20;
 
@@ -45,7 +51,6 @@ fn what_does_not_go_with_several_partitions_is_refused() {
     };
     refused(&plain, 0, &|_| ());
     refused(&plain, PARTITIONS_MAX + 1, &|_| ());
-    refused(&formatted_with(VOLUME_BYTES, true), 2, &|_| ());
     let engine = open(&plain, 2, |_| ()).unwrap();
     assert_clean(&engine);
     close(engine);
@@ -108,6 +113,70 @@ fn a_volume_grows_for_all_partitions() {
         }
         close(engine);
     }
+}
+
+/// A full volume grows, and another partition takes what was gained as soon as it may. Until a
+/// commit, its own count of free pages doesn't have that: it said that the volume was damaged.
+#[test]
+fn what_a_volume_gains_can_be_taken_once_all_partitions_count_it() {
+    const PIECE: u64 = 4 << 20;
+    let device = formatted(80 << 20);
+    let engine = open(&device, 2, |_| ()).unwrap();
+    device.inject(FaultRule::new(
+        FaultOn::Write,
+        FaultEffect::Delay { polls: 20 },
+    ));
+    let outcome = engine.run(|store| async move {
+        let id = create_in(store, 1).await?;
+        let other = store.of(id);
+        let blob = other.blob(id).await?;
+        let (mut end, mut piece) = (0, PIECE);
+        let mode = AllocateMode::Extend;
+        while piece >= PAGE {
+            match other.allocate(&blob, end..end + piece, mode).await {
+                Ok(()) => end += piece,
+                Err(error) if error.errno() == Errno::NOSPC => piece /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        let refused = Cell::new(0);
+        let take = async {
+            loop {
+                match other.allocate(&blob, end..end + PIECE, mode).await {
+                    Err(error) if error.errno() == Errno::NOSPC => {
+                        refused.set(refused.get() + 1);
+                    }
+                    taken => return taken,
+                }
+                store.reactor().yield_now().await;
+            }
+        };
+        let (mut grow, mut take) = (pin!(store.grow(200 << 20)), pin!(take));
+        let (mut grown, mut taken) = (None, None);
+        poll_fn(|context| {
+            if grown.is_none()
+                && let Poll::Ready(done) = grow.as_mut().poll(context)
+            {
+                grown = Some(done);
+            }
+            if taken.is_none()
+                && let Poll::Ready(done) = take.as_mut().poll(context)
+            {
+                taken = Some(done);
+            }
+            match (&grown, &taken) {
+                (Some(_), Some(_)) => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        })
+        .await;
+        grown.expect("done")?;
+        taken.expect("done")?;
+        Ok(refused.get())
+    });
+    assert!(outcome.unwrap() > 0);
+    assert_clean(&engine);
+    close(engine);
 }
 
 #[test]

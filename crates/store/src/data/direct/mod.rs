@@ -169,9 +169,8 @@ impl Store {
             0
         };
         let pages = (within + whole).div_ceil(PAGE).max(1) as u32;
-        let sums = match self.sums(home, pages) {
-            Ok(sums) => sums,
-            Err(stop) => return self.unstop(stop).await.map(|()| 0), // and look again
+        let Some(sums) = self.sums(home, pages).await? else {
+            return Ok(0); // look again
         };
         let mut request = self.request(Operation::Read, home);
         if whole == 0 {

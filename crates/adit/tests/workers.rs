@@ -273,24 +273,24 @@ fn data_of_all_workers_has_checksums() {
         }
         volume.close().expect("closed");
     }
-    // The same line is in no other file.
+    // The line is in no other file, but also in pages that the file has no more.
     let mut bytes = std::fs::read(&path).expect("read");
-    let line = content(1, 20);
-    let at = bytes
-        .windows(9000)
-        .position(|there| there == &line.as_bytes()[..9000]);
-    bytes[at.expect("its pages lie in a row") + 5000] ^= 1;
+    for page in bytes.chunks_mut(4096) {
+        let line = b"\n1 20 some data\n";
+        if page.windows(line.len()).any(|there| there == line) {
+            page[2000] ^= 1;
+        }
+    }
     std::fs::write(&path, &bytes).expect("written");
     let volume = open(&path, 3).expect("opened");
     let error = volume.read("/1/20").expect_err("damaged");
     assert_eq!(error.errno(), Errno::IO, "{error}");
     let scrubbed = found(&volume);
-    let damaged: Vec<_> = scrubbed
-        .damages
-        .iter()
-        .map(|damage| damage.path.clone())
-        .collect();
-    assert_eq!(damaged, [Some("/1/20".into())], "{scrubbed:?}");
+    let mut damaged = scrubbed.damages.iter().map(|damage| damage.path.clone());
+    assert!(
+        damaged.len() > 0 && damaged.all(|path| path == Some("/1/20".into())),
+        "{scrubbed:?}"
+    );
     volume.close().expect("closed");
 }
 

@@ -10,14 +10,10 @@ use adit_base::clock::monotonic_ns;
 use adit_base::simulation;
 use adit_base::sync::atomic::AtomicU32;
 
-use crate::driver::ReentryGuard;
-
 /// Sleeps if `word` is `expected`, until a wake or the deadline (on the monotonic clock), or until
 /// it wakes up for no reason.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, deadline_ns: Option<u64>) {
     if simulation::is_simulated() {
-        // This thread then calls other workers.
-        let _outside = ReentryGuard::suspend();
         if !simulation::run_others() {
             simulation::sleep(deadline_ns);
         }

@@ -3,11 +3,12 @@
 
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
+use adit_base::simulation;
 use adit_base::sync::atomic::AtomicU32;
 use adit_base::sync::atomic::Ordering::{Acquire, Relaxed};
 use adit_base::sync::{spin_loop, tries};
 
-use super::Core;
+use super::{Core, ReentryGuard};
 use crate::futex;
 use crate::reactor::node::{APPOINTED, DONE, Node, SLEEPING, WAITING};
 
@@ -48,7 +49,11 @@ impl Core {
             if state == WAITING && !node.change_state(WAITING, SLEEPING) {
                 continue;
             }
-            futex::wait(&node.state, SLEEPING, deadline_ns);
+            {
+                // There, this thread calls other workers in place of the sleep.
+                let _outside = simulation::is_simulated().then(ReentryGuard::suspend);
+                futex::wait(&node.state, SLEEPING, deadline_ns);
+            }
             if deadline_ns.is_some_and(|deadline_ns| monotonic_ns() >= deadline_ns) {
                 deadline_ns = None;
                 // If the lock is held, its holder is notified now and fires the timer.

@@ -30,7 +30,7 @@ impl ReentryGuard {
 
     /// Removes the mark while a waker of another executor runs, which may call us, or while a
     /// simulated world does so in place of a sleep.
-    pub(crate) fn suspend() -> ReentryGuard {
+    pub(super) fn suspend() -> ReentryGuard {
         ReentryGuard(INSIDE.with(|inside| {
             let was = inside.load(Ordering::Relaxed);
             inside.store(false, Ordering::Relaxed);

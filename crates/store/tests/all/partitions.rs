@@ -6,7 +6,7 @@ use crate::rig::{
     pattern,
 };
 use adit_base::random::Prng;
-use adit_base::{Errno, Result};
+use adit_base::{Errno, Error, Result};
 use adit_block::{Device, FaultDevice, FaultEffect, FaultOn, FaultRule};
 use adit_reactor::Engine;
 use adit_store::{
@@ -127,7 +127,7 @@ fn what_a_volume_gains_can_be_taken_once_all_partitions_count_it() {
         FaultEffect::Delay { polls: 20 },
     ));
     let outcome = engine.run(|store| async move {
-        let id = create_in(store, 1).await?;
+        let (first, id) = (create_in(store, 0).await?, create_in(store, 1).await?);
         let other = store.of(id);
         let blob = other.blob(id).await?;
         let (mut end, mut piece) = (0, PIECE);
@@ -151,8 +151,22 @@ fn what_a_volume_gains_can_be_taken_once_all_partitions_count_it() {
                 store.reactor().yield_now().await;
             }
         };
+        // A commit is on its way when the volume has grown.
+        let is_over = Cell::new(false);
+        let commit = async {
+            let blob = store.blob(first).await?;
+            for size in 1.. {
+                if is_over.get() {
+                    break;
+                }
+                store.resize(&blob, size % 100).await?;
+                store.commit().await?;
+            }
+            Ok::<_, Error>(())
+        };
         let (mut grow, mut take) = (pin!(store.grow(200 << 20)), pin!(take));
-        let (mut grown, mut taken) = (None, None);
+        let mut commit = pin!(commit);
+        let (mut grown, mut taken, mut committed) = (None, None, None);
         poll_fn(|context| {
             if grown.is_none()
                 && let Poll::Ready(done) = grow.as_mut().poll(context)
@@ -164,12 +178,19 @@ fn what_a_volume_gains_can_be_taken_once_all_partitions_count_it() {
             {
                 taken = Some(done);
             }
-            match (&grown, &taken) {
-                (Some(_), Some(_)) => Poll::Ready(()),
+            is_over.set(grown.is_some() && taken.is_some());
+            if committed.is_none()
+                && let Poll::Ready(done) = commit.as_mut().poll(context)
+            {
+                committed = Some(done);
+            }
+            match (&grown, &taken, &committed) {
+                (Some(_), Some(_), Some(_)) => Poll::Ready(()),
                 _ => Poll::Pending,
             }
         })
         .await;
+        committed.expect("done")?;
         grown.expect("done")?;
         taken.expect("done")?;
         Ok(refused.get())

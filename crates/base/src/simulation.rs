@@ -255,7 +255,7 @@ mod world {
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
-    /// What runs while a thread sleeps.
+    /// Runs at a point of a thread.
     type Call = Rc<dyn Fn()>;
 
     thread_local! {

@@ -75,7 +75,7 @@ pub(crate) fn begin(
     })
 }
 
-/// What decides where an operation begins, as callers have it.
+/// The name or file by which a caller finds the worker of an operation.
 enum Place<'o> {
     /// The directory of this name.
     Name(&'o Name),

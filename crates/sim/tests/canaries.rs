@@ -6,7 +6,7 @@ use adit_sim::plan::{Plan, Trouble};
 use adit_sim::run::{Manner, run};
 use adit_sim::shrink::shrink;
 
-/// From their first seeds on, none takes more than 30; from 0 on, 566.
+/// More than any of them takes, from its first seed on.
 const SEEDS_MAX: u64 = 1500;
 
 /// With `apart`, among the plans with several workers only.
@@ -72,7 +72,7 @@ fn found_by_any_user(bugs: &[Bug]) {
     found(&bugs, false);
 }
 
-/// What partitions have in common, and a choice of what each of them does by itself.
+/// Bugs of the parts that partitions share, and some of those that each partition has.
 #[test]
 fn planted_bugs_are_found_with_several_workers() {
     found(

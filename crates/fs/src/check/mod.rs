@@ -157,7 +157,8 @@ impl Fs {
             ..Walk::default()
         };
         if self.store.partitions_count() > 1 {
-            // A commit gives all partitions the largest one. If it fails, nobody makes blobs any more.
+            // A commit gives all partitions the largest one. If it fails, nobody makes blobs any
+            // more.
             let _ = self.store.commit().await;
         }
         let next_generation = self.store.state().await?.next_generation;

@@ -23,16 +23,10 @@ impl Store {
     pub async fn view<T>(&self, mut f: impl FnMut(&View<'_>) -> Result<T, Stop>) -> Result<T> {
         let mut others = Partitions::default();
         loop {
-            let seen = if self.is_alone() {
-                Some(f(&View::new(self, Owners::alone(self))))
-            } else {
-                self.beside(others, |owners| f(&View::new(self, owners)))?
-            };
-            match seen {
-                Some(Ok(value)) => return Ok(value),
-                Some(Err(Stop::Partition(other))) => others.add(other),
-                Some(Err(stop)) => self.unstop(stop).await?,
-                None => self.step_aside().await,
+            match self.try_view(&mut others, &mut f)? {
+                Ok(value) => return Ok(value),
+                Err(Some(stop)) => self.unstop(stop).await?,
+                Err(None) => self.step_aside().await,
             }
         }
     }
@@ -43,22 +37,37 @@ impl Store {
         &self,
         mut f: impl FnMut(&View<'_>) -> Result<T, Stop>,
     ) -> Result<Option<T>> {
-        let mut others = Partitions::default();
+        match self.try_view(&mut Partitions::default(), &mut f)? {
+            Ok(value) => return Ok(Some(value)),
+            Err(Some(stop)) => self.unstop(stop).await?,
+            Err(None) => self.step_aside().await,
+        }
+        Ok(None)
+    }
+
+    /// Runs a closure against resident pages, beside the partitions that it turns out to need. Else
+    /// the reason for it to wait; None: another worker is busy.
+    #[inline]
+    fn try_view<T>(
+        &self,
+        others: &mut Partitions,
+        f: &mut impl FnMut(&View<'_>) -> Result<T, Stop>,
+    ) -> Result<Result<T, Option<Stop>>> {
         loop {
             let seen = if self.is_alone() {
                 Some(f(&View::new(self, Owners::alone(self))))
             } else {
-                self.beside(others, |owners| f(&View::new(self, owners)))?
+                self.beside(*others, |owners| f(&View::new(self, owners)))?
             };
-            match seen {
-                Some(Ok(value)) => return Ok(Some(value)),
-                Some(Err(Stop::Partition(other))) => others.add(other),
-                Some(Err(stop)) => return self.unstop(stop).await.map(|()| None),
-                None => {
-                    self.step_aside().await;
-                    return Ok(None);
+            return Ok(match seen {
+                Some(Ok(value)) => Ok(value),
+                Some(Err(Stop::Partition(other))) => {
+                    others.add(other);
+                    continue;
                 }
-            }
+                Some(Err(stop)) => Err(Some(stop)),
+                None => Err(None),
+            });
         }
     }
 

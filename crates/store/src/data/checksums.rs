@@ -24,8 +24,8 @@
 //!    (`Superblock::unsettled`) until that is durable: after a crash in between, the data is read
 //!    once more and gets its checksum then.
 //!
-//! Of several partitions, each settles the data of its own blobs, in whichever group that is. What a
-//! crash left without is settled before a volume is divided.
+//! Of several partitions, each settles the data of its own blobs, in whichever group that is. Data
+//! that a crash left without a checksum is settled before a volume is divided.
 //!
 //! Why it is so, and what it costs: `docs/decisions/0013-data-checksums.md`.
 

@@ -92,8 +92,8 @@ struct Scrubber<'a> {
 
 impl Store {
     /// Reads data of all blobs from the device, or from a place on, about `bytes_max` bytes, up to
-    /// the first blob of another worker. `only_reads`: data without a checksum gets none. Fails if metadata on the way can't be read,
-    /// unless it is that of one blob only.
+    /// the first blob of another worker. `only_reads`: data without a checksum gets none. Fails if
+    /// metadata on the way can't be read, unless it is that of one blob only.
     pub async fn scrub(
         &self,
         from: ScrubPlace,

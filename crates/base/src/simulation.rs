@@ -55,6 +55,7 @@ labels! {
         FoldedTwice = "what a partition has taken and freed is counted twice",
         ForgottenLedger =
             "a takeover forgets what other partitions have taken and freed since the last commit",
+        EarlyGrowth = "a volume uses pages that its superblocks don't promise",
         StrangersMapping = "a copy takes over what belongs to another image",
         OlderImage = "a mapping is taken over by an image that is older than it",
         UnreadableMapping = "a mapping that can't be used is passed over",

@@ -378,6 +378,13 @@ impl Device for Witness {
             self.device.execute(request)
         }
     }
+
+    fn grow(&self, size_bytes: u64) -> Result<()> {
+        match self.before() {
+            true => Err(Errno::IO.into()),
+            false => self.device.grow(size_bytes),
+        }
+    }
 }
 
 struct WitnessQueue {

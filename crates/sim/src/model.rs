@@ -412,7 +412,11 @@ impl Model {
                 let found = self.find(&path(name));
                 when(found.is_some_and(|id| self.kind(id) == Kind::Directory))
             }
-            Op::SyncAll | Op::Checkpoint | Op::Idle { .. } => Success,
+            // Another task may have been faster.
+            Op::Grow { .. } if matches!(answer, Some(Answer::Failed(adit_base::Errno::INVAL))) => {
+                Either
+            }
+            Op::SyncAll | Op::Checkpoint | Op::Grow { .. } | Op::Idle { .. } => Success,
             Op::Mkdir { name } => {
                 self.make(path(name), Kind::Directory, version, after)?;
                 Success

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 /// The observed state.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
+    /// Bytes of the volume.
+    pub volume_bytes: u64,
     /// Inodes by path.
     pub names: BTreeMap<String, Seen>,
     /// Content of files by inode number.
@@ -29,7 +31,10 @@ pub struct Seen {
 /// Walks through all of it.
 pub async fn observe(fs: &Fs) -> Result<Observed> {
     let who = Credentials::process();
-    let mut observed = Observed::default();
+    let mut observed = Observed {
+        volume_bytes: fs.store().info().await?.volume_bytes,
+        ..Observed::default()
+    };
     let mut directories = vec![String::new()];
     while let Some(directory) = directories.pop() {
         for entry in list(fs, &who, &directory).await? {

@@ -120,6 +120,10 @@ pub enum Op {
     },
     SyncAll,
     Checkpoint,
+    /// The volume becomes this large; refused if it is larger by now.
+    Grow {
+        bytes: u64,
+    },
     Mkdir {
         name: Name,
     },

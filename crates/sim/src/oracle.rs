@@ -6,6 +6,8 @@
 //! | a power cut | the namespace after some prefix of the operations, not before what was made durable; of each file any mixture, byte by byte, of its content since its last sync (what was cut off in that time may also be zeroes); of an atomic write all or nothing |
 //! | closing | exactly what was there |
 //!
+//! The volume has grown if that was acknowledged, and may have if it was begun.
+//!
 //! With several tasks, each has a prefix of its own, and together they are a prefix: if an
 //! operation is there, so are all that ended before it began.
 
@@ -41,6 +43,8 @@ pub struct Record {
 pub struct Task {
     /// The names that it found.
     pub namespace: Namespace,
+    /// Bytes of the volume that it found.
+    pub volume_bytes: u64,
     /// The content of files that it found.
     pub contents: BTreeMap<Id, Vec<u8>>,
     /// Its operations, in order.
@@ -122,6 +126,7 @@ pub fn judge(tasks: &[Task], tick: u64, crash: Crash, observed: &Observed) -> Re
             return Err(format!("{path} is there, and nobody made it"));
         }
     }
+    has_grown(tasks, tick, observed.volume_bytes)?;
     let views: Vec<View<'_>> = tasks
         .iter()
         .enumerate()
@@ -139,6 +144,29 @@ pub fn judge(tasks: &[Task], tick: u64, crash: Crash, observed: &Observed) -> Re
         ));
     }
     Ok(())
+}
+
+/// Whether the volume has a size that was asked for, and none that was acknowledged to be larger.
+fn has_grown(tasks: &[Task], tick: u64, volume_bytes: u64) -> Result<(), String> {
+    let found = tasks.iter().map(|task| task.volume_bytes).max();
+    let (mut least, mut most) = (found.unwrap_or(0), found.unwrap_or(u64::MAX));
+    for record in tasks.iter().flat_map(|task| &task.records) {
+        let Op::Grow { bytes } = record.op.op else {
+            continue;
+        };
+        if record.invoked < tick {
+            most = most.max(bytes);
+        }
+        if matches!(&record.returned, Some((at, Answer::Done)) if *at < tick) {
+            least = least.max(bytes);
+        }
+    }
+    match (least..=most).contains(&volume_bytes) {
+        true => Ok(()),
+        false => Err(format!(
+            "the volume has {volume_bytes} bytes, not {least} to {most}"
+        )),
+    }
 }
 
 /// The versions of a task's namespace that this may be.

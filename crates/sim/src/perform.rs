@@ -109,7 +109,7 @@ fn place(op: &Op) -> Place<'_> {
         | Op::Read { slot, .. }
         | Op::Fsync { slot }
         | Op::Fdatasync { slot } => Place::Slot(slot),
-        Op::SyncAll | Op::Checkpoint | Op::Idle { .. } => Place::Volume,
+        Op::SyncAll | Op::Checkpoint | Op::Grow { .. } | Op::Idle { .. } => Place::Volume,
     }
 }
 
@@ -284,6 +284,7 @@ async fn carry_out(
         }
         Op::SyncAll => fs.syncfs().await?,
         Op::Checkpoint => fs.store().checkpoint().await?,
+        Op::Grow { bytes } => fs.store().grow(*bytes).await?,
         Op::Mkdir { name } => drop(fs.mkdir(at!(name), 0o755).await?),
         Op::Rmdir { name } => fs.rmdir(at!(name)).await?,
         Op::Unlink { name } => fs.unlink(at!(name)).await?,

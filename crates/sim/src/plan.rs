@@ -3,7 +3,7 @@
 //! A plan depends on its seed alone, not on events of its execution, so that a part of it can be
 //! left out without changing the rest.
 
-use crate::op::Numbered;
+use crate::op::{Numbered, Op};
 use crate::oracle::Crash;
 use crate::workload;
 use adit_base::Errno;
@@ -154,6 +154,7 @@ pub struct Plan {
 
 const PARTITIONS_SALT: u64 = 0x7061_7385;
 const SUMMED_PARTITIONS_SALT: u64 = 0x7375_6d96;
+const GROWTH_SALT: u64 = 0x6772_6f78;
 
 /// Crash states that one life is looked at in, at most.
 pub const CRASHES_MAX: usize = 24;
@@ -255,6 +256,23 @@ impl Plan {
         for task in plan.lives.iter_mut().flat_map(|life| &mut life.tasks) {
             if random_sets.chance(1, 4) {
                 task.extend(workload::draw_page_sets(&mut random_sets, &mut number));
+            }
+        }
+        // And this one; the seeds that `tests/seeds.rs` keeps don't grow.
+        let mut random_growth = Prng::new(seed ^ GROWTH_SALT);
+        if random_growth.chance(1, 6) {
+            let mut bytes = plan.device.size_bytes;
+            for life in &mut plan.lives {
+                for _ in 0..1 + random_growth.below(3) {
+                    // A page; to the end of a group of 64 MiB or beyond it.
+                    bytes += 4096 * *random_growth.pick(&[1, 100, 8000, 20_000, 40_000]);
+                    number += 1;
+                    let op = Op::Grow { bytes };
+                    let task = random_growth.index(life.tasks.len());
+                    let task = &mut life.tasks[task];
+                    let at = random_growth.index(task.len() + 1);
+                    task.insert(at, Numbered { number, op });
+                }
             }
         }
         if random.chance(1, 12)

@@ -65,7 +65,10 @@ pub fn spoil(
                 format!("what belongs to page {from}")
             }
             _ => {
-                before.read(page * PAGE, &mut bytes);
+                bytes.fill(0);
+                if page * PAGE < before.size_bytes() {
+                    before.read(page * PAGE, &mut bytes);
+                }
                 "as it was some time ago".to_owned()
             }
         };

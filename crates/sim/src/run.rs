@@ -260,6 +260,7 @@ impl Runner<'_> {
         for number in 0..self.plan.tasks {
             let (namespace, contents) = found.of_task(number);
             tasks.push(Task {
+                volume_bytes: found.volume_bytes,
                 namespace,
                 contents,
                 records: Vec::new(),

@@ -115,6 +115,9 @@ pub fn operations() -> Vec<Op> {
         Op::FsyncDirectory { name: D },
         Op::SyncAll,
         Op::Checkpoint,
+        Op::Grow {
+            bytes: crate::ground::VOLUME_BYTES + (1 << 20),
+        },
     ]
 }
 

@@ -62,6 +62,8 @@ pub struct Transaction<'s> {
     checksums: SmallVec<[u64; 4]>,
     /// Pages that it has claimed, where there are several partitions.
     claimed: u64,
+    /// Pages that it takes which were promised.
+    promised: u64,
     /// It folds ledgers: no page is taken or freed.
     folds: bool,
 }
@@ -135,6 +137,7 @@ impl<'s> Transaction<'s> {
             journaled: SmallVec::new(),
             checksums: SmallVec::new(),
             claimed: 0,
+            promised: 0,
             folds: false,
         }
     }
@@ -360,7 +363,7 @@ impl<'s> Transaction<'s> {
         } else {
             let taken = -self.change_of_free();
             let more = taken.max(0) as u64 + pages;
-            let more = more.saturating_sub(self.claimed);
+            let more = more.saturating_sub(self.promised + self.claimed);
             let is_there = more == 0 || reservations.claim(more, self.freeing);
             self.claimed += if is_there { more } else { 0 };
             is_there
@@ -386,6 +389,11 @@ impl<'s> Transaction<'s> {
             free(shadow.shadow).wrapping_sub(free(shadow.target)) as i64
         });
         changes.sum()
+    }
+
+    /// So many of the pages that it takes were promised: that promise ends when it is applied.
+    pub(crate) fn use_promise(&mut self, pages: u64) {
+        self.promised += pages;
     }
 
     /// The claims of this transaction end, when it is applied with this change of the pages that
@@ -607,9 +615,11 @@ impl<'s> Transaction<'s> {
     /// Makes all staged changes visible. Nothing here can fail or wait.
     pub(crate) fn apply(&mut self, taken: Mark) {
         let store = self.store;
+        let promised = store.whole.reservations.fulfil(self.promised);
         if self.owners.count() > 1 && !self.folds {
             let freed: u64 = self.frees.iter().map(|(run, _)| u64::from(run.pages)).sum();
-            self.end_claims(self.change_of_free() - freed as i64);
+            let change = self.change_of_free() + promised as i64;
+            self.end_claims(change - freed as i64);
             let key = FrameKey::meta(store.layout.get().state_page);
             for ledger in self.shadows.iter().filter(|shadow| shadow.key == key) {
                 self.owners.staged(ledger.partition).has_to_fold.set(true);

@@ -266,13 +266,13 @@ impl Store {
     }
 }
 
-/// Maps one piece that was written home; returns the number of new pages.
+/// Maps one piece that was written home. New pages were promised.
 pub(crate) fn map_piece(
     txn: &mut Transaction<'_>,
     slot: &mut Slot,
     address: u64,
     piece: &Piece,
-) -> Result<u64, Stop> {
+) -> Result<(), Stop> {
     let range = u64::from(piece.page)..u64::from(piece.page) + u64::from(piece.pages);
     txn.set_checksums(piece.home, piece.sums.as_slice())?;
     if piece.new {
@@ -289,17 +289,17 @@ pub(crate) fn map_piece(
             }
         }
         txn.commit_run(run)?;
+        txn.use_promise(piece.pages.into());
         let extent = Extent {
             logical: piece.page,
             pages: piece.pages,
             physical: piece.home,
             unwritten: false,
         };
-        extents::insert(txn, slot, address, extent)?;
-        return Ok(u64::from(piece.pages));
+        return extents::insert(txn, slot, address, extent);
     }
-    if piece.unwritten {
-        extents::mark_written(txn, slot, address, range)?;
+    match piece.unwritten {
+        true => extents::mark_written(txn, slot, address, range),
+        false => Ok(()),
     }
-    Ok(0)
 }

@@ -496,12 +496,12 @@ impl Store {
         let mut page = first;
         while page < last {
             let near = self.allocation_hint(blob);
-            let (filled, next_goal, taken) = store
+            let (filled, next_goal, left) = store
                 .run_transaction(intent, Need::STEP, |txn| {
                     let mut slot = txn.slot(blob.id)?;
                     // Behind the valid size nothing is read anyway, and appends need no conversion.
                     let valid_pages = slot.valid_size.div_ceil(PAGE);
-                    let (mut at, mut near, mut taken) = (page, near, 0);
+                    let (mut at, mut near, mut left) = (page, near, promised.get());
                     let groups = txn.state()?.groups_initialized;
                     for _ in 0..EXTENTS_PER_TRANSACTION {
                         // A new group takes some tens of frames.
@@ -524,6 +524,9 @@ impl Store {
                                     u64::from(pages.max(1)).min(until - at).min(GROUP_RUN_MAX)
                                         as u32;
                                 let run = txn.take_data(near, want)?;
+                                let of_promise = u64::from(run.pages).min(left);
+                                txn.use_promise(of_promise);
+                                left -= of_promise;
                                 let extent = Extent {
                                     logical: at as u32,
                                     pages: run.pages,
@@ -531,21 +534,18 @@ impl Store {
                                     unwritten,
                                 };
                                 extents::insert(txn, &mut slot, blob.id.slot, extent)?;
-                                taken += u64::from(run.pages);
                                 at += u64::from(run.pages);
                                 near = run.page + u64::from(run.pages);
                             }
                         }
                     }
                     txn.put(blob.id, slot)?;
-                    Ok((at, near, taken))
+                    Ok((at, near, left))
                 })
                 .await?;
             page = filled;
             blob.allocation_hint.set(next_goal);
-            let taken = taken.min(promised.get());
-            promised.set(promised.get() - taken);
-            self.whole.reservations.end(taken);
+            promised.set(left);
             self.let_others_run(page < last).await;
         }
         Ok(())

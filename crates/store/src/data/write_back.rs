@@ -436,23 +436,21 @@ impl Store {
             || size != slot.size
             || valid_size != slot.valid_size
             || (times && blob.has_new_times());
-        let mut new_pages = 0;
         if changes {
             let store = self;
             let near = self.allocation_hint(blob);
             let (mut atime, mut mtime) = (None, None);
-            new_pages = store
+            store
                 .transact_upkeep(|txn| {
                     // Explicit times set while this waited have taken them back.
                     (atime, mtime) = (blob.atime.get(), blob.mtime.get());
                     let mut slot = txn.slot(blob.id)?;
-                    let mut new_pages = 0;
                     let address = blob.id.slot;
                     for piece in home.iter() {
-                        new_pages += map_piece(txn, &mut slot, address, piece)?;
+                        map_piece(txn, &mut slot, address, piece)?;
                     }
                     for taken in journal {
-                        new_pages += self.journal_page(txn, blob, &mut slot, *taken, size, near)?;
+                        self.journal_page(txn, blob, &mut slot, *taken, size, near)?;
                     }
                     slot.size = slot.size.max(size);
                     slot.valid_size = slot.valid_size.max(valid_size);
@@ -464,8 +462,7 @@ impl Store {
                         (slot.ctime, slot.ctime_ns) =
                             (slot.ctime, slot.ctime_ns).max((time.seconds, time.nanoseconds));
                     }
-                    txn.put(blob.id, slot)?;
-                    Ok(new_pages)
+                    txn.put(blob.id, slot)
                 })
                 .await?;
             blob.note_change(self.whole.progress.point());
@@ -493,7 +490,6 @@ impl Store {
                 }
             }
         }
-        self.whole.reservations.end(new_pages);
         Ok(())
     }
 
@@ -541,17 +537,14 @@ impl Store {
             .filter(|piece| piece.changes_map())
             .take(self.pieces_max());
         let some: SmallVec<[&mut Piece; PIECES_PER_TRANSACTION]> = some.collect();
-        let new_pages = self
-            .transact_upkeep(|txn| {
-                let mut slot = txn.slot(blob.id)?;
-                let mut new_pages = 0;
-                for piece in &some {
-                    new_pages += map_piece(txn, &mut slot, blob.id.slot, piece)?;
-                }
-                txn.put(blob.id, slot)?;
-                Ok(new_pages)
-            })
-            .await?;
+        self.transact_upkeep(|txn| {
+            let mut slot = txn.slot(blob.id)?;
+            for piece in &some {
+                map_piece(txn, &mut slot, blob.id.slot, piece)?;
+            }
+            txn.put(blob.id, slot)
+        })
+        .await?;
         for piece in some {
             for index in 0..piece.pages {
                 if let Some(frame) = self.cache.find(blob.key(piece.page + index)) {
@@ -561,11 +554,10 @@ impl Store {
             (piece.new, piece.unwritten, piece.replaces) = (false, false, false);
             piece.sums = Sums::default();
         }
-        self.whole.reservations.end(new_pages);
         Ok(())
     }
 
-    /// Stages one page that goes through the journal; returns the number of new pages.
+    /// Stages one page that goes through the journal. A new page was promised.
     pub(crate) fn journal_page(
         &self,
         txn: &mut Transaction<'_>,
@@ -574,7 +566,7 @@ impl Store {
         taken_on: DirtyPage,
         size: u64,
         near: u64,
-    ) -> Result<u64, Stop> {
+    ) -> Result<(), Stop> {
         assert!(blob.map_lock.is_locked_exclusively(), "map_lock is held");
         let (page, dirty) = (taken_on.page, taken_on.granules);
         let cache = &self.cache;
@@ -584,7 +576,6 @@ impl Store {
         let start = u64::from(page) * PAGE;
         let in_page = |bytes: u64| bytes.saturating_sub(start).min(PAGE) as usize;
         let mut valid = in_page(slot.valid_size);
-        let mut taken = 0;
         let entry = extents::lookup(txn, slot, blob.id.slot, page)?;
         let home = match self.within_volume(entry)? {
             MapEntry::Extent(extent) => {
@@ -601,6 +592,7 @@ impl Store {
             }
             MapEntry::Hole { .. } => {
                 let run = txn.take_data(near, 1)?;
+                txn.use_promise(1);
                 let extent = Extent {
                     logical: page,
                     pages: 1,
@@ -608,7 +600,7 @@ impl Store {
                     unwritten: false,
                 };
                 extents::insert(txn, slot, blob.id.slot, extent)?;
-                (valid, taken) = (0, 1);
+                valid = 0;
                 run.page
             }
         };
@@ -622,7 +614,7 @@ impl Store {
         };
         let mask = dirty | granules(valid..end);
         txn.journal_data(frame, home, mask);
-        Ok(taken)
+        Ok(())
     }
 
     /// A write-back failed: its pages are dirty again.

@@ -38,6 +38,8 @@ mod commits;
 mod followers;
 mod frees;
 mod images;
+#[cfg(all(test, loom))]
+mod models;
 mod open;
 mod progress;
 mod ring;

@@ -58,6 +58,11 @@ impl OpenRoom {
         }
     }
 
+    /// All credit.
+    pub(super) fn credit(&self) -> u64 {
+        credit(self.bytes_max)
+    }
+
     /// Journal pages at most.
     pub(crate) fn pages_max(&self) -> usize {
         (self.bytes_max + STEP_BYTES).div_ceil(JOURNAL_PAYLOAD_BYTES) + 1
@@ -75,7 +80,7 @@ impl OpenRoom {
     pub(crate) fn fits(&self, need: &Need) -> bool {
         match self.used.len() {
             1 => bytes_beyond_step(need) <= self.bytes_max,
-            _ => bytes_of(need) as u64 <= credit(self.bytes_max),
+            _ => bytes_of(need) as u64 <= self.credit(),
         }
     }
 
@@ -90,7 +95,7 @@ impl OpenRoom {
         bytes.div_ceil(JOURNAL_PAYLOAD_BYTES) as u64 + 1
     }
 
-    fn bytes(&self, partition: usize) -> usize {
+    pub(super) fn bytes(&self, partition: usize) -> usize {
         self.used[partition].0.load(Ordering::Acquire) as usize
     }
 
@@ -99,12 +104,12 @@ impl OpenRoom {
         for used in &self.used {
             used.0.store(0, Ordering::Release);
         }
-        self.pool.store(credit(self.bytes_max), Ordering::Relaxed);
+        self.pool.store(self.credit(), Ordering::Relaxed);
     }
 
     /// Takes this much credit, or more of it: a piece that others can spare. 0: it isn't there.
     fn take(&self, bytes: usize) -> usize {
-        let piece = credit(self.bytes_max) / (4 * self.used.len() as u64);
+        let piece = self.credit() / (4 * self.used.len() as u64);
         let mut left = self.pool.load(Ordering::Relaxed);
         loop {
             let taken = left.min(piece.max(bytes as u64));
@@ -173,7 +178,7 @@ impl OpenTransaction {
     pub(crate) fn settle(&self) {
         let room = &self.progress.room;
         let spare = self.credit.get().saturating_sub(self.bytes());
-        let piece = credit(room.bytes_max) as usize / (4 * room.used.len());
+        let piece = room.credit() as usize / (4 * room.used.len());
         if spare > 2 * piece {
             self.credit.set(self.credit.get() - (spare - piece));
             room.give_back(spare - piece);
@@ -208,7 +213,8 @@ impl OpenTransaction {
         self.progress.room.give_back(spare);
     }
 
-    fn add(&self, bytes: usize) {
+    /// A transaction has added so much, at most.
+    pub(super) fn add(&self, bytes: usize) {
         let bytes = (self.bytes() + bytes) as u64;
         let used = &self.progress.room.used[self.partition].0;
         used.store(bytes, Ordering::Release);

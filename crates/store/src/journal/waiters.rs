@@ -4,7 +4,8 @@
 //! list. So of its look and a change before [`Waiters::wake`], the look sees the change, or the
 //! wake finds the waker.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use adit_base::sync::{Mutex, MutexGuard};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 /// Those of a volume.

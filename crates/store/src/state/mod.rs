@@ -12,6 +12,8 @@ mod checksums;
 mod device;
 mod flag;
 mod latency;
+#[cfg(all(test, loom))]
+mod models;
 mod partitions;
 mod receipt;
 mod reservations;

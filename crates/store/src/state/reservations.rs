@@ -1,13 +1,13 @@
 //! Pages of the volume that are promised before they are allocated.
 //!
 //! Invariant: space for a page without a place on the device is promised before its first byte is
-//! accepted, and the promise ends when the page gets its place or goes: so write-back never meets a
-//! full volume.
+//! accepted, and the promise ends when the page gets its place (as its transaction is applied) or
+//! goes: so write-back never meets a full volume.
 //!
 //! One partition asks its state page how much is free. Several have one sum, the *spare* pages:
 //! those that are free, less the pending frees, the promised pages, and the pages that running
 //! transactions have *claimed*. A promise or a claim takes its pages from the sum in one step, so a
-//! volume is full for all partitions or for none, but for pages whose promise ends just now.
+//! volume is full for all partitions or for none.
 
 use crate::state::Flag;
 use adit_base::simulation::{Bug, planted};
@@ -95,24 +95,36 @@ impl Reservations {
         }
     }
 
-    /// Ends the reservation of `pages` pages. They exceed the reserved ones only if maps on the
-    /// device changed behind our back.
+    /// Ends the reservation of `pages` pages that are not taken.
     pub(crate) fn end(&self, pages: u64) {
+        let ended = self.fulfil(pages);
         if self.is_shared.is_set() {
+            self.note(ended as i64);
+        }
+    }
+
+    /// Ends the reservation of `pages` pages that a transaction takes; returns how many it were.
+    /// They exceed the reserved ones only if maps on the device changed behind our back.
+    pub(crate) fn fulfil(&self, pages: u64) -> u64 {
+        if pages == 0 {
+            return 0;
+        }
+        let promised = if self.is_shared.is_set() {
             let promised = self.pages.fetch_sub(pages, Ordering::AcqRel);
             if pages > promised {
                 self.pages.fetch_add(pages - promised, Ordering::AcqRel);
-                say_more_than_promised(pages, promised);
             }
-            self.note(pages.min(promised) as i64);
-            return;
-        }
-        let promised = self.pages();
+            promised
+        } else {
+            let promised = self.pages();
+            self.pages
+                .store(promised.saturating_sub(pages), Ordering::Relaxed);
+            promised
+        };
         if pages > promised {
             say_more_than_promised(pages, promised);
         }
-        self.pages
-            .store(promised.saturating_sub(pages), Ordering::Relaxed);
+        pages.min(promised)
     }
 
     /// While a takeover runs, data may take the pages that the killed process was promised.

@@ -29,6 +29,7 @@ use crate::metadata::pages::Stop;
 use crate::metadata::space::{SpaceGeometry, set};
 use crate::state::{Beside, Store};
 use crate::volume::info::not_the_first;
+use adit_base::simulation::{Bug, planted};
 use adit_base::{Errno, Error, PAGE_BYTES, Result};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -56,7 +57,9 @@ impl Store {
             return Err(Error::with(Errno::FBIG, "a volume has at most 128 PiB"));
         }
         self.grow_device(pages).await?;
-        self.raise_superblocks(pages).await?;
+        if !planted(Bug::EarlyGrowth) {
+            self.raise_superblocks(pages).await?;
+        }
         let stage = |txn: &mut Transaction<'_>| {
             let old = *self.space.borrow().geometry();
             let layout = self.layout.get().with_pages(pages);

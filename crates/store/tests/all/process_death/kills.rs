@@ -50,7 +50,10 @@ impl Volume {
         Volume {
             mappings: Mappings(volume_id(&head)),
             place,
-            world: World::default(),
+            world: World {
+                volume_bytes: bytes,
+                ..World::default()
+            },
             random,
             seed,
             kills: 0,
@@ -322,14 +325,14 @@ fn without_protection(
                 let before = models[at].clone();
                 models[at].synced(&before);
             }
-            Op::Commit | Op::Checkpoint if done => {
+            Op::Commit | Op::Checkpoint | Op::Grow { .. } if done => {
                 for model in &mut models {
                     let before = model.clone();
                     model.committed(&before);
                 }
                 gone.extend(dying.drain(..).map(|model| model.id));
             }
-            Op::Sync { .. } | Op::Commit | Op::Checkpoint => {}
+            Op::Sync { .. } | Op::Commit | Op::Checkpoint | Op::Grow { .. } => {}
         }
     }
     models.extend(dying);

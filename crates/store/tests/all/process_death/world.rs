@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 const BLOBS_MAX: usize = 10;
 const SIZE_MAX: u64 = 700_000;
+/// A volume that has these grows no more.
+const VOLUME_BYTES_MAX: u64 = 2 << 30;
 
 /// An operation; as numbers it is a line of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,10 @@ pub(crate) enum Op {
     },
     Commit,
     Checkpoint,
+    /// The volume becomes this large, unless it is larger.
+    Grow {
+        bytes: u64,
+    },
 }
 
 impl Op {
@@ -77,6 +83,7 @@ impl Op {
             Op::Sync { blob } => [6, blob, 0, 0, 0],
             Op::Commit => [7, 0, 0, 0, 0],
             Op::Checkpoint => [8, 0, 0, 0, 0],
+            Op::Grow { bytes } => [10, 0, bytes, 0, 0],
         }
     }
 
@@ -108,13 +115,14 @@ impl Op {
                 version: a,
                 range: (b, c),
             },
+            10 => Op::Grow { bytes: a },
             _ => panic!("no operation has the number {code}"),
         }
     }
 
     fn blob(self) -> Option<u64> {
         match self {
-            Op::Create | Op::Commit | Op::Checkpoint => None,
+            Op::Create | Op::Commit | Op::Checkpoint | Op::Grow { .. } => None,
             _ => Some(self.numbers()[1]),
         }
     }
@@ -145,6 +153,8 @@ pub(crate) struct World {
     pub(crate) gone: Vec<BlobId>,
     pub(crate) next_tag: u64,
     pub(crate) next_version: u64,
+    /// Bytes of the volume. 0: it doesn't grow.
+    pub(crate) volume_bytes: u64,
 }
 
 impl World {
@@ -155,7 +165,10 @@ impl World {
 
     /// The state that a process needs to go on: sizes, not content.
     pub(crate) fn outline(&self) -> String {
-        let mut text = format!("{} {}\n", self.next_tag, self.next_version);
+        let mut text = format!(
+            "{} {} {}\n",
+            self.next_tag, self.next_version, self.volume_bytes
+        );
         for blob in &self.blobs {
             let (id, size) = (blob.id, blob.content.len());
             text += &format!("{} {} {} {size}\n", blob.tag, id.slot, id.generation);
@@ -180,6 +193,7 @@ impl World {
             gone: Vec::new(),
             next_tag: head[0],
             next_version: head[1],
+            volume_bytes: head[2],
         }
     }
 
@@ -188,6 +202,12 @@ impl World {
         let few = self.blobs.len() < 3;
         if few || self.blobs.len() < BLOBS_MAX && random.chance(1, 40) {
             return Op::Create;
+        }
+        if (1..VOLUME_BYTES_MAX).contains(&self.volume_bytes) && random.chance(1, 150) {
+            let pages = *random.pick(&[1, 500, 10_000, 40_000]);
+            return Op::Grow {
+                bytes: self.volume_bytes + pages * PAGE,
+            };
         }
         let at = random.index(self.blobs.len());
         let (blob, size) = (self.blobs[at].tag, self.blobs[at].content.len() as u64);
@@ -273,6 +293,10 @@ impl World {
             }
             Op::Commit => store.commit().await?,
             Op::Checkpoint => store.checkpoint().await?,
+            Op::Grow { bytes } => {
+                let now = store.info().await?.volume_bytes;
+                store.grow(bytes.max(now)).await?;
+            }
             _ => {
                 let tag = op.blob().unwrap();
                 let known = self.blobs.iter().find(|blob| blob.tag == tag).unwrap();
@@ -342,6 +366,7 @@ impl World {
                 self.gone.push(id);
                 self.blobs.retain(|known| known.tag != blob);
             }
+            Op::Grow { bytes } => self.volume_bytes = self.volume_bytes.max(bytes),
             Op::Sync { .. } | Op::Commit | Op::Checkpoint => {}
         }
     }
@@ -402,7 +427,33 @@ impl World {
             blob.content = found;
             self.blobs.push(blob);
         }
+        self.look_at_size(engine, in_flight)?;
         self.count(engine, in_flight)
+    }
+
+    /// The volume has grown if that was acknowledged.
+    fn look_at_size(
+        &mut self,
+        engine: &Arc<Engine<Store>>,
+        in_flight: Option<Op>,
+    ) -> Result<(), String> {
+        if self.volume_bytes == 0 {
+            return Ok(());
+        }
+        let info = engine.run(|store| store.info());
+        let found = info.map_err(|error| error.to_string())?.volume_bytes;
+        let wanted = match in_flight {
+            Some(Op::Grow { bytes }) => bytes,
+            _ => self.volume_bytes,
+        };
+        if found != self.volume_bytes && found != wanted {
+            return Err(format!(
+                "the volume has {found} bytes, not {} or {wanted}",
+                self.volume_bytes
+            ));
+        }
+        self.volume_bytes = found;
+        Ok(())
     }
 
     /// Adopts the content that another model found.

@@ -45,6 +45,7 @@ use std::time::Duration;
 use adit_base::Error;
 use adit_base::breakdown::{self, Layer};
 use adit_base::clock::monotonic_ns;
+use adit_base::simulation;
 use adit_base::steps;
 use adit_base::sync::{spin_loop, tries};
 use adit_block::{Completion, Device, Doorbell, Queue, Request};
@@ -142,7 +143,7 @@ impl Spin {
                 }
                 spin_loop();
             }
-            if cfg!(loom) || monotonic_ns() >= self.until_ns {
+            if cfg!(loom) || simulation::is_simulated() || monotonic_ns() >= self.until_ns {
                 return;
             }
             // The thread that ends it may have no processor.
@@ -287,7 +288,9 @@ impl Reactor {
     pub(crate) fn take_aside(&self) -> Option<Option<Spin>> {
         self.steps_aside.take().then(|| {
             let spin = self.aside_until.take();
+            // It has yielded, too.
             let has_other_work = !self.ready.borrow().is_empty()
+                || self.yielded.borrow().len() > 1
                 || !self.inline_requests.borrow().is_empty()
                 || self.in_flight.get() > 0;
             spin.filter(|_| !has_other_work)

@@ -1,6 +1,6 @@
 //! Group commit: from an applied transaction to a durable one.
 
-use crate::journal::{Followers, OVERLAP_MIN_US, Point, Sealed};
+use crate::journal::{Followers, OVERLAP_MIN_US, Point, Progress, Sealed};
 use crate::metadata::pages::Stop;
 use crate::state::{Store, Work};
 use adit_base::Result;
@@ -11,11 +11,29 @@ use adit_base::sync::atomic::Ordering;
 use adit_block::Buffer;
 use adit_reactor::Awaited;
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
+
+/// A leader that waits for followers, on any worker. They sleep until its commit has ended, or it
+/// gives up.
+struct LeaderWaits<'p>(&'p Progress);
+
+impl LeaderWaits<'_> {
+    /// Its commit is in flight.
+    fn end(self) {
+        self.0.followers.end_wait();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for LeaderWaits<'_> {
+    fn drop(&mut self) {
+        self.0.followers.end_wait();
+        self.0.waiters.wake();
+    }
+}
 
 /// An operation that waits for a commit looks now and then whether all workers live.
 const LOOKS_FOR_WORKERS: Duration = Duration::from_millis(100);
@@ -63,8 +81,8 @@ impl Store {
         if self.whole.progress.is_durable(point) {
             return Ok(());
         }
-        if self.is_divided() && self.leads_its_own_commits() && self.commit_from_here(point).await?
-        {
+        let from_here = self.is_divided() && self.leads_its_own_commits();
+        if from_here && self.commit_from_here(point, shared).await? {
             return Ok(());
         }
         match self.lead {
@@ -97,7 +115,7 @@ impl Store {
             if whole.progress.is_sealed(point) || !journal.may_commit(&whole.progress) {
                 followed = true;
                 self.wait_until_committed().await?;
-            } else if shared && journal.followers.waited_for.get() {
+            } else if shared && journal.followers.are_waited_for() {
                 self.wait_until_committed().await?;
             } else if !whole.progress.has_ordinary_room() {
                 if journal.checkpointing.get() {
@@ -133,21 +151,21 @@ impl Store {
                 || self.whole.progress.is_durable(point)
                 || self.reactor.has_inline_requests()
         };
-        if followers.joined.get() >= expected || in_vain() {
+        if followers.joined() >= expected || in_vain() {
             return;
         }
-        followers.waited_for.set(true);
+        followers.wait_for();
         let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.latency.us());
-        while followers.joined.get() < expected && !in_vain() && monotonic_ns() < until_ns {
+        while followers.joined() < expected && !in_vain() && monotonic_ns() < until_ns {
             self.reactor.yield_now().await;
         }
-        followers.waited_for.set(false);
+        followers.end_wait();
         if self.whole.progress.is_durable(point) {
             // Another commit was faster; callers that joined this one since have nothing to wait
             // for.
             journal.committed.notify_all();
         } else if self.whole.progress.in_flight() == 0 {
-            followers.note(followers.joined.get() >= expected);
+            followers.note(followers.joined() >= expected);
         }
     }
 
@@ -155,12 +173,11 @@ impl Store {
     /// commits before it are durable: the horizon says so.
     pub(crate) async fn commit_open(&self) -> Result<()> {
         let journal = &self.leading().journal;
-        let joined = Cell::new(0);
         let sealed = loop {
             if !journal.may_commit(&self.whole.progress) {
                 return Ok(()); // another one began meanwhile
             }
-            match self.seal(&joined)? {
+            match self.seal(&journal.followers)? {
                 Some(Ok(sealed)) => break sealed,
                 Some(Err(stop)) => self.unstop(stop).await?,
                 None => self.step_aside().await,
@@ -169,9 +186,6 @@ impl Store {
         let Some(mut sealed) = sealed else {
             return Ok(());
         };
-        if joined.get() > 0 {
-            journal.followers.joined_last.set(joined.get());
-        }
         if let Err(error) = self.commit_sealed(&mut sealed).await {
             // Its pages stay published: the next process on this boot can still write them.
             self.fail(error.clone());
@@ -183,14 +197,14 @@ impl Store {
 
     /// Seals what all partitions have in the open transaction, with all of them at hand. None: one
     /// of them is busy.
-    fn seal(&self, joined: &Cell<u32>) -> Result<Option<Result<Option<Sealed>, Stop>>> {
+    fn seal(&self, followers: &Followers) -> Result<Option<Result<Option<Sealed>, Stop>>> {
         let seal = |stores: &[&Store]| {
             let lead = stores[0].leading();
             let stores = match stores.len() {
                 count if planted(Bug::PartialCut) => &stores[..count.div_ceil(2)],
                 _ => stores,
             };
-            joined.set(lead.journal.followers.joined.take());
+            followers.begin();
             let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
             let partitions: SmallVec<[_; 1]> = partitions.collect();
             let state_page = self.layout.get().state_page;
@@ -231,27 +245,68 @@ impl Store {
 
     /// Makes everything applied before `point` durable: this partition's worker leads the commit,
     /// or waits for the end of another one's. False: the first partition has to do it.
-    async fn commit_from_here(&self, point: Point) -> Result<bool> {
+    async fn commit_from_here(&self, point: Point, shared: bool) -> Result<bool> {
         let progress = &self.whole.progress;
+        let followers = &progress.followers;
+        let (mut joined, mut followed, mut waited) = (!shared, false, !shared);
+        let mut waiting = None;
         while !progress.is_durable(point) {
             self.writable()?;
-            if progress.is_sealed(point) || progress.in_flight() > 0 {
+            if !joined && !progress.is_sealed(point) {
+                joined = true;
+                followers.join();
+            }
+            let is_waited_for = shared && waiting.is_none() && followers.are_waited_for();
+            if progress.is_sealed(point) || progress.in_flight() > 0 || is_waited_for {
+                (followed, waiting) = (true, None);
                 self.wait_for_commit().await?;
-                continue;
-            }
-            if !progress.has_ordinary_room() {
+            } else if !progress.has_ordinary_room() {
                 return Ok(false);
-            }
-            match self.seal(&Cell::new(0))? {
-                None => self.step_aside().await,
-                // Something of it isn't in the cache.
-                Some(Err(_)) => return Ok(false),
-                // Another one was faster.
-                Some(Ok(None)) => {}
-                Some(Ok(Some(sealed))) => self.commit_from_here_sealed(sealed).await?,
+            } else if !waited {
+                waited = true;
+                waiting = self.gather_followers(point, followed).await;
+            } else {
+                let sealed = self.seal(followers)?;
+                match sealed {
+                    None => self.step_aside().await,
+                    // Something of it isn't in the cache.
+                    Some(Err(_)) => return Ok(false),
+                    // Another one was faster.
+                    Some(Ok(None)) => waiting = None,
+                    Some(Ok(Some(sealed))) => {
+                        waiting.take().into_iter().for_each(LeaderWaits::end);
+                        self.commit_from_here_sealed(sealed).await?;
+                    }
+                }
             }
         }
         Ok(true)
+    }
+
+    /// The leader of the commit up to `point` waits briefly for followers, which wait for its commit
+    /// as long as the answer lives. It keeps its worker: another thread that has that, and runs this
+    /// operation with it, would have to wake this one.
+    async fn gather_followers(&self, point: Point, followed: bool) -> Option<LeaderWaits<'_>> {
+        let progress = &self.whole.progress;
+        let followers = &progress.followers;
+        let expected = followers.expected(followed);
+        let in_vain = || {
+            progress.in_flight() > 0
+                || progress.is_durable(point)
+                || self.reactor.has_inline_requests()
+        };
+        if followers.joined() >= expected || in_vain() || !followers.wait_for() {
+            return None;
+        }
+        let waiting = LeaderWaits(progress);
+        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.latency.us());
+        while followers.joined() < expected && !in_vain() && monotonic_ns() < until_ns {
+            self.reactor.yield_now().await;
+        }
+        if progress.in_flight() == 0 && !progress.is_durable(point) {
+            followers.note(followers.joined() >= expected);
+        }
+        Some(waiting)
     }
 
     async fn commit_from_here_sealed(&self, mut sealed: Sealed) -> Result<()> {

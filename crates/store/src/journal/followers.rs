@@ -1,38 +1,69 @@
 //! How long the leader of a group commit waits for followers (decision 0016).
 
-use std::cell::Cell;
+use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Callers that commit again and again, each on a thread of its own, would take turns: while the
 /// device writes the commit of one, the transaction of the other opens. So the leader of a commit
 /// waits briefly for as many followers as the commit before had.
+///
+/// Of commits that the first partition leads, and of those that any worker leads, there is one each.
+/// The numbers are guesses: threads may count past each other.
 #[derive(Default)]
 pub(crate) struct Followers {
     /// A leader is waiting.
-    pub(crate) waited_for: Cell<bool>,
+    waited_for: AtomicBool,
     /// Callers that wait for the commit that begins next, its leader included.
-    pub(crate) joined: Cell<u32>,
+    joined: AtomicU32,
     /// Callers of the last commit.
-    pub(crate) joined_last: Cell<u32>,
+    joined_last: AtomicU32,
     /// Commits left that don't wait, because no follower came; and their number after the next wait
     /// in vain.
-    pause: Cell<u32>,
-    pause_next: Cell<u32>,
+    pause: AtomicU32,
+    pause_next: AtomicU32,
 }
 
 impl Followers {
     /// A caller waits for the commit that begins next.
     pub(crate) fn join(&self) {
-        self.joined.set(self.joined.get() + 1);
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Callers that wait for the commit that begins next.
+    pub(crate) fn joined(&self) -> u32 {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    /// The commit begins.
+    pub(crate) fn begin(&self) {
+        let joined = self.joined.swap(0, Ordering::Relaxed);
+        if joined > 0 {
+            self.joined_last.store(joined, Ordering::Relaxed);
+        }
+    }
+
+    /// True while a leader waits.
+    pub(crate) fn are_waited_for(&self) -> bool {
+        self.waited_for.load(Ordering::Acquire)
+    }
+
+    /// A leader waits from now on. False: another one does.
+    pub(crate) fn wait_for(&self) -> bool {
+        !self.waited_for.swap(true, Ordering::AcqRel)
+    }
+
+    /// The leader waits no more.
+    pub(crate) fn end_wait(&self) {
+        self.waited_for.store(false, Ordering::Release);
     }
 
     /// Callers that the next commit is expected to have, 1 being its leader alone. `followed`: the
     /// leader was a follower of the commit before.
     pub(crate) fn expected(&self, followed: bool) -> u32 {
-        let expected = self.joined_last.get() + u32::from(followed);
-        match self.pause.get() {
+        let expected = self.joined_last.load(Ordering::Relaxed) + u32::from(followed);
+        match self.pause.load(Ordering::Relaxed) {
             0 => expected.clamp(1, FOLLOWERS_MAX),
             pause => {
-                self.pause.set(pause - 1);
+                self.pause.store(pause - 1, Ordering::Relaxed);
                 1
             }
         }
@@ -46,12 +77,13 @@ impl Followers {
 
     /// Notes whether the expected followers came.
     pub(crate) fn note(&self, came: bool) {
+        let next = self.pause_next.load(Ordering::Relaxed);
         if came {
-            return self.pause_next.set(self.pause_next.get() / 2);
+            return self.pause_next.store(next / 2, Ordering::Relaxed);
         }
-        self.pause.set(self.pause_next.get());
-        let next = 2 * self.pause_next.get() + 1;
-        self.pause_next.set(next.min(PAUSE_MAX));
+        self.pause.store(next, Ordering::Relaxed);
+        self.pause_next
+            .store((2 * next + 1).min(PAUSE_MAX), Ordering::Relaxed);
     }
 }
 

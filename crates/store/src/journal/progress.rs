@@ -1,7 +1,7 @@
 //! How far the journal is, for all partitions to read.
 
 use super::waiters::Waiters;
-use super::{Commits, OpenRoom, Point, Ring};
+use super::{Commits, Followers, OpenRoom, Point, Ring};
 use crate::cache::OwnedCache;
 use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use adit_reactor::Awaited;
@@ -16,16 +16,19 @@ pub(crate) struct Progress {
     leads: AtomicBool,
     /// For the end of a commit.
     pub(crate) waiters: Waiters,
+    /// Of commits that any worker leads.
+    pub(crate) followers: Followers,
     pub(crate) commits: Commits,
     pub(crate) ring: Ring,
     pub(crate) room: OpenRoom,
 }
 
-/// The end of a commit in flight, since so many were durable.
+/// The end of a commit in flight, or of the wait of its leader, since so many were durable.
 impl Awaited for Progress {
     #[inline]
     fn is_over(&self, durable: u64) -> bool {
-        self.commits.durable() != durable || self.in_flight() == 0
+        self.commits.durable() != durable
+            || (self.in_flight() == 0 && !self.followers.are_waited_for())
     }
 }
 
@@ -36,6 +39,7 @@ impl Progress {
             in_flight: AtomicU32::new(0),
             leads: AtomicBool::new(false),
             waiters: Waiters::default(),
+            followers: Followers::default(),
             commits: Commits::default(),
             ring: Ring::new(pages, lsn),
             room: OpenRoom::new(pages, partitions),

@@ -463,41 +463,6 @@ fn a_volume_is_full_for_all_workers_or_for_none() {
     volume.close().expect("closed");
 }
 
-/// One thread allocates more than half of a volume, again and again. Its pages are counted once at
-/// any moment, so the rest is there for others.
-#[test]
-fn what_one_thread_allocates_is_not_missing_elsewhere() {
-    const OTHERS: usize = 3;
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = image(directory.path(), &mut MkfsOptions::new());
-    let volume = open(&path, 3).expect("opened");
-    let most = volume.statfs().expect("known").available_bytes / 5 * 4;
-    let ended = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for thread in 0..OTHERS {
-            let (volume, ended) = (&volume, &ended);
-            scope.spawn(move || {
-                let used = file(volume, &format!("/{thread}"));
-                while !ended.load(Ordering::Relaxed) {
-                    for _ in 0..100 {
-                        used.append(&[7; 4096])
-                            .expect("a fifth of the volume is free");
-                    }
-                    used.set_len(0).expect("cut");
-                }
-            });
-        }
-        let large = file(&volume, "/large");
-        for _ in 0..60 {
-            let none = AllocateFlags::empty();
-            large.allocate(none, 0, most).expect("there is room");
-            large.set_len(0).expect("cut");
-        }
-        ended.store(true, Ordering::Relaxed);
-    });
-    volume.close().expect("closed");
-}
-
 #[test]
 fn operations_that_are_begun_are_done_before_the_volume_is_closed() {
     let directory = tempfile::tempdir().expect("a directory");

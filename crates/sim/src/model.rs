@@ -412,10 +412,6 @@ impl Model {
                 let found = self.find(&path(name));
                 when(found.is_some_and(|id| self.kind(id) == Kind::Directory))
             }
-            // Another task may have been faster.
-            Op::Grow { .. } if matches!(answer, Some(Answer::Failed(adit_base::Errno::INVAL))) => {
-                Either
-            }
             Op::SyncAll | Op::Checkpoint | Op::Grow { .. } | Op::Idle { .. } => Success,
             Op::Mkdir { name } => {
                 self.make(path(name), Kind::Directory, version, after)?;

@@ -463,6 +463,7 @@ impl Runner<'_> {
                 let excused = match answer {
                     Answer::Failed(Errno::NOSPC) => self.plan.ground == Ground::Full,
                     Answer::Failed(Errno::IO | Errno::ROFS) => troubled,
+                    Answer::Failed(Errno::INVAL) => is_outgrown(record, tasks),
                     _ => false,
                 };
                 let right = match expected {
@@ -692,6 +693,19 @@ impl Runner<'_> {
             Ok(Err(what)) => Err(format!("rot ({}): {what}", said.join(", "))),
         }
     }
+}
+
+/// Whether the volume may have been larger than it was asked to become.
+fn is_outgrown(record: &Record, tasks: &[Task]) -> bool {
+    let (Op::Grow { bytes }, Some((returned, _))) = (&record.op.op, &record.returned) else {
+        return false;
+    };
+    let is_larger = |other: &Record| {
+        other.invoked < *returned
+            && matches!(other.op.op, Op::Grow { bytes: more } if more > *bytes)
+    };
+    tasks.iter().any(|task| task.volume_bytes > *bytes)
+        || tasks.iter().flat_map(|task| &task.records).any(is_larger)
 }
 
 /// Fails with the problems that the checkers find.

@@ -177,7 +177,7 @@ impl Store {
             if !journal.may_commit(&self.whole.progress) {
                 return Ok(()); // another one began meanwhile
             }
-            match self.seal(&journal.followers)? {
+            match self.seal()? {
                 Some(Ok(sealed)) => break sealed,
                 Some(Err(stop)) => self.unstop(stop).await?,
                 None => self.step_aside().await,
@@ -197,14 +197,15 @@ impl Store {
 
     /// Seals what all partitions have in the open transaction, with all of them at hand. None: one
     /// of them is busy.
-    fn seal(&self, followers: &Followers) -> Result<Option<Result<Option<Sealed>, Stop>>> {
+    fn seal(&self) -> Result<Option<Result<Option<Sealed>, Stop>>> {
         let seal = |stores: &[&Store]| {
             let lead = stores[0].leading();
             let stores = match stores.len() {
                 count if planted(Bug::PartialCut) => &stores[..count.div_ceil(2)],
                 _ => stores,
             };
-            followers.begin();
+            lead.journal.followers.begin();
+            self.whole.progress.followers.begin();
             let partitions = stores.iter().map(|store| (&store.cache, &store.changes));
             let partitions: SmallVec<[_; 1]> = partitions.collect();
             let state_page = self.layout.get().state_page;
@@ -266,8 +267,7 @@ impl Store {
                 waited = true;
                 waiting = self.gather_followers(point, followed).await;
             } else {
-                let sealed = self.seal(followers)?;
-                match sealed {
+                match self.seal()? {
                     None => self.step_aside().await,
                     // Something of it isn't in the cache.
                     Some(Err(_)) => return Ok(false),
@@ -432,8 +432,9 @@ impl Store {
         frees.release(&self.whole.progress.commits, |run| space.release(run));
         let released = before - frees.pages();
         if released > 0 && self.is_divided() {
-            self.whole.pending.fetch_sub(released, Ordering::AcqRel);
+            // Who sees nothing pending finds them spare.
             self.whole.reservations.note(released as i64);
+            self.whole.pending.fetch_sub(released, Ordering::AcqRel);
         }
     }
 

@@ -242,11 +242,12 @@ impl Store {
         }
     }
 
-    /// Makes pending frees usable before ENOSPC. True if that may have freed space.
+    /// Makes pending frees usable before ENOSPC. True if that may have freed space: that of several
+    /// partitions may have become usable just now.
     pub(crate) fn reclaim_pending(&self) -> ColdFuture<'_, Result<bool>> {
         Box::pin(async {
             if self.pending_pages() == 0 {
-                return Ok(false);
+                return Ok(self.is_divided());
             }
             self.commit_all().await?;
             self.release_all_frees().await?;

@@ -361,9 +361,9 @@ impl<'s> Transaction<'s> {
             };
             room >= pages
         } else {
-            let taken = -self.change_of_free();
+            let taken = -self.change_of_free() - self.promised as i64;
             let more = taken.max(0) as u64 + pages;
-            let more = more.saturating_sub(self.promised + self.claimed);
+            let more = more.saturating_sub(self.claimed);
             let is_there = more == 0 || reservations.claim(more, self.freeing);
             self.claimed += if is_there { more } else { 0 };
             is_there
@@ -619,12 +619,13 @@ impl<'s> Transaction<'s> {
         if self.owners.count() > 1 && !self.folds {
             let freed: u64 = self.frees.iter().map(|(run, _)| u64::from(run.pages)).sum();
             let change = self.change_of_free() + promised as i64;
+            // First: who is refused a page must see that some wait for a commit.
+            store.whole.pending.fetch_add(freed, Ordering::AcqRel);
             self.end_claims(change - freed as i64);
             let key = FrameKey::meta(store.layout.get().state_page);
             for ledger in self.shadows.iter().filter(|shadow| shadow.key == key) {
                 self.owners.staged(ledger.partition).has_to_fold.set(true);
             }
-            store.whole.pending.fetch_add(freed, Ordering::AcqRel);
         }
         let (cache, changes) = (&store.cache, &store.changes);
         let mut changed: SmallVec<[Rc<Blob>; 4]> = SmallVec::new();

@@ -46,34 +46,37 @@ impl Drop for Promise<'_> {
 impl Store {
     /// Reserves `pages` pages and the tree nodes that they may need; ENOSPC.
     pub(crate) async fn reserve(&self, pages: u64) -> Result<()> {
-        let nodes = self.whole.reservations.nodes_of(pages);
-        self.reserve_of(Reservations::available, pages, nodes).await
+        self.reserve_of(Reservations::available, pages, true).await
     }
 
     /// Reserves pages without tree nodes. The caller allocates the pages at once, and gives them
     /// back if the nodes find no room: adjacent pages need few.
     pub(crate) async fn reserve_to_take(&self, pages: u64) -> Result<()> {
-        self.reserve_of(Reservations::available, pages, 0).await
+        self.reserve_of(Reservations::available, pages, false).await
     }
 
     /// Reserves pages for data that can go elsewhere, and leaves the pages kept for deletions.
     pub(crate) async fn reserve_spare(&self, pages: u64) -> Result<()> {
-        self.reserve_of(Reservations::spare, pages, 0).await
+        self.reserve_of(Reservations::spare, pages, false).await
     }
 
     async fn reserve_of(
         &self,
         available: fn(&Reservations, u64, u64) -> u64,
         pages: u64,
-        nodes: u64,
+        with_nodes: bool,
     ) -> Result<()> {
         let mut reclaimed = false;
         loop {
             let reservations = &self.whole.reservations;
             let is_promised = if self.is_divided() {
-                reservations.promise(pages, nodes)
+                reservations.promise(pages, with_nodes)
             } else {
                 let free = self.state().await?.free_pages;
+                let nodes = match with_nodes {
+                    true => reservations.nodes_of(pages),
+                    false => 0,
+                };
                 let there = available(reservations, free, self.pending_pages()) >= pages + nodes;
                 if there {
                     reservations.add(pages);

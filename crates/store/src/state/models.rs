@@ -35,7 +35,7 @@ fn the_last_page_is_promised_or_claimed_once() {
     check(20, || {
         let reservations = shared(RESERVE_PAGES + 1, 0);
         let claims = |reservations: &Reservations| reservations.claim(1, false);
-        let promises = |reservations: &Reservations| reservations.promise(1, 0);
+        let promises = |reservations: &Reservations| reservations.promise(1, true);
         let (claimed, promised) = in_two(&reservations, claims, promises);
         // A promise that is about to be refused keeps nothing here.
         assert!(claimed != promised, "nobody has it, or both");
@@ -51,18 +51,31 @@ fn the_last_page_is_promised_or_claimed_once() {
 #[test]
 fn promises_of_several_partitions_keep_the_pages_of_their_nodes() {
     check(20, || {
-        // A node each 128 pages.
-        let reservations = shared(127 + RESERVE_PAGES + 2, 127);
-        let promises = |reservations: &Reservations| {
-            let nodes = reservations.nodes_of(1);
-            reservations.promise(1, nodes)
-        };
+        // The second one needs the page of a node: there is one each 128 pages.
+        let reservations = shared(126 + RESERVE_PAGES + 2, 126);
+        let promises = |reservations: &Reservations| reservations.promise(1, true);
         let (first, second) = in_two(&reservations, promises, promises);
-        // Each may see the other's promise, which is about to be refused.
-        let promised = u64::from(first) + u64::from(second);
-        assert!(promised <= 1, "one page is there beside that of a node");
-        assert_eq!(reservations.pages(), 127 + promised);
-        assert!(is_left(&reservations, 2 * (1 - promised)));
+        assert!(first != second, "one has the page that is left");
+    });
+}
+
+#[test]
+fn pages_that_get_their_places_are_missing_nowhere() {
+    check(20, || {
+        let reservations = shared(10 + RESERVE_PAGES + 1, 10);
+        // As `Transaction::apply` does.
+        let takes = |reservations: &Reservations| {
+            let promised = reservations.fulfil(10);
+            let change = promised as i64 - 10;
+            if change != 0 {
+                reservations.note(change);
+            }
+            true
+        };
+        let claims = |reservations: &Reservations| reservations.claim(1, false);
+        let (_, claimed) = in_two(&reservations, takes, claims);
+        assert!(claimed, "the page beside the promised ones is not there");
+        assert!(is_left(&reservations, 0));
     });
 }
 

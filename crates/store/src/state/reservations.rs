@@ -65,13 +65,17 @@ impl Reservations {
         })
     }
 
-    /// Promises pages, if so many are there, and `nodes` more. False: the volume is full.
-    pub(crate) fn promise(&self, pages: u64, nodes: u64) -> bool {
+    /// Promises pages, if so many are there, and those of the nodes that they may need. False: the
+    /// volume is full.
+    pub(crate) fn promise(&self, pages: u64, with_nodes: bool) -> bool {
         // First: another partition that sees less to spare keeps what this needs.
         self.pages.fetch_add(pages, Ordering::AcqRel);
         let is_there = self.take(pages, &|| {
-            let kept = (self.pages() - pages) / PAGES_PER_NODE + RESERVE_PAGES;
-            (kept + nodes) as i64
+            let promised = match with_nodes {
+                true => self.pages(),
+                false => self.pages() - pages,
+            };
+            (promised / PAGES_PER_NODE + RESERVE_PAGES) as i64
         });
         if !is_there {
             self.pages.fetch_sub(pages, Ordering::AcqRel);

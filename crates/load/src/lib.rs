@@ -2,8 +2,9 @@
 //!
 //! A *session* is a connected application. It submits messages in slots of shared memory. A
 //! *poller* is a thread on a core of its own that polls the slots of the sessions placed on it. A
-//! session is placed on one poller at a time. The *owner* is the one thread that changes metadata;
-//! all pollers hand it work, so it is a serial resource that more pollers don't speed up.
+//! session is placed on one poller at a time. An *owner* is a worker of a volume, which changes its
+//! part of the metadata; all pollers hand it work, so it is a serial resource that more pollers don't
+//! speed up.
 //!
 //! Once a window (about [`WINDOW_NS`]) the server counts the past window ([`Window`]) and asks
 //! [`Policy::decide`] for a [`Plan`]: the number of pollers to run, and a short list of moves. The
@@ -40,6 +41,6 @@ mod window;
 
 pub use policy::{GROW_AFTER, KEEP_HIGH, KEEP_LOW, Policy, RETIRE_AFTER};
 pub use window::{
-    Limits, MOVES_MAX, Move, POLLERS_MAX, Plan, PollerLoad, SLOTS_MAX, SessionId, SessionLoad,
-    WINDOW_NS, Window,
+    Limits, MOVES_MAX, Move, OWNERS_MAX, POLLERS_MAX, Plan, PollerLoad, SLOTS_MAX, SessionId,
+    SessionLoad, WINDOW_NS, Window,
 };

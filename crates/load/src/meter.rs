@@ -14,9 +14,9 @@
 //! needs no settling time before it can be judged.
 //!
 //! 1. All fields of [`Share`] and [`Demand`] are finite and at least 0.
-//! 2. `busy ≤ 1`, `owner ≤ 1`, and the parts never exceed `slots`.
+//! 2. `busy ≤ 1`, `owner` ≤ the owners, and the parts never exceed `slots`.
 
-use crate::window::{POLLERS_MAX, SLOTS_MAX, SessionId, SessionLoad, Window};
+use crate::window::{OWNERS_MAX, POLLERS_MAX, SLOTS_MAX, SessionId, SessionLoad, Window};
 
 /// Weight of the newest window in the mean: about seven windows count.
 const NEWEST: f64 = 0.25;
@@ -57,7 +57,7 @@ impl Share {
     ///
     /// A session can wait for a whole window if its poller is overloaded. It is taken to ask for
     /// one message of `mean_ns` for each slot, so that it isn't taken for idle and can be moved.
-    fn of(load: &SessionLoad, length_ns: f64, mean_ns: f64) -> Share {
+    fn of(load: &SessionLoad, length_ns: f64, mean_ns: f64, owners: f64) -> Share {
         let fraction = |ns: u64| ns as f64 / length_ns;
         if load.messages == 0 && load.busy_ns == 0 && load.waiting_ns > 0 {
             let slots = f64::from(load.slots.clamp(1, SLOTS_MAX));
@@ -82,7 +82,7 @@ impl Share {
             // A message takes at least a nanosecond, so that costs of 0 give no endless rates.
             messages: (messages as f64 / length_ns).min(slots),
             busy: take(load.busy_ns, 1.0),
-            owner: take(load.owner_ns, 1.0),
+            owner: take(load.owner_ns, owners),
             waiting: take(load.waiting_ns, f64::MAX),
             owner_waiting: take(load.owner_waiting_ns, f64::MAX),
             slots,
@@ -147,7 +147,7 @@ pub(crate) struct Meter {
 impl Meter {
     /// Takes a window in. Sessions that it doesn't have are forgotten.
     pub(crate) fn read(&mut self, window: &Window<'_>) -> Vec<Metered> {
-        let length_ns = window.length_ns.max(1) as f64;
+        let (length_ns, owners) = (window.length_ns.max(1) as f64, window.owners());
         let running = window.pollers.len().min(POLLERS_MAX as usize) as u32;
         let mut loads: Vec<&SessionLoad> = window.sessions.iter().collect();
         // Stable, so that the first of several entries stays first.
@@ -162,7 +162,7 @@ impl Meter {
         self.known.reserve(loads.len());
         for load in loads {
             while known.next_if(|(id, _)| *id < load.session).is_some() {}
-            let now = Share::of(load, length_ns, mean_ns);
+            let now = Share::of(load, length_ns, mean_ns, owners);
             let share = match known.next_if(|(id, _)| *id == load.session) {
                 Some((_, mut mean)) if !mean.begins_phase(&now, length_ns) => {
                     mean.blend(&now);
@@ -170,7 +170,8 @@ impl Meter {
                 }
                 _ => now,
             };
-            debug_assert!(share.busy <= 1.0 && share.owner <= 1.0, "{share:?}");
+            // There may have been more of them.
+            debug_assert!(share.busy <= 1.0 && share.owner <= f64::from(OWNERS_MAX));
             self.known.push((load.session, share));
             let demand = share.demand();
             debug_assert!(demand.think_ns.is_finite() && demand.think_ns >= 0.0);
@@ -206,6 +207,7 @@ mod tests {
             length_ns,
             pollers: &[poller],
             sessions: &[load],
+            owners: 1,
             limits: LIMITS,
         };
         meter.read(&window)[0].demand

@@ -1,7 +1,8 @@
-//! Predicts the work that pollers and the owner do in a placement: what if a poller more or less?
+//! Predicts the work that pollers and owners do in a placement: what if a poller more or less?
 //!
 //! The server is a closed queueing network. A class is a session with its clients; its stations
-//! are the clients' thinking (no queue), its poller, and the owner, which all classes share. The
+//! are the clients' thinking (no queue), its poller, and the owners, which all classes share: a
+//! message goes to one of them, to each equally often, since files are spread over owners. The
 //! solution is approximate mean value analysis (Bard 1979, Schweitzer 1979): an arriving message
 //! finds the mean queue, less its own session's share of one client. So the prediction knows that
 //! a saturated owner gains nothing from more pollers, and that a client alone never waits.
@@ -9,7 +10,7 @@
 //! It takes the costs of messages for exponentially distributed. More even ones wait less, bursts
 //! wait longer: `policy.rs` compares predicted and measured waiting, and scales.
 //!
-//! 1. The result is finite, and at most `pollers` of the pollers' work and 1 of the owner's.
+//! 1. The result is finite, and at most `pollers` of the pollers' work and `owners` of theirs.
 
 use crate::meter::Demand;
 
@@ -26,7 +27,7 @@ const OFFER_MAX: f64 = 1.5;
 /// What is predicted for a placement.
 #[derive(Clone, Debug)]
 pub(crate) struct Prediction {
-    /// Seconds of work done in a second, by pollers and owner together.
+    /// Seconds of work done in a second, by pollers and owners together.
     pub(crate) work: f64,
     /// Messages that wait for pollers, a mean over time.
     pub(crate) waiting: f64,
@@ -48,6 +49,7 @@ pub(crate) fn predict(
     demands: &[Demand],
     placed: &[u32],
     pollers: usize,
+    owners: f64,
     wait_scale: f64,
     steps: &mut u64,
 ) -> Prediction {
@@ -79,7 +81,8 @@ pub(crate) fn predict(
             let at_poller = demand.poller_ns + waiting;
             let mut at_owner = 0.0;
             if demand.owner_ns > 0.0 {
-                let waiting = owner_backlog - own * queue.owner * demand.owner_ns;
+                // Of each owner's backlog.
+                let waiting = (owner_backlog - own * queue.owner * demand.owner_ns) / owners;
                 at_owner = demand.owner_ns + waiting.max(0.0);
             }
             // Messages in a nanosecond. A cycle of no length can't be: costs are clamped to it.
@@ -99,7 +102,7 @@ pub(crate) fn predict(
         }
     }
     // The approximation may exceed the capacity by the precision.
-    let work = work.min(pollers as f64 + 1.0);
+    let work = work.min(pollers as f64 + owners);
     assert!(work.is_finite() && work >= 0.0);
     Prediction {
         work,
@@ -133,7 +136,7 @@ mod tests {
     }
 
     fn work(demands: &[Demand], placed: &[u32], pollers: usize) -> f64 {
-        predict(demands, placed, pollers, 1.0, &mut 0).work
+        predict(demands, placed, pollers, 1.0, 1.0, &mut 0).work
     }
 
     #[test]
@@ -174,5 +177,25 @@ mod tests {
         let one = work(&[demand; 4], &[0; 4], 1);
         let two = work(&[demand; 4], &[0, 1, 0, 1], 2);
         assert!(two / one < 1.03, "{one} {two}");
+        // Of four owners each has a quarter.
+        let of_four =
+            |placed: &[u32], pollers| predict(&[demand; 4], placed, pollers, 4.0, 1.0, &mut 0).work;
+        let (one, two) = (of_four(&[0; 4], 1), of_four(&[0, 1, 0, 1], 2));
+        assert!(two / one > 1.3, "{one} {two}");
+    }
+
+    #[test]
+    fn owners_do_at_most_the_work_of_a_core_each() {
+        let demand = Demand {
+            clients: 64.0,
+            think_ns: 0.0,
+            poller_ns: 100.0,
+            owner_ns: 5_000.0,
+        };
+        for owners in [1.0, 3.0] {
+            let work = predict(&[demand; 4], &[0; 4], 1, owners, 1.0, &mut 0).work;
+            let most = owners * 5_100.0 / 5_000.0;
+            assert!(work > 0.97 * most && work <= most * 1.001, "{work}");
+        }
     }
 }

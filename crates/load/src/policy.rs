@@ -1,7 +1,7 @@
 //! The rule: the fewest pollers that keep nearly all of the work, balanced by few moves.
 //!
-//! *Work* is the time that pollers and the owner spend on messages, for each second. With one more
-//! poller messages wait less, clients send sooner, and work rises, until the clients or the owner
+//! *Work* is the time that pollers and owners spend on messages, for each second. With one more
+//! poller messages wait less, clients send sooner, and work rises, until the clients or the owners
 //! limit it. `kept(n)` is the predicted share of the work that `pollers_max` pollers would do,
 //! done by `n` in a balanced placement. The goal moves like this:
 //!
@@ -113,8 +113,9 @@ impl Policy {
         let mut steps = 0;
         let sessions = self.meter.read(window);
         let demands: Vec<Demand> = sessions.iter().map(|metered| metered.demand).collect();
-        self.correct(&sessions, &demands, &mut steps);
-        let mut emulation = Emulation::new(&demands, limits, self.wait_scale, &mut steps);
+        let owners = window.owners();
+        self.correct(&sessions, &demands, owners, &mut steps);
+        let mut emulation = Emulation::new(&demands, limits, owners, self.wait_scale, &mut steps);
         let before = self.present_goal(window, limits);
         let goal = self.next_goal(before, window, limits, &mut emulation);
         let loads = emulation.alone.loads;
@@ -187,13 +188,14 @@ impl Policy {
     }
 
     /// Learns how long messages wait, compared with what the model says of the present placement.
-    fn correct(&mut self, sessions: &[Metered], demands: &[Demand], steps: &mut u64) {
+    fn correct(&mut self, sessions: &[Metered], demands: &[Demand], owners: f64, steps: &mut u64) {
         let placed: Option<Vec<u32>> = sessions.iter().map(|metered| metered.poller).collect();
         let Some(placed) = placed.filter(|_| self.settled_windows >= SETTLED_AFTER) else {
             return;
         };
         let pollers = placed.iter().max().map_or(1, |poller| *poller as usize + 1);
-        let predicted = predict(demands, &placed, pollers, self.wait_scale, steps).waiting;
+        let scale = self.wait_scale;
+        let predicted = predict(demands, &placed, pollers, owners, scale, steps).waiting;
         let measured: f64 = sessions.iter().map(|metered| metered.waiting).sum();
         if predicted >= WAIT_LEAST * pollers as f64 {
             // The square root damps: waiting also changes the queues that it is computed from.
@@ -270,20 +272,28 @@ struct Emulation<'a> {
     alone: Prediction,
     /// The work that the largest number of pollers does.
     best: f64,
+    owners: f64,
     wait_scale: f64,
     steps: &'a mut u64,
 }
 
 impl<'a> Emulation<'a> {
-    fn new(demands: &'a [Demand], limits: Limits, wait_scale: f64, steps: &'a mut u64) -> Self {
+    fn new(
+        demands: &'a [Demand],
+        limits: Limits,
+        owners: f64,
+        wait_scale: f64,
+        steps: &'a mut u64,
+    ) -> Self {
         let own: Vec<u32> = (0..demands.len() as u32).collect();
-        let alone = predict(demands, &own, demands.len(), wait_scale, steps);
+        let alone = predict(demands, &own, demands.len(), owners, wait_scale, steps);
         let order = by_load(&alone.loads);
         let mut emulation = Emulation {
             demands,
             order,
             alone,
             best: 0.0,
+            owners,
             wait_scale,
             steps,
         };
@@ -298,7 +308,15 @@ impl<'a> Emulation<'a> {
         }
         let pollers = pollers as usize;
         let placed = packed(&self.alone.loads, &self.order, pollers, self.steps);
-        predict(self.demands, &placed, pollers, self.wait_scale, self.steps).work
+        predict(
+            self.demands,
+            &placed,
+            pollers,
+            self.owners,
+            self.wait_scale,
+            self.steps,
+        )
+        .work
     }
 
     /// The share of the best work that `pollers` do.

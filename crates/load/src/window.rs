@@ -18,6 +18,9 @@ pub const MOVES_MAX: usize = 256;
 /// The most pollers that any limit allows.
 pub const POLLERS_MAX: u32 = 1_024;
 
+/// The most owners that count.
+pub const OWNERS_MAX: u32 = 1_024;
+
 /// The most slots of a session that count.
 pub const SLOTS_MAX: u32 = 65_536;
 
@@ -41,9 +44,9 @@ pub struct SessionLoad {
     /// from the time stamps of messages, or in each round of a poller: messages found waiting ×
     /// time of the round. The two agree (Little's law).
     pub waiting_ns: u64,
-    /// Time that the owner spent on its messages, in nanoseconds.
+    /// Time that owners spent on its messages, in nanoseconds.
     pub owner_ns: u64,
-    /// Time that its messages waited for the owner, summed, in nanoseconds. 0 if not known: the
+    /// Time that its messages waited for owners, summed, in nanoseconds. 0 if not known: the
     /// policy then takes this wait for think time, and may run a poller too many while the owner
     /// is saturated.
     pub owner_waiting_ns: u64,
@@ -101,6 +104,13 @@ impl Limits {
     }
 }
 
+impl Window<'_> {
+    /// 1 ≤ owners ≤ [`OWNERS_MAX`].
+    pub(crate) fn owners(&self) -> f64 {
+        f64::from(self.owners.clamp(1, OWNERS_MAX))
+    }
+}
+
 /// What the server counted in a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
@@ -110,6 +120,8 @@ pub struct Window<'a> {
     pub pollers: &'a [PollerLoad],
     /// All sessions, in any order.
     pub sessions: &'a [SessionLoad],
+    /// Workers of volumes, each with files of its own; 0 counts as 1.
+    pub owners: u32,
     /// Bounds; they may change from window to window.
     pub limits: Limits,
 }

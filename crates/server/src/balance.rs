@@ -28,6 +28,8 @@ pub(crate) struct Balance {
     /// Weak: each of them has this.
     pollers: OnceLock<Vec<Weak<Post>>>,
     policy: Mutex<State>,
+    /// Workers of all volumes.
+    owners: u32,
     /// The end of the window, on the monotonic clock.
     due_ns: AtomicU64,
     /// The most pollers, and until when.
@@ -49,9 +51,11 @@ struct State {
 }
 
 impl Balance {
-    pub(crate) fn new() -> Arc<Balance> {
+    /// Of volumes with so many workers in all.
+    pub(crate) fn new(owners: usize) -> Arc<Balance> {
         Arc::new(Balance {
             pollers: OnceLock::new(),
+            owners: owners as u32,
             policy: Mutex::new(State {
                 policy: Policy::new(),
                 began_ns: 0,
@@ -189,6 +193,7 @@ impl Balance {
             length_ns,
             pollers: &counted[..running],
             sessions: &sessions,
+            owners: self.owners,
             limits: Limits {
                 pollers_min: 1,
                 pollers_max,
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn pollers_are_limited_for_a_while_after_a_crowd() {
-        let balance = Balance::new();
+        let balance = Balance::new(1);
         assert_eq!(balance.pollers_max(8, 0), 8);
         balance.limit(2, 1000);
         assert_eq!(balance.pollers_max(8, 999 + LIMITED_NS), 2);

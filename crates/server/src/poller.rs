@@ -760,7 +760,7 @@ mod tests {
     #[test]
     fn a_bell_that_rings_late_is_silenced() {
         let spin = Duration::ZERO;
-        let poller = Poller::start(0, Vec::new(), Balance::new(), spin, None).expect("a thread");
+        let poller = Poller::start(0, Vec::new(), Balance::new(1), spin, None).expect("a thread");
         let bell = &poller.post.bell;
         rustix::io::write(bell, &1u64.to_ne_bytes()).expect("an event");
         let begin = std::time::Instant::now();

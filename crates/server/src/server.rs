@@ -103,7 +103,7 @@ impl Server {
         let listener = Listener::bind(path, options.mode)?;
         let (sessions_file, last) = SessionsFile::take(path);
         let sessions_file = Arc::new(sessions_file);
-        let balance = Balance::new();
+        let balance = Balance::new(volumes.iter().map(|(_, workers)| workers.count()).sum());
         let mut served: Vec<Arc<ServedVolume>> = Vec::new();
         for (name, workers) in volumes {
             if served.iter().any(|other| other.name == name) {

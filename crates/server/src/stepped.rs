@@ -73,7 +73,7 @@ impl SteppedServer {
         cutter: &Cutter,
     ) -> Result<SteppedServer> {
         let (sessions_file, last) = SessionsFile::take(socket);
-        let (balance, name) = (Balance::new(), "simulated".to_owned());
+        let (balance, name) = (Balance::new(1), "simulated".to_owned());
         let sessions_file = Arc::new(sessions_file);
         let workers_count = workers.count();
         cutter.lock().sessions_file = Some(sessions_file.clone());

@@ -62,6 +62,31 @@ fn reads_and_syncs_are_mixed() {
     claim("reads and syncs", &workloads::reads_and_syncs());
 }
 
+/// All eight, with their syncs spread over owners.
+#[test]
+fn eight_workloads_with_four_owners() {
+    let of_four = |kinds: Vec<Kind>| -> Vec<Kind> {
+        let sync = |kind: Kind| Kind {
+            // Of each session a fifth, and of those with syncs all of them.
+            sync_permille: kind.sync_permille.max(200),
+            owner_ns: 3_000,
+            owners: 4,
+            ..kind
+        };
+        kinds.into_iter().map(sync).collect()
+    };
+    for (name, kinds) in [
+        ("memory and disk, 4", workloads::memory_and_disk()),
+        ("think time, 4", workloads::think_times()),
+        ("request skew, 4", workloads::request_skew()),
+        ("request size, 4", workloads::request_sizes()),
+        ("reads and syncs, 4", workloads::reads_and_syncs()),
+        ("all factors, 4", workloads::all_factors()),
+    ] {
+        claim(name, &of_four(kinds));
+    }
+}
+
 #[test]
 fn all_factors_differ() {
     claim("all factors", &workloads::all_factors());

@@ -72,3 +72,20 @@ impl Decide for IgnoresTheOwner {
         self.0.place(sessions)
     }
 }
+
+/// Takes all owners for one.
+#[derive(Default)]
+pub(crate) struct KnowsOneOwner(Policy);
+
+impl Decide for KnowsOneOwner {
+    fn decide(&mut self, window: &Window<'_>) -> Plan {
+        self.0.decide(&Window {
+            owners: 1,
+            ..*window
+        })
+    }
+
+    fn place(&self, sessions: &[u32]) -> u32 {
+        self.0.place(sessions)
+    }
+}

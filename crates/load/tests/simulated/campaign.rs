@@ -20,6 +20,7 @@ fn session(random: &mut Random) -> Kind {
         poller_ns: spread(random, 1_000, 5),
         sync_permille: if syncs { random.below(1_000) as u32 } else { 0 },
         owner_ns: spread(random, 1_000, 3),
+        owners: 1,
         miss_permille: if misses {
             random.below(1_000) as u32
         } else {

@@ -7,7 +7,7 @@
 
 use adit_load::{Limits, Policy};
 
-use crate::broken::IgnoresTheOwner;
+use crate::broken::{IgnoresTheOwner, KnowsOneOwner};
 use crate::judge::{self, ENOUGH, Measured, PLENTY};
 use crate::machine::Kind;
 use crate::scene::{Decide, Scene, Seen};
@@ -140,28 +140,35 @@ fn pollers_follow_the_share_of_syncs() {
     claim(&factor("syncs"));
 }
 
+#[test]
+fn pollers_follow_the_share_of_syncs_with_several_owners() {
+    claim(&factor("syncs, three owners"));
+    claim(&factor("syncs, six owners"));
+}
+
 /// Syncs that saturate the owner, with poller work for more than one core if it didn't.
-fn owner_bound() -> Vec<Kind> {
+fn owner_bound(owners: u32) -> Vec<Kind> {
     let kind = Kind {
         sync_permille: 1_000,
         owner_ns: 8_000,
+        owners,
         device_ns: 20_000,
         ..Kind::reads(4, 0)
     };
     vec![kind; 6]
 }
 
-fn settled(policy: impl Decide) -> Vec<Seen> {
+fn settled(policy: impl Decide, owners: u32) -> Vec<Seen> {
     let mut scene = Scene::new(policy, 3, LIMITS);
-    scene.connect(&owner_bound());
+    scene.connect(&owner_bound(owners));
     scene.run(SETTLED);
     scene.run(60)
 }
 
 #[test]
 fn a_saturated_owner_gets_no_more_pollers() {
-    let step = step(&owner_bound());
-    let seen = settled(Policy::new());
+    let step = step(&owner_bound(1));
+    let seen = settled(Policy::new(), 1);
     assert_eq!(judge::is_frugal(&seen, step.enough), Ok(1));
     let (work, _) = judge::mean(&seen);
     assert!(work >= step.most.work * ENOUGH, "{work}");
@@ -169,9 +176,26 @@ fn a_saturated_owner_gets_no_more_pollers() {
 
 #[test]
 fn canary_a_policy_that_ignores_the_owner_is_rejected() {
-    let plenty = step(&owner_bound()).plenty;
-    let judged = judge::is_frugal(&settled(IgnoresTheOwner::default()), plenty);
+    let plenty = step(&owner_bound(1)).plenty;
+    let judged = judge::is_frugal(&settled(IgnoresTheOwner::default(), 1), plenty);
     assert!(judged.is_err(), "{judged:?}");
+}
+
+#[test]
+fn more_owners_get_more_pollers() {
+    let step = step(&owner_bound(6));
+    let seen = settled(Policy::new(), 6);
+    let pollers = judge::is_frugal(&seen, step.plenty).expect("no more than needed");
+    assert!(pollers > 1);
+    let (work, _) = judge::mean(&seen);
+    assert!(work >= step.most.work * ENOUGH, "{work}");
+}
+
+#[test]
+fn canary_a_policy_that_knows_one_of_the_owners_is_rejected() {
+    let most = step(&owner_bound(6)).most.work;
+    let (work, _) = judge::mean(&settled(KnowsOneOwner::default(), 6));
+    assert!(work < most * ENOUGH, "{work} of {most}");
 }
 
 #[test]

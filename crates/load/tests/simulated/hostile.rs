@@ -70,6 +70,7 @@ fn no_window_makes_the_policy_panic_or_plan_nonsense() {
             length_ns: number(&mut random),
             pollers: &pollers,
             sessions: &sessions,
+            owners: 1,
             limits: Limits {
                 pollers_min: limit(&mut random),
                 pollers_max: limit(&mut random),
@@ -98,6 +99,7 @@ fn equal_windows_give_equal_plans() {
         length_ns: 2_000_000,
         pollers: &pollers,
         sessions: &sessions,
+        owners: 1,
         limits: Limits {
             pollers_min: 1,
             pollers_max: 8,
@@ -121,6 +123,7 @@ fn an_empty_server_gets_a_valid_plan() {
         length_ns: 0,
         pollers: &[],
         sessions: &[],
+        owners: 1,
         limits,
     };
     let mut policy = Policy::new();
@@ -136,6 +139,7 @@ fn more_pollers_than_the_bound_are_not_asked_for() {
         length_ns: 1,
         pollers: &[],
         sessions: &sessions,
+        owners: 1,
         limits: Limits {
             pollers_min: u32::MAX,
             pollers_max: u32::MAX,
@@ -178,6 +182,7 @@ fn a_new_session_goes_to_the_least_loaded_poller() {
         length_ns: 2_000_000,
         pollers: &[poller; 3],
         sessions: &sessions,
+        owners: 1,
         limits: Limits {
             pollers_min: 3,
             pollers_max: 3,

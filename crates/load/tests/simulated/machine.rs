@@ -1,4 +1,4 @@
-//! A server, simulated event by event: clients, pollers, the owner, the device.
+//! A server, simulated event by event: clients, pollers, owners, the device.
 //!
 //! ```text
 //! client ──think──► slot ──waits──► poller ──┬──────────────────────────────► answer
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A poller takes up to [`BATCH`] messages of a session, then turns to the next one. It doesn't
-//! wait for the owner or the device. The device serves any number of requests at once.
+//! wait for an owner or the device. Of several owners, a message goes to any. The device serves any number of requests at once.
 //!
 //! 1. Time doesn't run backwards, and every poller is busy while one of its sessions waits.
 //! 2. A slot carries one message at a time.
@@ -36,6 +36,8 @@ pub(crate) struct Kind {
     /// Messages of a thousand that are syncs: they go on to the owner, then to the device.
     pub(crate) sync_permille: u32,
     pub(crate) owner_ns: u64,
+    /// Owners that its files have.
+    pub(crate) owners: u32,
     /// Messages of a thousand that are reads of pages that aren't cached.
     pub(crate) miss_permille: u32,
     pub(crate) device_ns: u64,
@@ -52,6 +54,7 @@ impl Kind {
             poller_ns: 4_000,
             sync_permille: 0,
             owner_ns: 10_000,
+            owners: 1,
             miss_permille: 0,
             device_ns: 80_000,
             even: false,
@@ -63,7 +66,7 @@ impl Kind {
 enum Event {
     Submit { session: usize, slot: u32 },
     Polled { poller: usize },
-    Owned,
+    Owned { owner: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -78,7 +81,7 @@ struct Session {
     left_ns: Vec<u64>,
     /// Slots whose client has stopped.
     parked: Vec<bool>,
-    /// Messages waiting for the owner.
+    /// Messages waiting for owners.
     at_owner: u32,
     accrued_ns: u64,
     load: SessionLoad,
@@ -96,9 +99,16 @@ struct Poller {
 /// Totals of a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    /// Time that pollers and the owner spent on messages, in units of the window.
+    /// Time that pollers and owners spent on messages, in units of the window.
     pub(crate) work: f64,
     pub(crate) messages: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Owner {
+    queue: VecDeque<(usize, u32)>,
+    /// Of the message that it serves.
+    cost_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -109,8 +119,7 @@ pub(crate) struct Machine {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sessions: Vec<Session>,
     pollers: Vec<Poller>,
-    owner: VecDeque<(usize, u32)>,
-    owner_cost_ns: Option<u64>,
+    owners: Vec<Owner>,
     window_began_ns: u64,
 }
 
@@ -123,14 +132,17 @@ impl Machine {
             events: BinaryHeap::new(),
             sessions: Vec::new(),
             pollers: vec![Poller::default(); pollers],
-            owner: VecDeque::new(),
-            owner_cost_ns: None,
+            owners: vec![Owner::default()],
             window_began_ns: 0,
         }
     }
 
     pub(crate) fn pollers(&self) -> usize {
         self.pollers.len()
+    }
+
+    pub(crate) fn owners(&self) -> u32 {
+        self.owners.len() as u32
     }
 
     /// Sessions on each poller.
@@ -173,6 +185,8 @@ impl Machine {
     /// The session's clients change. Those that are too many stop after their next answer.
     pub(crate) fn change(&mut self, session: usize, kind: Kind) {
         self.sessions[session].kind = kind;
+        let owners = self.owners.len().max(kind.owners as usize);
+        self.owners.resize(owners, Owner::default());
         for slot in 0..kind.clients {
             let at = &mut self.sessions[session];
             if slot as usize == at.left_ns.len() {
@@ -223,7 +237,7 @@ impl Machine {
             match event {
                 Event::Submit { session, slot } => self.submit(session, slot),
                 Event::Polled { poller } => self.polled(poller),
-                Event::Owned => self.owned(),
+                Event::Owned { owner } => self.owned(owner),
             }
         }
         self.now_ns = end_ns;
@@ -347,9 +361,13 @@ impl Machine {
         let kind = at.kind;
         if self.random.permille(kind.sync_permille) {
             self.sessions[session].at_owner += 1;
-            self.owner.push_back((session, slot));
-            if self.owner_cost_ns.is_none() {
-                self.own();
+            let owner = match kind.owners {
+                1 => 0,
+                several => self.random.below(several.into()) as usize,
+            };
+            self.owners[owner].queue.push_back((session, slot));
+            if self.owners[owner].cost_ns.is_none() {
+                self.own(owner);
             }
         } else {
             let miss = self.random.permille(kind.miss_permille);
@@ -359,23 +377,24 @@ impl Machine {
     }
 
     /// The owner takes its next message.
-    fn own(&mut self) {
-        let Some(&(session, _)) = self.owner.front() else {
+    fn own(&mut self, owner: usize) {
+        let Some(&(session, _)) = self.owners[owner].queue.front() else {
             return;
         };
         self.accrue(session);
         self.sessions[session].at_owner -= 1;
         let cost_ns = self.sessions[session].kind.owner_ns;
-        self.owner_cost_ns = Some(cost_ns);
-        self.schedule(cost_ns, Event::Owned);
+        self.owners[owner].cost_ns = Some(cost_ns);
+        self.schedule(cost_ns, Event::Owned { owner });
     }
 
-    fn owned(&mut self) {
-        let (session, slot) = self.owner.pop_front().expect("the owner serves a message");
-        let cost_ns = self.owner_cost_ns.take().expect("it has a cost");
+    fn owned(&mut self, owner: usize) {
+        let at = &mut self.owners[owner];
+        let (session, slot) = at.queue.pop_front().expect("the owner serves a message");
+        let cost_ns = at.cost_ns.take().expect("it has a cost");
         self.sessions[session].load.owner_ns += cost_ns;
         self.answer(session, slot, self.sessions[session].kind.device_ns);
-        self.own();
+        self.own(owner);
     }
 
     /// The message leaves the server; its client's next one comes after the device and a thought.

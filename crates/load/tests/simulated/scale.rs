@@ -107,6 +107,7 @@ fn steps(sessions: usize, pollers: u32, load: f64) -> (u64, u64) {
             length_ns: WINDOW_NS,
             pollers: &running,
             sessions: &loads,
+            owners: 1,
             limits: limits(pollers, 256),
         };
         let plan = policy.decide(&window);
@@ -151,6 +152,7 @@ fn a_poller_gives_at_most_the_bound_in_a_window() {
         length_ns: WINDOW_NS,
         pollers: &[full; 8],
         sessions: &loads,
+        owners: 1,
         limits: limits(8, 8),
     };
     let mut policy = Policy::new();

@@ -87,6 +87,7 @@ impl<P: Decide> Scene<P> {
             length_ns: WINDOW_NS,
             pollers: &pollers,
             sessions: &sessions,
+            owners: self.machine.owners(),
             limits: self.limits,
         };
         let plan = self.policy.decide(&window);

@@ -67,6 +67,7 @@ pub(crate) fn all_factors() -> Vec<Kind> {
             poller_ns: size[at(2)].poller_ns / 2,
             sync_permille: syncs[at(4)].sync_permille / 4,
             owner_ns: 3_000,
+            owners: 1,
             miss_permille: disk[at(6)].miss_permille,
             device_ns: 80_000,
             even: false,
@@ -80,8 +81,23 @@ pub(crate) struct Factor {
     pub(crate) steps: Vec<Vec<Kind>>,
 }
 
+/// Shares of syncs, which saturate one owner.
+fn syncs(owners: u32) -> Vec<Vec<Kind>> {
+    let six = |sync_permille| {
+        let kind = Kind {
+            sync_permille,
+            owner_ns: 8_000,
+            owners,
+            device_ns: 20_000,
+            ..Kind::reads(4, 10_000)
+        };
+        vec![kind; 6]
+    };
+    [0, 100, 400, 1_000].map(six).to_vec()
+}
+
 /// The factors of the core-allocation cases, six sessions each, on one to six pollers. The last
-/// one is no factor of uFS: syncs, which saturate the owner.
+/// ones are no factors of uFS: syncs, with one owner and with several.
 pub(crate) fn factors() -> Vec<Factor> {
     let six = |kind: Kind| vec![kind; 6];
     let factor = |name, steps| Factor { name, steps };
@@ -132,18 +148,8 @@ pub(crate) fn factors() -> Vec<Factor> {
                 .map(|count| vec![Kind::reads(4, 8_000); count])
                 .collect(),
         ),
-        factor(
-            "syncs",
-            [0, 100, 400, 1_000]
-                .map(|sync_permille| {
-                    six(Kind {
-                        sync_permille,
-                        owner_ns: 8_000,
-                        device_ns: 20_000,
-                        ..Kind::reads(4, 10_000)
-                    })
-                })
-                .to_vec(),
-        ),
+        factor("syncs", syncs(1)),
+        factor("syncs, three owners", syncs(3)),
+        factor("syncs, six owners", syncs(6)),
     ]
 }

@@ -5,7 +5,7 @@ use crate::process::{self, Outcome};
 
 /// The help text.
 pub(crate) const HELP: &str =
-    "  threads [--minutes N] [--threads T] [--seed S] [--shape K]
+    "  threads [--minutes N] [--threads T] [--workers P] [--seed S] [--shape K]
                         Threads write, read, punch, cut and sync the same files; each sector read is judged (10 minutes)
 ";
 
@@ -14,6 +14,7 @@ pub(crate) const HELP: &str =
 pub(crate) struct Options {
     minutes: Option<u64>,
     threads: Option<u64>,
+    workers: Option<u64>,
     seed: Option<u64>,
     shape: Option<u64>,
 }
@@ -29,6 +30,7 @@ impl Options {
             let option = match *word {
                 "--minutes" => &mut options.minutes,
                 "--threads" => &mut options.threads,
+                "--workers" => &mut options.workers,
                 "--seed" => &mut options.seed,
                 "--shape" => &mut options.shape,
                 _ => return Err(format!("do not understand `{word}`\n\n{HELP}")),
@@ -60,6 +62,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let values = [
         ("ADIT_THREADS_SECONDS", Some(seconds)),
         ("ADIT_THREADS", options.threads),
+        ("ADIT_THREADS_WORKERS", options.workers),
         ("ADIT_THREADS_SEED", options.seed),
         ("ADIT_THREADS_SHAPE", options.shape),
     ];

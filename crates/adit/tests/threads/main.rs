@@ -28,6 +28,7 @@ fn longer() {
     let seconds = number("ADIT_THREADS_SECONDS").unwrap_or(60);
     let threads = number("ADIT_THREADS");
     let only = number("ADIT_THREADS_SHAPE");
+    let workers = number("ADIT_THREADS_WORKERS").map_or(1, |workers| workers as u32);
     let seed = number("ADIT_THREADS_SEED").unwrap_or_else(|| std::process::id().into());
     let (shm, disk) = directories();
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -42,12 +43,14 @@ fn longer() {
         let number = only.map_or(turn, |only| only as usize) % (SHAPES + 1);
         let threads = threads.map_or([2, 4, 16][(turn + turn / SHAPES) % 3], |all| all as usize);
         if number == SHAPES {
-            let tally = names::run(seed, threads, left.min(Duration::from_secs(5)));
+            let time = left.min(Duration::from_secs(5));
+            let tally = names::run(seed, threads, workers, time);
             println!("seed {seed}, shape {SHAPES}, names and syncs, {threads} threads: {tally}");
             all += tally;
             continue;
         }
         let shape = shape(number, seed, threads, 64, shm.path(), disk.path());
+        let shape = Shape { workers, ..shape };
         if let Ground::Image(path) = &shape.ground {
             // Of the turn before.
             let _ = std::fs::remove_file(path);
@@ -64,6 +67,23 @@ fn longer() {
     println!("all: {all}");
 }
 
+#[test]
+fn threads_that_share_a_volume_of_three_workers_find_what_they_wrote() {
+    let (shm, disk) = directories();
+    for number in [1, 2, 7] {
+        let seed = 40 + number as u64;
+        let shape = shape(number, seed, 4, 16, shm.path(), disk.path());
+        let shape = Shape {
+            workers: 3,
+            ..shape
+        };
+        let tally = shape.run(seed, Duration::from_millis(1500));
+        let tally = tally.unwrap_or_else(|violation| panic!("{}", violation.text));
+        println!("{}: {tally}", shape.name);
+        assert!(tally.judged > 0);
+    }
+}
+
 /// What is found on a device that lies, within some time.
 fn found(lie: Lie) -> Option<Wrong> {
     let seed = 4;
@@ -78,6 +98,7 @@ fn found(lie: Lie) -> Option<Wrong> {
         data_checksums: false,
         cache_bytes: 8 << 20,
         threads: 3,
+        workers: 1,
         files: vec![(Kind::Mixed, 8 * MIB), (Kind::Direct, 8 * MIB)],
         cell_bytes: 512,
         write_unit: 512,

@@ -84,6 +84,7 @@ pub(crate) fn shape(
         data_checksums: false,
         cache_bytes: 8 << 20,
         threads,
+        workers: 1,
         files: files(mib),
         cell_bytes: 512,
         write_unit: 4096,
@@ -97,7 +98,7 @@ pub(crate) fn shape(
             Shape {
                 ground: image(disk),
                 engine: IoEngine::IoUring,
-                data_checksums: served::WORKERS == 1,
+                data_checksums: true,
                 ..usual
             },
         ),
@@ -133,7 +134,7 @@ pub(crate) fn shape(
         5 => (
             "an image in memory, checksums, cells of 64 bytes",
             Shape {
-                data_checksums: served::WORKERS == 1,
+                data_checksums: true,
                 files: files(mib / 4),
                 cell_bytes: 64,
                 cache_bytes: 8 << 20,

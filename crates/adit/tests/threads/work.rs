@@ -62,6 +62,8 @@ pub(crate) struct Shape {
     pub(crate) data_checksums: bool,
     pub(crate) cache_bytes: u64,
     pub(crate) threads: usize,
+    /// Of a volume in this process.
+    pub(crate) workers: u32,
     /// Kinds and sizes.
     pub(crate) files: Vec<(Kind, usize)>,
     /// What is judged as a piece.
@@ -116,6 +118,7 @@ impl Shape {
             // Not so rarely that a round doesn't see it.
             .writeback_interval(Duration::from_millis(200))
             .inspectable(false)
+            .workers(self.workers)
             .clone()
     }
 

@@ -274,7 +274,7 @@ pub(crate) struct Mount {
     #[arg(long)]
     pub(crate) noatime: bool,
     /// Workers of the volume, up to 16, so that threads with files of their own don't wait for each
-    /// other: an experiment, without checksums of data
+    /// other: an experiment
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: u32,
     /// Append messages to this file (else: stderr in the foreground, syslog in the background)
@@ -316,8 +316,6 @@ pub(crate) struct Serve {
     pub(crate) pollers: usize,
     /// Workers of each volume, up to 16, so that sessions with files of their own don't wait for
     /// each other: an experiment
-    ///
-    /// It takes volumes without checksums of data.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: u32,
     /// Cores of the pollers, one each (else they run anywhere)

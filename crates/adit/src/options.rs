@@ -221,8 +221,8 @@ impl VolumeOptions {
 
     /// Workers of a volume in this process: threads, and sessions of a server, that use different
     /// files and directories then don't wait for each other. *An experiment*, for 2 to 16 workers.
-    /// Each worker has its part of the page cache. The default is 1, which is faster for most on two
-    /// cores (`docs/reference/benchmarks/threads.md`).
+    /// Each worker has its part of the page cache. The default is 1, which is the better choice on
+    /// two cores (`docs/reference/benchmarks/threads.md`).
     pub fn workers(&mut self, count: u32) -> &mut Self {
         self.workers = count;
         self

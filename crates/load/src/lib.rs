@@ -3,8 +3,8 @@
 //! A *session* is a connected application. It submits messages in slots of shared memory. A
 //! *poller* is a thread on a core of its own that polls the slots of the sessions placed on it. A
 //! session is placed on one poller at a time. An *owner* is a worker of a volume, which changes its
-//! part of the metadata; all pollers hand it work, so it is a serial resource that more pollers don't
-//! speed up.
+//! part of the metadata; all pollers hand it work, so it is a serial resource that more pollers
+//! don't speed up.
 //!
 //! Once a window (about [`WINDOW_NS`]) the server counts the past window ([`Window`]) and asks
 //! [`Policy::decide`] for a [`Plan`]: the number of pollers to run, and a short list of moves. The

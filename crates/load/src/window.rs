@@ -104,13 +104,6 @@ impl Limits {
     }
 }
 
-impl Window<'_> {
-    /// 1 ≤ owners ≤ [`OWNERS_MAX`].
-    pub(crate) fn owners(&self) -> f64 {
-        f64::from(self.owners.clamp(1, OWNERS_MAX))
-    }
-}
-
 /// What the server counted in a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
@@ -124,6 +117,13 @@ pub struct Window<'a> {
     pub owners: u32,
     /// Bounds; they may change from window to window.
     pub limits: Limits,
+}
+
+impl Window<'_> {
+    /// 1 ≤ owners ≤ [`OWNERS_MAX`].
+    pub(crate) fn owners(&self) -> f64 {
+        f64::from(self.owners.clamp(1, OWNERS_MAX))
+    }
 }
 
 /// A session that changes its poller, or gets its first one.

@@ -62,12 +62,12 @@ fn reads_and_syncs_are_mixed() {
     claim("reads and syncs", &workloads::reads_and_syncs());
 }
 
-/// All eight, with their syncs spread over owners.
+/// Each mix of eight sessions, with more syncs, which are spread over owners.
 #[test]
-fn eight_workloads_with_four_owners() {
+fn mixes_with_four_owners() {
     let of_four = |kinds: Vec<Kind>| -> Vec<Kind> {
         let sync = |kind: Kind| Kind {
-            // Of each session a fifth, and of those with syncs all of them.
+            // A fifth of each session's messages, at least.
             sync_permille: kind.sync_permille.max(200),
             owner_ns: 3_000,
             owners: 4,

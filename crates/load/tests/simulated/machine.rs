@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A poller takes up to [`BATCH`] messages of a session, then turns to the next one. It doesn't
-//! wait for an owner or the device. Of several owners, a message goes to any. The device serves any number of requests at once.
+//! wait for an owner or the device. Of several owners, a message goes to any. The device serves any
+//! number of requests at once.
 //!
 //! 1. Time doesn't run backwards, and every poller is busy while one of its sessions waits.
 //! 2. A slot carries one message at a time.

@@ -155,10 +155,7 @@ impl Store {
             return;
         }
         followers.wait_for();
-        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.latency.us());
-        while followers.joined() < expected && !in_vain() && monotonic_ns() < until_ns {
-            self.reactor.yield_now().await;
-        }
+        self.yield_to_followers(followers, expected, in_vain).await;
         followers.end_wait();
         if self.whole.progress.is_durable(point) {
             // Another commit was faster; callers that joined this one since have nothing to wait
@@ -166,6 +163,20 @@ impl Store {
             journal.committed.notify_all();
         } else if self.whole.progress.in_flight() == 0 {
             followers.note(followers.joined() >= expected);
+        }
+    }
+
+    /// Lets other operations of this worker run until so many callers have joined; briefly, and not
+    /// in vain.
+    async fn yield_to_followers(
+        &self,
+        followers: &Followers,
+        expected: u32,
+        in_vain: impl Fn() -> bool,
+    ) {
+        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.latency.us());
+        while followers.joined() < expected && !in_vain() && monotonic_ns() < until_ns {
+            self.reactor.yield_now().await;
         }
     }
 
@@ -283,9 +294,9 @@ impl Store {
         Ok(true)
     }
 
-    /// The leader of the commit up to `point` waits briefly for followers, which wait for its commit
-    /// as long as the answer lives. It keeps its worker: another thread that has that, and runs this
-    /// operation with it, would have to wake this one.
+    /// The leader of the commit up to `point` waits briefly for followers, which wait for its
+    /// commit as long as the answer lives. It keeps its worker: another thread that took the worker
+    /// and ran this operation would have to wake this one.
     async fn gather_followers(&self, point: Point, followed: bool) -> Option<LeaderWaits<'_>> {
         let progress = &self.whole.progress;
         let followers = &progress.followers;
@@ -299,10 +310,7 @@ impl Store {
             return None;
         }
         let waiting = LeaderWaits(progress);
-        let until_ns = monotonic_ns() + Followers::patience_ns(self.whole.latency.us());
-        while followers.joined() < expected && !in_vain() && monotonic_ns() < until_ns {
-            self.reactor.yield_now().await;
-        }
+        self.yield_to_followers(followers, expected, in_vain).await;
         if progress.in_flight() == 0 && !progress.is_durable(point) {
             followers.note(followers.joined() >= expected);
         }
@@ -432,7 +440,7 @@ impl Store {
         frees.release(&self.whole.progress.commits, |run| space.release(run));
         let released = before - frees.pages();
         if released > 0 && self.is_divided() {
-            // Who sees nothing pending finds them spare.
+            // A partition that sees nothing pending finds them spare.
             self.whole.reservations.note(released as i64);
             self.whole.pending.fetch_sub(released, Ordering::AcqRel);
         }

@@ -619,7 +619,7 @@ impl<'s> Transaction<'s> {
         if self.owners.count() > 1 && !self.folds {
             let freed: u64 = self.frees.iter().map(|(run, _)| u64::from(run.pages)).sum();
             let change = self.change_of_free() + promised as i64;
-            // First: who is refused a page must see that some wait for a commit.
+            // First: a partition that is refused a page must see that some wait for a commit.
             store.whole.pending.fetch_add(freed, Ordering::AcqRel);
             self.end_claims(change - freed as i64);
             let key = FrameKey::meta(store.layout.get().state_page);

@@ -6,8 +6,8 @@ use adit_base::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// device writes the commit of one, the transaction of the other opens. So the leader of a commit
 /// waits briefly for as many followers as the commit before had.
 ///
-/// Of commits that the first partition leads, and of those that any worker leads, there is one each.
-/// The numbers are guesses: threads may count past each other.
+/// A volume has two: one for commits that the first partition leads, one for commits that any worker
+/// leads. The numbers are guesses: threads may count past each other.
 #[derive(Default)]
 pub(crate) struct Followers {
     /// A leader is waiting.
@@ -35,8 +35,9 @@ impl Followers {
 
     /// The commit begins.
     pub(crate) fn begin(&self) {
-        let joined = self.joined.swap(0, Ordering::Relaxed);
-        if joined > 0 {
+        // Of a volume's two, mostly one has any.
+        if self.joined() > 0 {
+            let joined = self.joined.swap(0, Ordering::Relaxed);
             self.joined_last.store(joined, Ordering::Relaxed);
         }
     }

@@ -175,7 +175,7 @@ fn waits(begins: impl Fn(&Progress), ends: impl Fn(&Progress) + Send + 'static) 
 }
 
 #[test]
-fn who_waits_for_a_commit_hears_of_its_end() {
+fn an_operation_that_waits_for_a_commit_hears_of_its_end() {
     let begins = |progress: &Progress| {
         progress.begin_commit();
         progress.commits.seal();
@@ -188,7 +188,7 @@ fn who_waits_for_a_commit_hears_of_its_end() {
 }
 
 #[test]
-fn who_waits_for_a_leader_hears_that_it_gives_up() {
+fn an_operation_that_waits_for_a_leader_hears_that_it_gives_up() {
     let gathers = |progress: &Progress| assert!(progress.followers.wait_for());
     let gives_up = |progress: &Progress| progress.followers.end_wait();
     check(20, move || waits(gathers, gives_up));
@@ -229,7 +229,7 @@ fn planted_a_leader_that_begins_before_the_last_one_has_ended_is_found() {
 
 #[test]
 fn planted_a_leader_that_gives_up_and_is_waited_for_is_found() {
-    let model = "journal::models::who_waits_for_a_leader_hears_that_it_gives_up";
+    let model = "journal::models::an_operation_that_waits_for_a_leader_hears_that_it_gives_up";
     let file = "store/src/journal/followers.rs";
     Bug::planted(Skipped, file, "fn end_wait", "store").found_by(model);
 }

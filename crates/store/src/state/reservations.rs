@@ -107,7 +107,7 @@ impl Reservations {
         }
     }
 
-    /// Ends the reservation of `pages` pages that a transaction takes; returns how many it were.
+    /// Ends the reservation of `pages` pages that a transaction takes; returns how many were promised.
     /// They exceed the reserved ones only if maps on the device changed behind our back.
     pub(crate) fn fulfil(&self, pages: u64) -> u64 {
         if pages == 0 {
